@@ -1,0 +1,435 @@
+"""What can be said of a GPU host: frozen values that say what was seen, where and when. No verdicts.
+
+Everything about one GPU is keyed by its *slot*: the PCI address, lower case, four-digit domain, as in
+`0000:4e:00.0`. NVML indices shift when a GPU is lost and UUIDs move with the board; the slot stays.
+
+Numbers keep the unit their source gives, and the unit is part of the name. `None` means that the source did
+not give the value: the GPU or driver does not support it, or the call failed (then `GpuFacts.errors` says so).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+_SLOT = re.compile(r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.([0-7]))?")
+
+
+def slot_of(address: str) -> str:
+    """The slot for any spelling of a PCI address: `00000000:4E:00.0` (NVML), `PCI:0000:4e:00` (kernel log), sysfs.
+
+    An address without a function means function 0. Raises ValueError for anything else.
+    """
+    match = _SLOT.fullmatch(address.strip().removeprefix("PCI:"))
+    if match is None:
+        raise ValueError(f"not a PCI address: {address[:40]!r}")
+    domain, bus, device, function = match.groups()
+    return f"{int(domain or '0', 16):04x}:{bus.lower()}:{device.lower()}.{function or '0'}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Stamp:
+    """One instant on two clocks: `boottime` (CLOCK_BOOTTIME, seconds, never steps) measures, `wall` (Unix, seconds) is shown."""
+
+    boottime: float
+    wall: float
+
+
+# --- GPUs, as NVML sees them ---------------------------------------------------------------------------------------
+
+
+class GpuAnswer(StrEnum):
+    """How a GPU answered in this pass (NVML return codes of the same names; nvml.h, nvmlReturn_t)."""
+
+    OK = "ok"
+    LOST = "lost"  # NVML_ERROR_GPU_IS_LOST
+    RESET_REQUIRED = "reset_required"  # NVML_ERROR_RESET_REQUIRED
+    TIMEOUT = "timeout"  # NVML_ERROR_TIMEOUT
+    UNKNOWN = "unknown"  # NVML_ERROR_UNKNOWN or any other failure of every call that is always supported
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuReadings:
+    """What one GPU reports of itself. Counters are cumulative as the driver keeps them (volatile: since driver load)."""
+
+    # Temperature, °C. The margin is the distance to the slowdown point; negative means beyond it.
+    temperature: int | None = None
+    temperature_memory: int | None = None
+    temperature_margin: int | None = None
+    temperature_slowdown: int | None = None
+    temperature_shutdown: int | None = None
+    temperature_gpu_max: int | None = None
+    temperature_memory_max: int | None = None
+
+    # Power, milliwatts (usage is a one-second average on Ampere and later); energy, millijoules since driver load.
+    power_usage_mw: int | None = None
+    power_instant_mw: int | None = None
+    power_limit_mw: int | None = None
+    power_enforced_limit_mw: int | None = None
+    power_default_limit_mw: int | None = None
+    power_min_limit_mw: int | None = None
+    power_max_limit_mw: int | None = None
+    energy_mj: int | None = None
+
+    # Clocks, MHz; performance state 0 (fastest) to 15.
+    clock_graphics_mhz: int | None = None
+    clock_sm_mhz: int | None = None
+    clock_memory_mhz: int | None = None
+    clock_video_mhz: int | None = None
+    clock_sm_max_mhz: int | None = None
+    clock_memory_max_mhz: int | None = None
+    performance_state: int | None = None
+
+    # Clock event reasons: the bit mask of nvmlClocksEventReasons; violation times, ns, cumulative since driver load.
+    clock_event_reasons: int | None = None
+    violation_power_ns: int | None = None
+    violation_thermal_ns: int | None = None
+    violation_sync_boost_ns: int | None = None
+    violation_board_limit_ns: int | None = None
+    violation_low_utilization_ns: int | None = None
+    violation_reliability_ns: int | None = None
+    slowdown_sw_thermal_ns: int | None = None
+    slowdown_hw_thermal_ns: int | None = None
+    slowdown_hw_power_brake_ns: int | None = None
+
+    # Utilisation, per cent of the last sample period.
+    utilization_gpu: int | None = None
+    utilization_memory: int | None = None
+    utilization_encoder: int | None = None
+    utilization_decoder: int | None = None
+
+    # Memory, bytes.
+    memory_total_bytes: int | None = None
+    memory_reserved_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    bar1_total_bytes: int | None = None
+    bar1_used_bytes: int | None = None
+    bar1_free_bytes: int | None = None
+
+    # ECC mode (0 or 1) and counters: {corrected,uncorrected}_{volatile,aggregate}[_location].
+    ecc_mode: int | None = None
+    ecc_mode_pending: int | None = None
+    ecc_corrected_volatile: int | None = None
+    ecc_uncorrected_volatile: int | None = None
+    ecc_corrected_aggregate: int | None = None
+    ecc_uncorrected_aggregate: int | None = None
+    ecc_corrected_volatile_l1: int | None = None
+    ecc_corrected_volatile_l2: int | None = None
+    ecc_corrected_volatile_dram: int | None = None
+    ecc_corrected_volatile_register: int | None = None
+    ecc_corrected_volatile_texture: int | None = None
+    ecc_corrected_volatile_sram: int | None = None
+    ecc_uncorrected_volatile_l1: int | None = None
+    ecc_uncorrected_volatile_l2: int | None = None
+    ecc_uncorrected_volatile_dram: int | None = None
+    ecc_uncorrected_volatile_register: int | None = None
+    ecc_uncorrected_volatile_texture: int | None = None
+    ecc_uncorrected_volatile_sram: int | None = None
+    ecc_corrected_aggregate_l1: int | None = None
+    ecc_corrected_aggregate_l2: int | None = None
+    ecc_corrected_aggregate_dram: int | None = None
+    ecc_corrected_aggregate_register: int | None = None
+    ecc_corrected_aggregate_texture: int | None = None
+    ecc_corrected_aggregate_sram: int | None = None
+    ecc_uncorrected_aggregate_l1: int | None = None
+    ecc_uncorrected_aggregate_l2: int | None = None
+    ecc_uncorrected_aggregate_dram: int | None = None
+    ecc_uncorrected_aggregate_register: int | None = None
+    ecc_uncorrected_aggregate_texture: int | None = None
+    ecc_uncorrected_aggregate_sram: int | None = None
+    sram_threshold_exceeded: int | None = None
+
+    # Page retirement (Volta and older): pages by cause; pending 0 or 1.
+    retired_pages_single_bit: int | None = None
+    retired_pages_double_bit: int | None = None
+    retired_pages_pending: int | None = None
+
+    # Row remapping (Ampere and later): rows by cause; pending and failure 0 or 1; histogram, banks by spare rows left.
+    remapped_rows_correctable: int | None = None
+    remapped_rows_uncorrectable: int | None = None
+    remapped_rows_pending: int | None = None
+    remapped_rows_failure: int | None = None
+    remap_banks_max: int | None = None
+    remap_banks_high: int | None = None
+    remap_banks_partial: int | None = None
+    remap_banks_low: int | None = None
+    remap_banks_none: int | None = None
+
+    # PCIe link (current generation drops when idle) and error counters since driver load.
+    pcie_generation: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    pcie_replays: int | None = None
+    pcie_replay_rollovers: int | None = None
+    pcie_correctable_errors: int | None = None
+    pcie_naks_received: int | None = None
+    pcie_naks_sent: int | None = None
+    pcie_receiver_errors: int | None = None
+    pcie_bad_tlps: int | None = None
+    pcie_bad_dllps: int | None = None
+    pcie_nonfatal_errors: int | None = None
+    pcie_fatal_errors: int | None = None
+    pcie_unsupported_requests: int | None = None
+    pcie_lcrc_errors: int | None = None
+    pcie_lane_errors: int | None = None
+    pcie_tx_bytes: int | None = None
+    pcie_rx_bytes: int | None = None
+
+    # NVLink, summed over the links of the GPU; per link in `GpuFacts.links`. Data counters: KiB.
+    nvlink_crc_flit_errors: int | None = None
+    nvlink_crc_data_errors: int | None = None
+    nvlink_replay_errors: int | None = None
+    nvlink_recovery_errors: int | None = None
+    nvlink_dl_crc_errors: int | None = None
+    nvlink_dl_recovery_errors: int | None = None
+    nvlink_dl_replay_errors: int | None = None
+    nvlink_tx_kib: int | None = None
+    nvlink_rx_kib: int | None = None
+    nvlink5_tx_bytes: int | None = None
+    nvlink5_rx_bytes: int | None = None
+    nvlink5_rx_errors: int | None = None
+    nvlink5_rx_symbol_errors: int | None = None
+    nvlink5_recoveries: int | None = None
+    nvlink5_recovery_failures: int | None = None
+    nvlink5_symbol_ber: int | None = None  # packed: mantissa and exponent, as NVML_FI_DEV_NVLINK_COUNT_SYMBOL_BER
+    nvlink5_effective_ber: int | None = None
+
+    # Fabric (NVSwitch systems): state 0 unsupported, 1 not started, 2 in progress, 3 completed; status is an nvmlReturn.
+    fabric_state: int | None = None
+    fabric_status: int | None = None
+    fabric_health_mask: int | None = None
+    fabric_health_summary: int | None = None
+    fabric_clique: int | None = None
+
+    # 0 none, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 recover IMEX domain, 6 bus reset, 7 system reboot
+    recovery_action: int | None = None
+    persistence_mode: int | None = None
+    mig_mode: int | None = None
+    inforom_valid: int | None = None
+    inforom_checksum: int | None = None
+
+    # GPM (Hopper and later), averaged over the time between the last two passes: per cent; bytes as MiB/s.
+    gpm_graphics_active: float | None = None
+    gpm_sm_active: float | None = None
+    gpm_sm_occupancy: float | None = None
+    gpm_tensor_active: float | None = None
+    gpm_dram_active: float | None = None
+    gpm_pcie_tx_mib: float | None = None
+    gpm_pcie_rx_mib: float | None = None
+    gpm_nvlink_tx_mib: float | None = None
+    gpm_nvlink_rx_mib: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkFacts:
+    """One NVLink of one GPU. Counters since driver load; which of them exist depends on the NVLink generation."""
+
+    link: int
+    active: bool | None = None
+    version: int | None = None
+    crc_flit_errors: int | None = None
+    crc_data_errors: int | None = None
+    replay_errors: int | None = None
+    recovery_errors: int | None = None
+    rx_errors: int | None = None
+    rx_symbol_errors: int | None = None
+    recoveries: int | None = None
+    recovery_failures: int | None = None
+    effective_errors: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigInstance:
+    gpu_instance: int
+    compute_instance: int
+    uuid: str = ""
+    profile: str = ""
+    memory_total_bytes: int | None = None
+    memory_used_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuProcess:
+    pid: int
+    memory_bytes: int | None = None
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallError:
+    """A call that failed in this pass for another reason than "not supported". `code` is the nvmlReturn."""
+
+    call: str
+    code: int
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuFacts:
+    """One GPU in one pass. `slot` is empty if NVML would not even say where the GPU is."""
+
+    slot: str
+    index: int
+    answer: GpuAnswer = GpuAnswer.OK
+    uuid: str = ""
+    name: str = ""
+    serial: str = ""
+    vbios: str = ""
+    minor: int | None = None
+    readings: GpuReadings = field(default_factory=GpuReadings)
+    links: tuple[LinkFacts, ...] = ()
+    mig: tuple[MigInstance, ...] = ()
+    processes: tuple[GpuProcess, ...] = ()
+    errors: tuple[CallError, ...] = ()
+
+
+class NvmlProblem(StrEnum):
+    """Why NVML as a whole gave no GPUs, in NVML's own words."""
+
+    DRIVER_NOT_LOADED = "driver_not_loaded"
+    LIBRARY_MISMATCH = "library_mismatch"  # NVML_ERROR_LIB_RM_VERSION_MISMATCH: the library was upgraded under a loaded driver
+    NO_PERMISSION = "no_permission"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmlFacts:
+    """One pass over all GPUs. With a `problem` there are no GPUs and `problem_text` is NVML's message."""
+
+    gpus: tuple[GpuFacts, ...] = ()
+    driver_version: str = ""
+    nvml_version: str = ""
+    cuda_version: str = ""
+    problem: NvmlProblem | None = None
+    problem_text: str = ""
+    simulated: bool = False
+
+
+# --- PCI bus -------------------------------------------------------------------------------------------------------
+
+
+class PciKind(StrEnum):
+    GPU = "gpu"  # class 0x0300 (VGA) or 0x0302 (3D controller)
+    SWITCH = "switch"  # class 0x0680: NVSwitch
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PciDevice:
+    """One NVIDIA function in sysfs. Speeds in GT/s; AER totals are cumulative since boot."""
+
+    slot: str
+    kind: PciKind
+    device_id: int
+    driver: str = ""
+    responds: bool | None = None  # False: configuration space reads 0xFFFFFFFF; None: it could not be read
+    speed: float | None = None
+    speed_max: float | None = None
+    width: int | None = None
+    width_max: int | None = None
+    aer_correctable: int | None = None
+    aer_nonfatal: int | None = None
+    aer_fatal: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PciFacts:
+    devices: tuple[PciDevice, ...] = ()
+
+
+# --- Kernel log and NVML events ------------------------------------------------------------------------------------
+
+
+class Source(StrEnum):
+    KERNEL_LOG = "kernel_log"
+    NVML = "nvml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOrigin:
+    """Where a line stood: `sequence` within `boot_id`; `facility` 0 is the kernel itself, others are written by root."""
+
+    boot_id: str
+    sequence: int
+    facility: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XidEvent:
+    """An Xid. `slot` is empty when the line names no GPU; `inferred`: a fallen-off-the-bus line without a number.
+
+    `history`: the line was older than the first start allows (see the kernel log reader).
+    """
+
+    at: Stamp
+    source: Source
+    slot: str
+    xid: int
+    text: str = ""
+    pid: int | None = None
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+    inferred: bool = False
+    history: bool = False
+    origin: LogOrigin | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SxidEvent:
+    """An NVSwitch error. `fatal` is what the line says; None when the newer form gives a number as severity."""
+
+    at: Stamp
+    slot: str
+    sxid: int
+    fatal: bool | None
+    link: int | None = None
+    severity: int | None = None
+    text: str = ""
+    history: bool = False
+    origin: LogOrigin | None = None
+
+
+class AerSeverity(StrEnum):
+    CORRECTED = "corrected"
+    NONFATAL = "nonfatal"
+    FATAL = "fatal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AerEvent:
+    """A PCIe Advanced Error Reporting line of the kernel; `slot` is the device that the line names (any vendor)."""
+
+    at: Stamp
+    slot: str
+    severity: AerSeverity
+    text: str = ""
+    history: bool = False
+    origin: LogOrigin | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuResetEvent:
+    """A GPU was reset (`ok`) or a reset failed."""
+
+    at: Stamp
+    slot: str
+    ok: bool
+    text: str = ""
+    history: bool = False
+    origin: LogOrigin | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogGap:
+    """`lost` records of the kernel log were overwritten before they could be read (0: an unknown number)."""
+
+    at: Stamp
+    lost: int
+    origin: LogOrigin | None = None
+
+
+HostEvent = XidEvent | SxidEvent | AerEvent | GpuResetEvent | LogGap

@@ -1,0 +1,1 @@
+"""The judging and acting half of gpuwarden."""

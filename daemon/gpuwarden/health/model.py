@@ -1,0 +1,205 @@
+"""The words of judgement: health, subjects, sightings, findings, events, the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gpuwarden_collectors.facts import Stamp
+
+Json = str | int | float | bool | None
+Evidence = Mapping[str, Json]
+
+
+class Health(StrEnum):
+    """How a GPU or node is. `unknown`: the source of the judgement could not be observed; it is never healthy by silence."""
+
+    HEALTHY = "healthy"
+    WARNING = "warning"
+    FAILURE = "failure"
+    UNKNOWN = "unknown"
+
+
+class Severity(StrEnum):
+    WARNING = "warning"
+    FAILURE = "failure"
+
+
+class Advice(StrEnum):
+    """What to do next, from the mildest to the one that needs a person with a screwdriver."""
+
+    NONE = "none"
+    OBSERVE = "observe"
+    RESTART_APP = "restart_app"
+    RESET_GPU = "reset_gpu"
+    RESTART_SERVICE = "restart_service"
+    REBOOT = "reboot"
+    FIX_CONFIGURATION = "fix_configuration"
+    UPDATE_SOFTWARE = "update_software"
+    INSPECT_HARDWARE = "inspect_hardware"
+    CONTACT_SUPPORT = "contact_support"
+
+
+class Latch(StrEnum):
+    """What ends a finding once its sightings stop: time alone, or something that was done to the GPU or node."""
+
+    NONE = "none"
+    RESET = "reset"  # a GPU reset or anything stronger
+    REBOOT = "reboot"
+    ACKNOWLEDGE = "acknowledge"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Subject:
+    """What a finding is about. `part` names a link or port below the GPU.
+
+    `str()` is the stable key used in the ledger and on the command line: `node`, `gpu/0000:4e:00.0`,
+    `link/0000:4e:00.0/3`, `switch/0000:05:00.0`.
+    """
+
+    kind: str
+    slot: str = ""
+    part: str = ""
+
+    def __str__(self) -> str:
+        return "/".join(word for word in (self.kind, self.slot, self.part) if word)
+
+    @classmethod
+    def parse(cls, text: str) -> Subject:
+        kind, _, rest = text.partition("/")
+        slot, _, part = rest.partition("/")
+        return cls(kind, slot, part)
+
+
+NODE = Subject("node")
+
+
+def gpu(slot: str) -> Subject:
+    return Subject("gpu", slot)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Key:
+    """One thing that can be wrong with one subject. `detail` tells several of one code apart: the Xid number, a service name."""
+
+    code: str
+    subject: Subject
+    detail: str = ""
+
+    def __str__(self) -> str:
+        code = f"{self.code}.{self.detail}" if self.detail else self.code
+        return f"{code}@{self.subject}"
+
+    @classmethod
+    def parse(cls, text: str) -> Key:
+        code_detail, _, subject = text.partition("@")
+        code, _, detail = code_detail.partition(".")
+        return cls(code, Subject.parse(subject or "node"), detail)
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A condition seen to hold right now. Severity, rise and advice override the row of the condition where they are given."""
+
+    key: Key
+    evidence: Evidence = field(default_factory=dict)
+    severity: Severity | None = None
+    advice: Advice | None = None
+    rise: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A condition that holds. `latched`: no longer seen, kept until reset, reboot or acknowledgement as `latch` says."""
+
+    key: Key
+    severity: Severity
+    title: str
+    advice: Advice
+    evidence: Evidence
+    first_seen: Stamp
+    last_seen: Stamp
+    count: int = 1
+    latch: Latch = Latch.NONE
+    latched: bool = False
+    silenced_by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened. State is the fold of these, in order; `kind` is one of `EventKind`."""
+
+    kind: str
+    at: Stamp
+    boot_id: str
+    key: Key | None = None
+    data: Evidence = field(default_factory=dict)
+
+
+class EventKind(StrEnum):
+    STARTED = "started"  # this daemon
+    BOOT = "boot"  # first seen with this boot id
+    RISING = "rising"  # a condition is seen but its rise time has not passed
+    SUBSIDED = "subsided"  # it went away before
+    RAISED = "raised"
+    CLEARED = "cleared"
+    LATCHED = "latched"
+    XID = "xid"
+    SXID = "sxid"
+    AER = "aer"
+    RESET = "reset"
+    LOG_GAP = "log_gap"
+    ACKNOWLEDGED = "acknowledged"
+    HEALTH = "health"  # the node's health changed
+    GPU_PINNED = "gpu_pinned"
+    GPU_REPLACED = "gpu_replaced"
+    GPU_UNPINNED = "gpu_unpinned"
+    MACHINE_CHANGED = "machine_changed"
+    LEDGER_MOVED = "ledger_moved"  # a corrupt ledger was moved aside
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """A GPU that belongs in this machine. `links_max`, `width_max`: the best ever seen, against which a loss is noticed."""
+
+    slot: str
+    uuid: str = ""
+    name: str = ""
+    serial: str = ""
+    first_seen: Stamp = Stamp(0.0, 0.0)
+    links_max: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuVerdict:
+    """One expected or present GPU. `index` is None while NVML does not list it."""
+
+    slot: str
+    health: Health
+    index: int | None = None
+    uuid: str = ""
+    name: str = ""
+    serial: str = ""
+    expected: bool = True
+    present: bool = True
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The whole judgement at one instant. `reasons` are short codes, worst first; `unknown` says what could not be observed.
+
+    `health` is failure if any finding says so, else unknown if something needed was not observed, else the worst finding.
+    """
+
+    at: Stamp
+    health: Health
+    reasons: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    silenced: tuple[Finding, ...] = ()
+    gpus: tuple[GpuVerdict, ...] = ()
+    expected: int | None = None
+    expected_from: str = ""  # "configured", "learned" or ""
+    present: int = 0
