@@ -1,0 +1,83 @@
+"""What is published: one immutable value per pass or event. Readers serve it; they compute nothing but its age."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpuwarden.health.model import Health, Verdict
+from gpuwarden_collectors.base import PassOutcome, WorkerReport
+from gpuwarden_collectors.facts import NvmlFacts, Stamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectorStatus:
+    """The last pass of one collector. `duration` in seconds; `worker` for collectors with a process of their own."""
+
+    name: str
+    outcome: PassOutcome | None = None
+    duration: float | None = None
+    last_success: Stamp | None = None
+    timeouts: int = 0
+    error: str = ""
+    worker: WorkerReport | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """What does not change while the daemon runs. `interval` of the GPU pass and `fresh_for` in seconds."""
+
+    node: str
+    boot_id: str
+    started: Stamp
+    version: str
+    mode: str
+    simulated: bool
+    interval: float
+    fresh_for: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XidCount:
+    """Xids of one number on one GPU since the ledger began; `last` is wall time, None if there was none yet."""
+
+    slot: str
+    xid: int
+    count: int = 0
+    last: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """`sequence` grows, and `observed` moves, only when a GPU pass really observed. `nvml` is None once it is not fresh."""
+
+    service: Service
+    sequence: int
+    made: Stamp
+    observed: Stamp | None
+    verdict: Verdict
+    nvml: NvmlFacts | None = None
+    collectors: tuple[CollectorStatus, ...] = ()
+    xids: tuple[XidCount, ...] = ()
+    ready: bool = False
+    excluded_by: tuple[str, ...] = ()
+    notice: Mapping[str, object] | None = None
+    dropped: Mapping[str, int] = field(default_factory=dict)  # what could not be written: "log", "ledger", "files"
+    log_gaps: int = 0
+    log_lost: int = 0
+
+    def age(self, now: Stamp) -> float | None:
+        """Seconds since the last real observation; None before the first."""
+        return None if self.observed is None else max(0.0, now.boottime - self.observed.boottime)
+
+    def health(self, now: Stamp) -> Health:
+        """The verdict as it stands at `now`: anything but a failure is unknown once the observation is not fresh."""
+        age = self.age(now)
+        if self.verdict.health is Health.FAILURE:
+            return Health.FAILURE
+        return self.verdict.health if age is not None and age <= self.service.fresh_for else Health.UNKNOWN
+
+    def schedulable(self, now: Stamp) -> bool:
+        return (
+            self.health(now) in (Health.HEALTHY, Health.WARNING) and not self.excluded_by and self.notice is None
+        )
