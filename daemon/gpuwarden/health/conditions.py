@@ -1,8 +1,9 @@
 """Everything that can be wrong for a while, one row each. The judge interprets the rows; nothing else knows a code.
 
-`rise`: seconds a condition must be seen before it is a finding. `fall`: seconds it must not be seen before the
-finding ends. `latch`: what else must happen for it to end. `depends_on`: while one of these holds for the same GPU or
-for the node, this one is a consequence and stays quiet.
+`rise`: seconds a condition must be seen before it is a finding. `fall`: seconds it must be looked for and not seen
+before the finding ends. `latch`: what must be done besides. `depends_on`: while one of these holds for the same GPU or
+for the node, this one is a consequence and stays quiet. `blinds`: while it rises, nothing can be said of its subject,
+which is then unknown. Which readings make a condition is in `detectors.py`.
 """
 
 from __future__ import annotations
@@ -21,20 +22,212 @@ class Condition:
     severity: Severity
     title: str
     advice: Advice
+    why: str
+    source: str
     rise: float = 0.0
     fall: float = 0.0
     latch: Latch = Latch.NONE
     depends_on: tuple[str, ...] = ()
-    explanation: str = ""
-    provenance: str = ""
+    blinds: bool = False
 
 
 W, F = Severity.WARNING, Severity.FAILURE
+NO_DRIVER = ("driver_unresponsive", "driver_not_loaded")
+NO_GPU = (*NO_DRIVER, "gpu_missing")
 
 _ROWS: tuple[Condition, ...] = (
-    Condition(code="gpu_missing", scope="gpu", severity=F, title="GPU is missing", advice=Advice.INSPECT_HARDWARE),
-    Condition(code="ledger_unavailable", scope="node", severity=W, title="The ledger cannot be written", advice=Advice.FIX_CONFIGURATION),
-    Condition(code="xid", scope="gpu", severity=F, title="Xid", advice=Advice.RESET_GPU),
-)
+    # --- the driver and the GPUs as a whole
+    Condition(
+        code="gpu_missing", scope="gpu", severity=F, advice=Advice.INSPECT_HARDWARE, blinds=True, fall=10,
+        title="A GPU that belongs in this machine is gone",
+        why="The most important finding there is, and often the only sign: most GPUs that fall off the bus leave no "
+        "numeric precursor, they just disappear. Absence from PCI, a configuration space of 0xFFFFFFFF and Xid 79 count "
+        "at once; a GPU that only NVML does not list has 30 s, which a driver reload, a reset or a MIG change takes.",
+        source="operators.md §4.1 (GWDG), measured peers: dcgm-exporter#348, gpud#591",
+    ),
+    Condition(
+        code="driver_unresponsive", scope="node", severity=F, advice=Advice.REBOOT, fall=30,
+        title="The NVIDIA driver does not answer",
+        why="NVML missed two deadlines and was silent for 20 s; or one deadline together with Xid 119/120 (the GPU "
+        "system processor is gone) or with a reader stuck in the kernel. Jobs that touch the driver hang too.",
+        source="facts: operators.md §5 (119, 120), dcgm.md §0.3 and §0.6",
+    ),
+    Condition(
+        code="driver_not_loaded", scope="node", severity=F, advice=Advice.RESTART_SERVICE, rise=120, fall=10, blinds=True,
+        title="No GPU can be used: the NVIDIA driver is not loaded",
+        why="NVML lists no GPU while the PCI bus has some. A driver reload takes less than 2 minutes and a slow boot less "
+        "than 10: until then the node is unknown.",
+        source="nvml.h: NVML_ERROR_DRIVER_NOT_LOADED; dcgm.md §0.2 (empty is not healthy)",
+    ),
+    Condition(
+        code="driver_library_mismatch", scope="node", severity=W, advice=Advice.REBOOT, fall=10,
+        title="The NVML library and the loaded driver have different versions",
+        why="The packages were upgraded under a loaded driver. Running jobs go on; new ones fail to start until the "
+        "module is reloaded. Nothing can be read of the GPUs meanwhile.",
+        source="nvml.h: NVML_ERROR_LIB_RM_VERSION_MISMATCH",
+    ),
+    Condition(
+        code="device_permission", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
+        title="The daemon may not open the GPUs",
+        why="NVML refuses for lack of permission: a matter of the unit's device rules or of its user, not of the GPUs.",
+        source="nvml.h: NVML_ERROR_NO_PERMISSION",
+    ),
+    Condition(
+        code="nvml_unavailable", scope="node", severity=W, advice=Advice.OBSERVE, rise=30, fall=10,
+        title="NVML fails",
+        why="The library answers with an error, or the process that reads it dies. The GPUs are unknown meanwhile.",
+        source="own rule: a reader that fails is said, never taken for health", depends_on=NO_DRIVER,
+    ),
+    Condition(
+        code="gpu_unresponsive", scope="gpu", severity=F, advice=Advice.RESET_GPU, rise=30, fall=30, blinds=True,
+        title="A GPU does not answer the driver",
+        why="NVML lists it, but every question ends in a timeout or an unknown error for 30 s.",
+        source="nvml.h: NVML_ERROR_TIMEOUT, NVML_ERROR_UNKNOWN", depends_on=NO_GPU,
+    ),
+    Condition(
+        code="gpu_reset_required", scope="gpu", severity=F, advice=Advice.RESET_GPU, fall=10,
+        title="A GPU needs a reset before it can be used again",
+        why="The driver answers RESET_REQUIRED: no new work can start on this GPU.",
+        source="nvml.h: NVML_ERROR_RESET_REQUIRED", depends_on=NO_GPU,
+    ),
+    Condition(
+        code="gpu_recovery_action", scope="gpu", severity=F, advice=Advice.RESET_GPU, fall=10,
+        title="The driver asks for a recovery action",
+        why="The driver's own verdict about the GPU, and the level behind Xid 154. Drain P2P warns, all others fail.",
+        source="nvml.h: nvmlDeviceGpuRecoveryAction_t; dcgm.md §0.8 (5 to 7 are missed by DCGM 4.6)", depends_on=NO_GPU,
+    ),
+    # --- momentary events
+    Condition(
+        code="xid", scope="gpu", severity=F, advice=Advice.RESET_GPU, fall=3600, latch=Latch.RESET,
+        title="The driver reported an Xid",
+        why="Class and advice come from the Xid table. A failure stays until the GPU is reset, the node reboots or an "
+        "operator acknowledges it; a warning ends an hour after the last one.",
+        source="NVIDIA Xid catalogue; operators.md §5",
+    ),
+    Condition(
+        code="sxid", scope="switch", severity=F, advice=Advice.REBOOT, fall=3600, latch=Latch.REBOOT,
+        title="The driver reported an NVSwitch error (SXid)",
+        why="Class from the SXid table. A fatal one stays until the node reboots or an operator acknowledges it.",
+        source="NVIDIA Fabric Manager guide, by way of gpud.md §2f",
+    ),
+    Condition(
+        code="pcie_aer_fatal", scope="gpu", severity=W, advice=Advice.INSPECT_HARDWARE, fall=3600,
+        title="A fatal PCIe error on the way to a GPU",
+        why="The kernel reported an uncorrectable fatal error and resets the link. PCIe errors go along with half of all "
+        "Xid 79; alone, while the GPU answers, they warn.",
+        source="operators.md §4.1 (Meta RSC: 43 % and 63 %)", depends_on=NO_GPU,
+    ),
+    # --- memory
+    Condition(
+        code="ecc_uncorrectable", scope="gpu", severity=F, advice=Advice.RESET_GPU, fall=10,
+        title="Uncorrectable memory errors",
+        why="Volatile uncorrected errors since the driver was loaded. A warning only if the driver contained them (Xid 94, "
+        "no 48, 95 or 140, none in SRAM): then the application died, the GPU goes on, and the row is remapped at reset.",
+        source="DCGM_FR_VOLATILE_DBE_DETECTED; NVIDIA GPU memory error management", depends_on=NO_GPU,
+    ),
+    Condition(
+        code="ecc_correctable_rate", scope="gpu", severity=W, advice=Advice.OBSERVE, fall=3600,
+        title="Many corrected memory errors",
+        why="At least 1,000 in an hour.",
+        source="own choice, between a healthy GPU's handful a day and 1e5 a day from a bad one (operators.md §4.1)",
+        depends_on=NO_GPU,
+    ),
+    Condition(
+        code="row_remap_failed", scope="gpu", severity=F, advice=Advice.CONTACT_SUPPORT, fall=10,
+        title="A memory row could not be remapped",
+        why="The spare rows of a bank are used up or remapping failed: the GPU is a case for replacement.",
+        source="nvml.h: nvmlDeviceGetRemappedRows; DCGM_FR_ROW_REMAP_FAILURE", depends_on=NO_GPU,
+    ),
+    Condition(
+        code="row_remap_pending", scope="gpu", severity=W, advice=Advice.RESET_GPU, fall=10,
+        title="A memory row waits to be remapped",
+        why="The remapping is done at the next GPU reset; until then the page is only set aside.",
+        source="nvml.h: nvmlDeviceGetRemappedRows; NVIDIA GPU memory error management", depends_on=NO_GPU,
+    ),
+    Condition(
+        code="sram_threshold", scope="gpu", severity=F, advice=Advice.CONTACT_SUPPORT, fall=10,
+        title="The SRAM error threshold is exceeded",
+        why="The driver's own flag. A failure together with uncorrected SRAM errors since driver load, else a warning.",
+        source="nvml.h: nvmlEccSramErrorStatus_t.bThresholdExceeded; operators.md §6 row 16", depends_on=NO_GPU,
+    ),
+    Condition(
+        code="retired_pages", scope="gpu", severity=F, advice=Advice.RESET_GPU, fall=10,
+        title="Memory pages retired",
+        why="Pending pages warn until the next reset; from 63 pages on the GPU is a case for replacement. Volta and older.",
+        source="DCGM_FR_RETIRED_PAGES_LIMIT, DCGM_FR_PENDING_PAGE_RETIREMENTS", depends_on=NO_GPU,
+    ),
+    Condition(
+        code="inforom_invalid", scope="gpu", severity=W, advice=Advice.CONTACT_SUPPORT, fall=10,
+        title="The InfoROM of a GPU is corrupt",
+        why="Board configuration and error records are stored there.",
+        source="nvml.h: nvmlDeviceValidateInforom; DCGM_FR_CORRUPT_INFOROM", depends_on=NO_GPU,
+    ),
+    # --- NVLink
+    Condition(
+        code="nvlink_down", scope="link", severity=F, advice=Advice.RESET_GPU, rise=60, fall=60,
+        title="An NVLink is down",
+        why="The link was active on this GPU before and is not now, for a minute: jobs over several GPUs fail or crawl.",
+        source="DCGM_FR_NVLINK_DOWN; the minute is what a GPU reset and link training take", depends_on=(*NO_GPU, "gpu_reset_required"),
+    ),
+    Condition(
+        code="nvlink_errors", scope="gpu", severity=W, advice=Advice.OBSERVE, fall=600,
+        title="NVLink errors keep coming",
+        why="At least 10 replays and recoveries within 10 minutes.",
+        source="own choice; DCGM fails a GPU at the first one, which a retraining link gives too (dcgm.md §2)",
+        depends_on=(*NO_GPU, "nvlink_down"),
+    ),
+    Condition(
+        code="fabric_unhealthy", scope="gpu", severity=F, advice=Advice.RESTART_SERVICE, fall=30,
+        title="A GPU is not healthy in the NVLink fabric",
+        why="Registration with the fabric manager failed or did not finish within 5 minutes, or the health mask reports a "
+        "fault for a minute.",
+        source="nvml.h: nvmlGpuFabricInfoV_t; DCGM_FR_FIELD_VIOLATION, DCGM_FR_FABRIC_PROBE_STATE", depends_on=NO_GPU,
+    ),
+    # --- PCIe
+    Condition(
+        code="pcie_link_degraded", scope="gpu", severity=W, advice=Advice.INSPECT_HARDWARE, rise=240, fall=60,
+        title="The PCIe link is narrower or slower than it can be",
+        why="Fewer lanes than card and slot allow; or a lower generation while the GPU is busy. For 4 minutes.",
+        source="nvml.h: nvmlDeviceGetMaxPcieLinkWidth; debounce: operators.md §4.3", depends_on=NO_GPU,
+    ),
+    Condition(
+        code="pcie_replay_rate", scope="gpu", severity=W, advice=Advice.INSPECT_HARDWARE, rise=120, fall=300,
+        title="Many PCIe replays",
+        why="More than the specified bit error rate allows for this link, for minutes.",
+        source="DCGM_FR_PCI_REPLAY_RATE (dcgm.md §2)", depends_on=NO_GPU,
+    ),
+    # --- heat and power
+    Condition(
+        code="thermal_limit", scope="gpu", severity=F, advice=Advice.INSPECT_HARDWARE, rise=120, fall=120,
+        title="A GPU is beyond its temperature limit",
+        why="At or above the slowdown point or the memory's limit for 2 minutes; a failure at the shutdown point.",
+        source="nvml.h: nvmlDeviceGetTemperatureThreshold; debounce: operators.md §4.3", depends_on=NO_GPU,
+    ),
+    Condition(
+        code="thermal_slowdown", scope="gpu", severity=W, advice=Advice.INSPECT_HARDWARE, fall=300,
+        title="A GPU is slowed down by heat",
+        why="The hardware thermal slowdown was active for 6 of the last 10 minutes.",
+        source="nvml.h: NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN; the share: gpud.md §3", depends_on=NO_GPU,
+    ),
+    Condition(
+        code="power_brake", scope="gpu", severity=W, advice=Advice.INSPECT_HARDWARE, fall=300,
+        title="A GPU is slowed down by the external power brake",
+        why="The power brake was active for 6 of the last 10 minutes: look at the power supplies of the chassis.",
+        source="nvml.h: NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN; the share: gpud.md §3", depends_on=NO_GPU,
+    ),
+    # --- the daemon itself
+    Condition(
+        code="ledger_unavailable", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
+        title="The ledger cannot be written",
+        why="Judging and publishing go on; what happens now may be forgotten at the next restart.",
+        source="own rule: a daemon that cannot remember says so",
+    ),
+    Condition(
+        code="collector_failed", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, rise=30, fall=10,
+        title="A source cannot be read",
+        why="It exists on this host, but reading it fails: faults that only this source shows are not seen meanwhile.",
+        source="own rule: a reader that fails is said, never taken for health",
+    ),
+)  # fmt: skip
 
 CONDITIONS: dict[str, Condition] = {row.code: row for row in _ROWS}

@@ -161,14 +161,14 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """A GPU that belongs in this machine. `links_max`, `width_max`: the best ever seen, against which a loss is noticed."""
+    """A GPU that belongs in this machine. `links`: a bit for each NVLink that was ever active, against which a loss is noticed."""
 
     slot: str
     uuid: str = ""
     name: str = ""
     serial: str = ""
-    first_seen: Stamp = Stamp(0.0, 0.0)
-    links_max: int = 0
+    first_seen: Stamp = field(default_factory=lambda: Stamp(0.0, 0.0))
+    links: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,47 @@
+"""Which readings make which condition: one detector for each row of `conditions.py`."""
+
+from __future__ import annotations
+
+from gpuwarden.health import driver_signs, event_signs, fabric_signs, gpu_signs
+from gpuwarden.health.look import Detector, per_gpu
+
+DETECTORS: dict[str, Detector] = {
+    "gpu_missing": driver_signs.gpu_missing,
+    "driver_unresponsive": driver_signs.driver_unresponsive,
+    "driver_not_loaded": driver_signs.driver_not_loaded,
+    "driver_library_mismatch": driver_signs.nvml_problem("driver_library_mismatch"),
+    "device_permission": driver_signs.nvml_problem("device_permission"),
+    "nvml_unavailable": driver_signs.nvml_problem("nvml_unavailable"),
+    "gpu_unresponsive": driver_signs.gpu_unresponsive,
+    "gpu_reset_required": driver_signs.gpu_reset_required,
+    "gpu_recovery_action": per_gpu(gpu_signs.gpu_recovery_action, "recovery_action"),
+    "xid": event_signs.xid,
+    "sxid": event_signs.sxid,
+    "pcie_aer_fatal": event_signs.pcie_aer_fatal,
+    "ecc_uncorrectable": per_gpu(gpu_signs.ecc_uncorrectable, "ecc_uncorrected_volatile"),
+    "ecc_correctable_rate": per_gpu(gpu_signs.ecc_correctable_rate, "ecc_corrected_volatile"),
+    "row_remap_failed": gpu_signs.flag("row_remap_failed", "remapped_rows_failure"),
+    "row_remap_pending": gpu_signs.flag("row_remap_pending", "remapped_rows_pending"),
+    "sram_threshold": per_gpu(gpu_signs.sram_threshold, "sram_threshold_exceeded"),
+    "retired_pages": per_gpu(gpu_signs.retired_pages, "retired_pages_pending"),
+    "inforom_invalid": per_gpu(gpu_signs.inforom_invalid, "inforom_valid"),
+    "nvlink_down": fabric_signs.nvlink_down,
+    "nvlink_errors": fabric_signs.nvlink_errors,
+    "fabric_unhealthy": fabric_signs.fabric_unhealthy,
+    "pcie_link_degraded": per_gpu(gpu_signs.pcie_link_degraded, "pcie_width"),
+    "pcie_replay_rate": per_gpu(gpu_signs.pcie_replay_rate, "pcie_replays"),
+    "thermal_limit": per_gpu(gpu_signs.thermal_limit, "temperature"),
+    "thermal_slowdown": gpu_signs.slowed("thermal_slowdown", "slowdown_hw_thermal_ns", 0x40),
+    "power_brake": gpu_signs.slowed("power_brake", "slowdown_hw_power_brake_ns", 0x80),
+    "ledger_unavailable": driver_signs.trouble("ledger_unavailable", "ledger"),
+    "collector_failed": driver_signs.collector_failed,
+}
+
+COUNTERS = (
+    "ecc_corrected_volatile",
+    "pcie_replays",
+    "slowdown_hw_thermal_ns",
+    "slowdown_hw_power_brake_ns",
+    *fabric_signs.NVLINK_ERRORS,
+)
+"""The counters whose growth detectors ask for; the judge keeps a window of each."""

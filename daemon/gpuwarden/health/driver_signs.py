@@ -1,0 +1,189 @@
+"""Signs of the driver, of the GPUs as a whole, and of the daemon itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from gpuwarden.health.inventory import Presence, absent, driver_silent, expected_count, presences
+from gpuwarden.health.look import NOTHING, Detector, Look, node_look
+from gpuwarden.health.model import NODE, Evidence, Key, Sighting, Subject, gpu
+from gpuwarden.health.state import State
+from gpuwarden.health.view import Sight
+from gpuwarden_collectors.base import PassOutcome
+from gpuwarden_collectors.facts import CallError, GpuAnswer, NvmlProblem
+
+NODE_PROBLEMS = {
+    NvmlProblem.LIBRARY_MISMATCH: "driver_library_mismatch",
+    NvmlProblem.NO_PERMISSION: "device_permission",
+    NvmlProblem.OTHER: "nvml_unavailable",
+}
+
+
+def problem(code: str) -> NvmlProblem | None:
+    return next((p for p, c in NODE_PROBLEMS.items() if c == code), None)
+
+
+def gpu_missing(state: State, sight: Sight) -> Look:
+    """A pinned GPU that is gone, or unlisted for longer than a driver reload, a reset or a MIG change takes."""
+    where = presences(state, sight)
+    fell_off = {r.key.subject.slot for r in state.records.values() if r.key.code == "xid" and r.key.detail == "79"}
+    all_unlisted = driver_silent(state, sight) or (sight.nvml is not None and sight.nvml.problem is not None)
+    sightings: list[Sighting] = []
+    examined: set[Subject] = set()
+    for slot, (presence, why) in where.items():
+        if presence is Presence.UNSEEN or (presence is Presence.UNLISTED and all_unlisted):
+            continue
+        examined.add(gpu(slot))
+        if presence is Presence.GONE:
+            sightings.append(_missing(state, slot, why, 0.0))
+        elif presence is Presence.UNLISTED:
+            at_once = slot in fell_off and _this_boot(state, sight, slot)
+            sightings.append(_missing(state, slot, why, 0.0 if at_once else sight.rules.missing_grace))
+    if (short := _fewer_than_configured(state, sight, where)) is not None:
+        sightings.append(short)
+    return Look(tuple(sightings), frozenset(examined | {NODE}))
+
+
+def _this_boot(state: State, sight: Sight, slot: str) -> bool:
+    record = state.records[Key("xid", gpu(slot), "79")]
+    return record.boot_id == sight.view.boot_id and not record.history
+
+
+def _missing(state: State, slot: str, why: str, rise: float) -> Sighting:
+    pin = state.pins[slot]
+    return Sighting(Key("gpu_missing", gpu(slot)), {"why": why, "uuid": pin.uuid, "serial": pin.serial}, rise=rise)
+
+
+def _fewer_than_configured(state: State, sight: Sight, where: dict[str, tuple[Presence, str]]) -> Sighting | None:
+    """Fewer GPUs were ever seen than the configuration expects: no slot can be named, so the node is the subject."""
+    expected, source = expected_count(state, sight)
+    if source != "configured" or expected is None or (sight.nvml is None and sight.devices is None):
+        return None
+    known = sum(presence is not Presence.FOREIGN for presence, _ in where.values())
+    if known >= expected:
+        return None
+    evidence: Evidence = {"expected": expected, "known": known, "why": "fewer GPUs than configured were ever seen here"}
+    return Sighting(Key("gpu_missing", NODE), evidence, rise=sight.rules.missing_grace)
+
+
+def driver_not_loaded(state: State, sight: Sight) -> Look:
+    """No GPU through NVML while the bus has some. A slow boot and a driver reload look the same for a while."""
+    if sight.view.nvml.outcome is None or (sight.nvml is None and not absent(sight)):
+        return NOTHING
+    said = sight.nvml.problem if sight.nvml is not None else None
+    if said in NODE_PROBLEMS:
+        return node_look(())
+    expected, _ = expected_count(state, sight)
+    wanted = bool(expected) or bool(state.pins)
+    if not wanted or not (driver_silent(state, sight) or (said is not None and not state.pins)):
+        return node_look(())
+    why = "the NVML library is not installed" if sight.nvml is None else sight.nvml.problem_text or "NVML lists no GPU"
+    in_grace = sight.now.boottime < sight.rules.boot_grace
+    rise = math.inf if in_grace else sight.rules.driver_grace
+    return node_look((Sighting(Key("driver_not_loaded", NODE), {"why": why}, rise=rise),))
+
+
+def nvml_problem(code: str) -> Detector:
+    """A detector for one way in which NVML as a whole refuses to answer."""
+
+    def look(_: State, sight: Sight) -> Look:
+        if sight.nvml is None:
+            return _worker_trouble(sight) if code == "nvml_unavailable" else NOTHING
+        if sight.nvml.problem is not problem(code):
+            return node_look(())
+        evidence = {"why": sight.nvml.problem_text, "driver": sight.nvml.driver_version}
+        return node_look((Sighting(Key(code, NODE), evidence),))
+
+    return look
+
+
+def _worker_trouble(sight: Sight) -> Look:
+    """The reader of NVML fails or dies (a hang is `driver_unresponsive`, a missing library `driver_not_loaded`)."""
+    latest = sight.view.nvml.latest
+    if latest is None or latest.outcome is not PassOutcome.FAILED:
+        return NOTHING
+    return node_look((Sighting(Key("nvml_unavailable", NODE), {"why": latest.error}),))
+
+
+GSP_XIDS = ("119", "120")
+
+
+def driver_unresponsive(state: State, sight: Sight) -> Look:
+    """NVML does not answer: two deadlines missed and 20 s of silence, or one with Xid 119/120 or a worker in D state."""
+    latest = sight.view.nvml.latest
+    if latest is None or latest.worker is None:
+        return NOTHING
+    worker = latest.worker
+    if latest.outcome is PassOutcome.OBSERVED:
+        return node_look(())
+    if worker.silent_since is None or worker.missed == 0:
+        return NOTHING
+    silence = sight.now.boottime - worker.silent_since.boottime
+    waited = worker.missed >= sight.rules.unresponsive_misses and silence >= sight.rules.unresponsive_after
+    certain = worker.stuck or worker.abandoned or _gsp_trouble(state, worker.silent_since.boottime)
+    if not (waited or certain):
+        return NOTHING
+    evidence = {
+        "silent_seconds": round(silence),
+        "missed_deadlines": worker.missed,
+        "worker_in_d_state": worker.stuck,
+        "worker_left_behind": worker.abandoned or worker.parked,
+    }
+    return node_look((Sighting(Key("driver_unresponsive", NODE), evidence),))
+
+
+def _gsp_trouble(state: State, silent_since: float) -> bool:
+    """An Xid 119 or 120 of this boot from shortly before the silence, or later."""
+    return any(
+        r.key.code == "xid" and r.key.detail in GSP_XIDS and r.boot_id == state.boot_id and not r.history
+        and r.last.boottime > silent_since - 60.0
+        for r in state.records.values()
+    )  # fmt: skip
+
+
+def gpu_unresponsive(_: State, sight: Sight) -> Look:
+    """A GPU that NVML lists but that answers every question with a timeout or an unknown error."""
+    bad = (GpuAnswer.TIMEOUT, GpuAnswer.UNKNOWN)
+    sightings = [
+        Sighting(Key("gpu_unresponsive", gpu(f.slot)), {"answer": f.answer.value, "calls": _calls(f.errors)})
+        for f in sight.gpus.values()
+        if f.answer in bad
+    ]
+    return Look(tuple(sightings), frozenset(gpu(f.slot) for f in sight.gpus.values() if f.answer is not GpuAnswer.LOST))
+
+
+def gpu_reset_required(_: State, sight: Sight) -> Look:
+    sightings = [
+        Sighting(Key("gpu_reset_required", gpu(f.slot)), {"calls": _calls(f.errors)})
+        for f in sight.gpus.values()
+        if f.answer is GpuAnswer.RESET_REQUIRED
+    ]
+    return Look(tuple(sightings), frozenset(gpu(f.slot) for f in sight.gpus.values() if f.answer is not GpuAnswer.LOST))
+
+
+def _calls(errors: tuple[CallError, ...]) -> str:
+    return ", ".join(f"{e.call}: {e.text or e.code}" for e in errors[:3])
+
+
+def trouble(code: str, name: str) -> Detector:
+    """A detector for something that the daemon itself cannot do."""
+
+    def look(_: State, sight: Sight) -> Look:
+        text = sight.view.troubles.get(name, "")
+        return node_look((Sighting(Key(code, NODE), {"why": text}),) if text else ())
+
+    return look
+
+
+def collector_failed(_: State, sight: Sight) -> Look:
+    """A reader other than NVML's that exists on this host and cannot be read."""
+    return node_look(_failures(sight))
+
+
+def _failures(sight: Sight) -> Iterator[Sighting]:
+    latest = sight.view.pci.latest
+    if latest is not None and latest.outcome in (PassOutcome.FAILED, PassOutcome.TIMED_OUT):
+        yield Sighting(Key("collector_failed", NODE, "pci"), {"why": latest.error})
+    if text := sight.view.troubles.get("kernel_log", ""):
+        yield Sighting(Key("collector_failed", NODE, "kernel_log"), {"why": text})

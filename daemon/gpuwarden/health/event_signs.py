@@ -1,0 +1,79 @@
+"""Signs in the records of momentary events: Xids, NVSwitch errors, fatal PCIe errors.
+
+An event is seen for `SEEN_FOR` seconds; what remains of it after that is the latch (a failure) or the fall time
+(a warning) of its finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuwarden.health.look import Look
+from gpuwarden.health.model import Advice, Severity, Sighting
+from gpuwarden.health.state import Record, State
+from gpuwarden.health.sxid_catalogue import sxid_row
+from gpuwarden.health.view import Sight
+from gpuwarden.health.xid_catalogue import XidClass, xid_row
+from gpuwarden_collectors.facts import GpuAnswer
+
+SEEN_FOR = 5.0
+
+
+def recent(state: State, sight: Sight, code: str) -> Iterator[Record]:
+    """Records of this boot that are news, or history that a present reading confirms."""
+    for record in state.records.values():
+        if record.key.code != code or record.boot_id != sight.view.boot_id:
+            continue
+        if record.history:
+            if record.key not in state.tracks and _confirmed(record, sight):
+                yield record
+        elif sight.now.boottime - record.last.boottime <= SEEN_FOR:
+            yield record
+
+
+def _confirmed(record: Record, sight: Sight) -> bool:
+    """Something is wrong with the GPU now, so that an old line about it still matters."""
+    slot = record.key.subject.slot
+    facts = sight.gpus.get(slot)
+    if facts is None:
+        return sight.nvml is not None and (sight.devices is None or slot in sight.devices)
+    r = facts.readings
+    signs = (r.recovery_action, r.ecc_uncorrected_volatile, r.remapped_rows_pending, r.remapped_rows_failure)
+    return facts.answer is not GpuAnswer.OK or any(signs)
+
+
+def _look(state: State, code: str, sightings: list[Sighting]) -> Look:
+    return Look(tuple(sightings), frozenset(key.subject for key in state.tracks if key.code == code))
+
+
+def _evidence(record: Record) -> dict[str, str | int]:
+    return {"count": record.count, "text": record.text}
+
+
+def xid(state: State, sight: Sight) -> Look:
+    sightings = []
+    for record in recent(state, sight, "xid"):
+        row = xid_row(int(record.key.detail))
+        if row.klass is XidClass.RECORD:
+            continue
+        severity = Severity(row.klass.value)
+        evidence = {"xid": row.xid, "meaning": row.meaning, **_evidence(record)}
+        sightings.append(Sighting(record.key, evidence, severity, row.advice))
+    return _look(state, "xid", sightings)
+
+
+def sxid(state: State, sight: Sight) -> Look:
+    sightings = []
+    for record in recent(state, sight, "sxid"):
+        row = sxid_row(int(record.key.detail))
+        severity = Severity.FAILURE if row.fatal else Severity.WARNING
+        advice = Advice.REBOOT if row.fatal else Advice.OBSERVE
+        evidence = {"sxid": row.sxid, "meaning": row.meaning, **_evidence(record)}
+        sightings.append(Sighting(record.key, evidence, severity, advice))
+    return _look(state, "sxid", sightings)
+
+
+def pcie_aer_fatal(state: State, sight: Sight) -> Look:
+    return _look(
+        state, "pcie_aer_fatal", [Sighting(r.key, _evidence(r)) for r in recent(state, sight, "pcie_aer_fatal")]
+    )

@@ -1,0 +1,80 @@
+"""Signs of NVLink and the NVSwitch fabric."""
+
+from __future__ import annotations
+
+from gpuwarden.health.look import Look, answering
+from gpuwarden.health.model import Evidence, Key, Severity, Sighting, Subject, gpu
+from gpuwarden.health.state import State
+from gpuwarden.health.view import Sight
+from gpuwarden_collectors.facts import GpuFacts
+
+
+def nvlink_down(state: State, sight: Sight) -> Look:
+    """A link that was once active on this GPU and is not now. With MIG on, links are off by design."""
+    sightings: list[Sighting] = []
+    examined: set[Subject] = set()
+    for facts in answering(sight):
+        pin = state.pins.get(facts.slot)
+        for link in facts.links:
+            if link.active is None:
+                continue
+            subject = Subject("link", facts.slot, str(link.link))
+            examined.add(subject)
+            known = pin is not None and pin.links >> link.link & 1
+            if known and not link.active and not facts.readings.mig_mode:
+                sightings.append(Sighting(Key("nvlink_down", subject), {"link": link.link}))
+    return Look(tuple(sightings), frozenset(examined))
+
+
+NVLINK_ERRORS = ("nvlink_replay_errors", "nvlink_recovery_errors", "nvlink5_recoveries", "nvlink5_recovery_failures")
+NVLINK_ERRORS_LIMIT, NVLINK_ERRORS_WINDOW = 10, 600.0
+"""Own choice: DCGM fails a GPU for a single replay a minute, which a retraining link gives (dcgm.md §2); ours warns."""
+
+
+def nvlink_errors(state: State, sight: Sight) -> Look:
+    """Replays and recoveries that go on: more than a retraining of a link gives."""
+    sightings, examined = [], []
+    for facts in answering(sight):
+        grown = {}
+        for name in NVLINK_ERRORS:
+            if (series := state.windows.get((facts.slot, name))) is not None:
+                grown[name.removeprefix("nvlink_")] = series.growth(NVLINK_ERRORS_WINDOW)[0]
+        if not grown:
+            continue
+        examined.append(gpu(facts.slot))
+        if sum(grown.values()) >= NVLINK_ERRORS_LIMIT:
+            sightings.append(Sighting(Key("nvlink_errors", gpu(facts.slot)), grown))
+    return Look(tuple(sightings), frozenset(examined))
+
+
+FABRIC_FLAGS = {0: "bandwidth degraded", 2: "route recovery", 4: "route unhealthy", 6: "access timeout"}
+"""Two bits each in the fabric health mask: 1 true, 2 false, 0 not supported (nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_*)."""
+FABRIC_START = 300.0
+"""How long registering with the fabric manager may take after a boot or a GPU reset before it is a fault."""
+
+
+def _fabric_fault(facts: GpuFacts) -> tuple[str, float] | None:
+    r = facts.readings
+    if r.fabric_state in (1, 2):
+        return ("not registered with the fabric manager", FABRIC_START)
+    if r.fabric_state == 3 and r.fabric_status:
+        return (f"registration with the fabric failed with status {r.fabric_status}", 0.0)
+    mask = r.fabric_health_mask or 0
+    bad = [text for bit, text in FABRIC_FLAGS.items() if mask >> bit & 3 == 1]
+    if mask >> 8 & 0xF not in (0, 1):
+        bad.append("wrong configuration")
+    return (", ".join(bad), 60.0) if bad else None
+
+
+def fabric_unhealthy(_: State, sight: Sight) -> Look:
+    sightings, examined = [], []
+    for facts in answering(sight):
+        if facts.readings.fabric_state is None:
+            continue
+        examined.append(gpu(facts.slot))
+        if (fault := _fabric_fault(facts)) is not None:
+            why, rise = fault
+            readings = facts.readings
+            evidence: Evidence = {"why": why, "state": readings.fabric_state, "mask": readings.fabric_health_mask}
+            sightings.append(Sighting(Key("fabric_unhealthy", gpu(facts.slot)), evidence, Severity.FAILURE, rise=rise))
+    return Look(tuple(sightings), frozenset(examined))

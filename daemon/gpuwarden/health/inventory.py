@@ -1,0 +1,129 @@
+"""Which GPUs belong in this machine, and where each of them is seen right now.
+
+A GPU that was ever seen here, on the PCI bus or by NVML, is *pinned* by its slot. Pins only grow by themselves; an
+operator shrinks them (`gpuwarden inventory accept`). Each pass compares pins, PCI and NVML:
+
+    PCI answers, NVML lists it     present
+    not on PCI, or its configuration space reads 0xFFFFFFFF, or NVML says lost and PCI cannot be asked   gone, at once
+    PCI answers, NVML does not list it (or says lost)   unlisted: a driver reload, a reset or a MIG change looks like
+                                                        this for up to 30 s, and only then is it gone
+    neither could be asked         unseen
+
+All GPUs unlisted together is the driver's fault, not theirs: see `driver_not_loaded`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from enum import StrEnum
+from functools import partial
+
+from gpuwarden.health.model import Event, EventKind, Key, Pin, gpu
+from gpuwarden.health.state import State, pin_event
+from gpuwarden.health.view import Sight, foreign
+from gpuwarden_collectors.facts import GpuAnswer, GpuFacts
+
+
+class Presence(StrEnum):
+    PRESENT = "present"
+    UNLISTED = "unlisted"
+    GONE = "gone"
+    UNSEEN = "unseen"
+    FOREIGN = "foreign"
+
+
+def presence(slot: str, sight: Sight) -> tuple[Presence, str]:
+    """Where the GPU of `slot` is, and why we say so."""
+    bus = _on_bus(slot, sight)
+    if bus is not None:
+        return bus
+    if sight.nvml is None:
+        return Presence.UNSEEN, "NVML could not be read"
+    facts = sight.gpus.get(slot)
+    if facts is None:
+        return Presence.UNLISTED, "NVML does not list it"
+    return (Presence.UNLISTED, "NVML says it is lost") if facts.answer is GpuAnswer.LOST else (Presence.PRESENT, "")
+
+
+def _on_bus(slot: str, sight: Sight) -> tuple[Presence, str] | None:
+    """What the PCI bus alone decides; None if the GPU answers there, or if the bus could not be observed."""
+    if sight.devices is None:
+        return None
+    device = sight.devices.get(slot)
+    if device is None:
+        return Presence.GONE, "not on the PCI bus"
+    if foreign(device):
+        return Presence.FOREIGN, f"bound to {device.driver}"
+    return (Presence.GONE, "its PCI configuration space reads 0xFFFFFFFF") if device.responds is False else None
+
+
+def presences(state: State, sight: Sight) -> dict[str, tuple[Presence, str]]:
+    return {slot: presence(slot, sight) for slot in state.pins}
+
+
+def driver_silent(state: State, sight: Sight) -> bool:
+    """NVML was read and lists no GPU at all, though the PCI bus (or, unread, the pins) says that there are some."""
+    if sight.view.nvml.outcome is None or (sight.nvml is None and not absent(sight)):
+        return False
+    if any(facts.answer is not GpuAnswer.LOST for facts in sight.gpus.values()):
+        return False
+    if sight.gpus:  # lost is an answer of a loaded driver
+        return False
+    return any(where is Presence.UNLISTED or where is Presence.UNSEEN for where, _ in presences(state, sight).values())
+
+
+def absent(sight: Sight) -> bool:
+    """The NVML library is not installed on this host."""
+    latest = sight.view.nvml.latest
+    return latest is not None and latest.outcome.value == "absent"
+
+
+def expected_count(state: State, sight: Sight) -> tuple[int | None, str]:
+    """How many GPUs should be here and how we know: `configured`, `learned` or, when nothing says, ``(None, "")``."""
+    if sight.rules.expected_gpus is not None:
+        return sight.rules.expected_gpus, "configured"
+    ours = sum(where is not Presence.FOREIGN for where, _ in presences(state, sight).values())
+    return (ours, "learned") if state.pins else (None, "")
+
+
+def _active_links(facts: GpuFacts) -> int:
+    return sum(1 << link.link for link in facts.links if link.active)
+
+
+def learn(state: State, sight: Sight) -> Iterator[Event]:
+    """Events for GPUs seen for the first time, boards that were exchanged, and links that came up for the first time."""
+    event = partial(pin_event, at=sight.now, boot_id=sight.view.boot_id)
+    for slot, facts in sight.gpus.items():
+        seen = Pin(slot=slot, uuid=facts.uuid, name=facts.name, serial=facts.serial, links=_active_links(facts))
+        pin = state.pins.get(slot)
+        if pin is None:
+            yield event(EventKind.GPU_PINNED, pin=seen)
+        elif facts.uuid and pin.uuid and facts.uuid != pin.uuid:
+            yield event(EventKind.GPU_REPLACED, pin=seen)
+        elif (facts.uuid and not pin.uuid) or seen.links & ~pin.links:
+            yield event(EventKind.GPU_PINNED, pin=replace(seen, links=pin.links | seen.links))
+    for slot, device in (sight.devices or {}).items():
+        if slot not in state.pins and slot not in sight.gpus and not foreign(device) and device.driver != "nouveau":
+            yield event(EventKind.GPU_PINNED, pin=Pin(slot=slot))
+
+
+def accept(state: State, sight: Sight) -> list[Event]:
+    """What `gpuwarden inventory accept` does: pins of GPUs that are not here now are given up.
+
+    Raises ValueError while neither the PCI bus nor NVML can be read: then nobody knows what is here.
+    """
+    if sight.nvml is None and sight.devices is None:
+        raise ValueError("the inventory cannot be accepted now: neither NVML nor the PCI bus can be read")
+    gone = [slot for slot, (where, _) in presences(state, sight).items() if where in (Presence.GONE, Presence.FOREIGN)]
+    if sight.gpus:
+        gone += [s for s, (where, _) in presences(state, sight).items() if where is Presence.UNLISTED]
+    return [
+        Event(kind=EventKind.GPU_UNPINNED, at=sight.now, boot_id=sight.view.boot_id, key=Key("gpu", gpu(slot)))
+        for slot in sorted(gone)
+    ]
+
+
+def identities(state: State, sight: Sight) -> Mapping[str, GpuFacts | Pin]:
+    """The best known identity of every GPU that is expected or seen, by slot."""
+    return {**state.pins, **sight.gpus}

@@ -1,0 +1,216 @@
+"""The judge's memory, and the one way in which it changes: by events, one after the other.
+
+`fold(state, event)` is the only place where tracks, records and pins change durably. The judge decides *events* from
+what it sees; live they are folded at once and written to the ledger, after a restart the ledger's events are folded
+again and give the same state. What a restart may forget (evidence of the last pass, rates over a window) is refreshed
+by `Track.seen` and `Windows` and needs no event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from gpuwarden.health.model import Advice, Event, EventKind, Evidence, Health, Key, Latch, Pin, Severity, gpu
+from gpuwarden.health.windows import Windows
+from gpuwarden_collectors.facts import Stamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """One condition on one subject, from its first sighting on. It is a finding once `raised`.
+
+    `clean_since`: since when it was looked for and not seen. `released`: something was done that ends its latch (reset,
+    reboot, replacement); it ends when a pass after `released` does not see it.
+    """
+
+    key: Key
+    severity: Severity
+    advice: Advice
+    latch: Latch
+    evidence: Evidence
+    first_seen: Stamp
+    last_seen: Stamp
+    raised: bool = False
+    latched: bool = False
+    clean_since: Stamp | None = None
+    released: Stamp | None = None
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """Momentary events of one kind on one subject (`xid.79@gpu/…`): how often, and the last one of this boot.
+
+    `history`: this boot's were all older than the first start of the ledger allows; they need confirmation.
+    """
+
+    key: Key
+    count: int = 0
+    first: Stamp
+    last: Stamp
+    boot_id: str
+    history: bool = False
+    text: str = ""
+
+
+Unpaired = Mapping[tuple[Key, str], tuple[float, int]]
+"""By (record, source): when the source last reported it, and how many of its reports the other source has not made yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """`windows` and `unpaired` span seconds to an hour and are not kept over a restart; everything else is."""
+
+    boot_id: str = ""
+    health: Health = Health.UNKNOWN
+    pins: Mapping[str, Pin] = field(default_factory=dict)
+    tracks: Mapping[Key, Track] = field(default_factory=dict)
+    records: Mapping[Key, Record] = field(default_factory=dict)
+    windows: Windows = field(default_factory=dict)
+    unpaired: Unpaired = field(default_factory=dict)
+
+
+def _without(tracks: Mapping[Key, Track], key: Key) -> dict[Key, Track]:
+    return {k: t for k, t in tracks.items() if k != key}
+
+
+def _text(event: Event, name: str, default: str = "") -> str:
+    value = event.data.get(name, default)
+    return value if isinstance(value, str) else default
+
+
+def _number(event: Event, name: str, default: int = 0) -> int:
+    value = event.data.get(name, default)
+    return value if isinstance(value, int) else default
+
+
+def _evidence(event: Event) -> Evidence:
+    return {
+        k: v for k, v in event.data.items() if k not in ("severity", "advice", "latch", "first_boottime", "first_wall")
+    }
+
+
+def _first_seen(event: Event) -> Stamp:
+    boottime, wall = event.data.get("first_boottime"), event.data.get("first_wall")
+    if isinstance(boottime, int | float) and isinstance(wall, int | float):
+        return Stamp(float(boottime), float(wall))
+    return event.at
+
+
+def _raise(state: State, event: Event, *, raised: bool) -> State:
+    key = event.key
+    if key is None:
+        return state
+    known = state.tracks.get(key)
+    track = Track(
+        key=key,
+        severity=Severity(_text(event, "severity", "warning")),
+        advice=Advice(_text(event, "advice", "observe")),
+        latch=Latch(_text(event, "latch", "none")),
+        evidence=_evidence(event),
+        first_seen=_first_seen(event),
+        last_seen=event.at,
+        raised=raised or (known is not None and known.raised),
+        count=1 if known is None else known.count,
+    )
+    return replace(state, tracks={**state.tracks, key: track})
+
+
+def _record(state: State, event: Event) -> State:
+    key = event.key
+    if key is None:
+        return state
+    known = state.records.get(key)
+    same_boot = known is not None and known.boot_id == event.boot_id
+    history = event.data.get("history") is True and (not same_boot or (known is not None and known.history))
+    record = Record(
+        key=key,
+        count=(0 if known is None else known.count) + _number(event, "count", 1),
+        first=event.at if known is None else known.first,
+        last=event.at,
+        boot_id=event.boot_id,
+        history=history,
+        text=_text(event, "text"),
+    )
+    tracks = state.tracks
+    if (track := tracks.get(key)) is not None:
+        tracks = {**tracks, key: replace(track, count=track.count + _number(event, "count", 1), last_seen=event.at)}
+    return replace(state, records={**state.records, key: record}, tracks=tracks)
+
+
+def _released(state: State, at: Stamp, slot: str | None, latches: tuple[Latch, ...]) -> State:
+    """Every latch of these kinds on the GPU in `slot` (None: on any) may end after `at`."""
+    tracks = {
+        key: replace(track, released=at)
+        if track.latch in latches and (slot is None or key.subject.slot == slot)
+        else track
+        for key, track in state.tracks.items()
+    }
+    return replace(state, tracks=tracks)
+
+
+def _pinned(state: State, event: Event) -> State:
+    if event.key is None:
+        return state
+    slot = event.key.subject.slot
+    old = state.pins.get(slot)
+    pin = Pin(
+        slot=slot,
+        uuid=_text(event, "uuid"),
+        name=_text(event, "name"),
+        serial=_text(event, "serial"),
+        first_seen=event.at if old is None else old.first_seen,
+        links=_number(event, "links"),
+    )
+    state = replace(state, pins={**state.pins, slot: pin})
+    if event.kind == EventKind.GPU_REPLACED:  # the fault went away with the board
+        state = _released(state, event.at, slot, (Latch.RESET, Latch.REBOOT, Latch.ACKNOWLEDGE))
+    return state
+
+
+def _unpinned(state: State, event: Event) -> State:
+    if event.key is None:
+        return state
+    slot = event.key.subject.slot
+    return replace(
+        state,
+        pins={s: p for s, p in state.pins.items() if s != slot},
+        tracks={k: t for k, t in state.tracks.items() if k.subject.slot != slot},
+    )
+
+
+def fold(state: State, event: Event) -> State:  # noqa: C901, PLR0911 - one arm for each kind of event, on one screen
+    """The state after `event`. Events of kinds that change nothing leave it as it is."""
+    match event.kind:
+        case EventKind.BOOT:
+            state = replace(state, boot_id=event.boot_id)
+            return _released(state, event.at, None, (Latch.RESET, Latch.REBOOT))
+        case EventKind.RISING:
+            return _raise(state, event, raised=False)
+        case EventKind.RAISED:
+            return _raise(state, event, raised=True)
+        case EventKind.LATCHED if event.key is not None and event.key in state.tracks:
+            track = replace(state.tracks[event.key], latched=True)
+            return replace(state, tracks={**state.tracks, event.key: track})
+        case EventKind.SUBSIDED | EventKind.CLEARED | EventKind.ACKNOWLEDGED if event.key is not None:
+            return replace(state, tracks=_without(state.tracks, event.key))
+        case EventKind.XID | EventKind.SXID | EventKind.AER:
+            return _record(state, event)
+        case EventKind.RESET if event.key is not None and event.data.get("ok") is True:
+            return _released(state, event.at, event.key.subject.slot, (Latch.RESET,))
+        case EventKind.GPU_PINNED | EventKind.GPU_REPLACED:
+            return _pinned(state, event)
+        case EventKind.GPU_UNPINNED:
+            return _unpinned(state, event)
+        case EventKind.MACHINE_CHANGED:
+            return State(boot_id=event.boot_id)
+        case EventKind.HEALTH:
+            return replace(state, health=Health(_text(event, "to", "unknown")))
+        case _:
+            return state
+
+
+def pin_event(kind: EventKind, at: Stamp, boot_id: str, pin: Pin) -> Event:
+    data: Evidence = {"uuid": pin.uuid, "name": pin.name, "serial": pin.serial, "links": pin.links}
+    return Event(kind=kind, at=at, boot_id=boot_id, key=Key("gpu", gpu(pin.slot)), data=data)

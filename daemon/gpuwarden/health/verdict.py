@@ -1,0 +1,118 @@
+"""State and sight become one verdict: findings, each GPU's health, the node's health, and what could not be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gpuwarden.health.conditions import CONDITIONS
+from gpuwarden.health.inventory import Presence, absent, expected_count, presences
+from gpuwarden.health.model import NODE, Finding, GpuVerdict, Health, Pin, Severity, Verdict, gpu
+from gpuwarden.health.state import State, Track
+from gpuwarden.health.view import Sight
+from gpuwarden_collectors.facts import GpuAnswer, GpuFacts
+
+
+def verdict(state: State, sight: Sight) -> Verdict:
+    raised = [track for track in state.tracks.values() if track.raised]
+    findings = [_finding(track, _root(track, raised)) for track in raised]
+    loud = tuple(sorted((f for f in findings if not f.silenced_by), key=_worst_first))
+    expected, source = expected_count(state, sight)
+    unknown = tuple(_unknown(sight, expected))
+    gpus = tuple(_gpus(state, sight, loud))
+    reasons = tuple(dict.fromkeys(f"{f.key.code}.{f.key.detail}" if f.key.detail else f.key.code for f in loud))
+    return Verdict(
+        at=sight.now,
+        health=_node_health(loud, unknown, gpus),
+        reasons=(*reasons, *unknown),
+        unknown=unknown,
+        findings=loud,
+        silenced=tuple(f for f in findings if f.silenced_by),
+        gpus=gpus,
+        expected=expected,
+        expected_from=source,
+        present=sum(g.present for g in gpus),
+    )
+
+
+def _worst_first(finding: Finding) -> tuple[bool, float, str]:
+    return (finding.severity is not Severity.FAILURE, finding.first_seen.wall, str(finding.key))
+
+
+def _finding(track: Track, root: str) -> Finding:
+    row = CONDITIONS[track.key.code]
+    return Finding(
+        key=track.key, severity=track.severity, title=row.title, advice=track.advice, evidence=track.evidence,
+        first_seen=track.first_seen, last_seen=track.last_seen, count=track.count, latch=track.latch,
+        latched=track.latched, silenced_by=root,
+    )  # fmt: skip
+
+
+def _root(track: Track, raised: Sequence[Track]) -> str:
+    """The raised condition of which this one is a consequence: on the node, or on the same GPU; "" if none."""
+    causes = CONDITIONS[track.key.code].depends_on
+    for other in raised:
+        same = other.key.subject == NODE or other.key.subject.slot == track.key.subject.slot
+        if other.key.code in causes and same:
+            return str(other.key)
+    return ""
+
+
+def _unknown(sight: Sight, expected: int | None) -> Iterable[str]:
+    """Why the GPUs of this node cannot be judged right now; nothing if they can, or if there are none to judge."""
+    if expected == 0:
+        return
+    if expected is None:
+        yield "starting" if sight.view.nvml.outcome is None and sight.view.pci.outcome is None else "no_gpu_expected"
+    elif sight.nvml is None and not absent(sight):
+        yield "starting" if sight.view.nvml.at is None else "nvml_not_answering"
+    elif sight.nvml is not None and sight.nvml.problem is not None:
+        yield sight.nvml.problem.value
+    elif absent(sight):
+        yield "nvml_not_installed"
+
+
+def _gpus(state: State, sight: Sight, findings: Sequence[Finding]) -> Iterable[GpuVerdict]:
+    where = presences(state, sight)
+    for slot in sorted({*state.pins, *sight.gpus}):
+        presence, _ = where.get(slot, (Presence.PRESENT, ""))
+        facts, pin = sight.gpus.get(slot), state.pins.get(slot, Pin(slot=slot))
+        if presence is Presence.FOREIGN:
+            continue
+        mine = [f for f in findings if f.key.subject.slot == slot]
+        yield GpuVerdict(
+            slot=slot,
+            health=_gpu_health(mine, facts, presence, state),
+            index=None if facts is None else facts.index,
+            uuid=(facts and facts.uuid) or pin.uuid,
+            name=(facts and facts.name) or pin.name,
+            serial=(facts and facts.serial) or pin.serial,
+            expected=slot in state.pins,
+            present=_present(presence, sight),
+            reasons=tuple(f.key.code for f in mine),
+        )
+
+
+def _present(presence: Presence, sight: Sight) -> bool:
+    """Seen right now. While NVML cannot be read, a GPU that answers on the PCI bus is there."""
+    return presence is Presence.PRESENT or (presence is Presence.UNSEEN and sight.devices is not None)
+
+
+def _gpu_health(mine: Sequence[Finding], facts: GpuFacts | None, presence: Presence, state: State) -> Health:
+    if any(f.severity is Severity.FAILURE for f in mine):
+        return Health.FAILURE
+    if presence is not Presence.PRESENT or facts is None or facts.answer is not GpuAnswer.OK:
+        return Health.UNKNOWN
+    slot = facts.slot
+    if any(
+        t.key.subject == gpu(slot) and CONDITIONS[t.key.code].blinds and not t.raised for t in state.tracks.values()
+    ):
+        return Health.UNKNOWN
+    return Health.WARNING if mine else Health.HEALTHY
+
+
+def _node_health(findings: Sequence[Finding], unknown: Sequence[str], gpus: Sequence[GpuVerdict]) -> Health:
+    if any(f.severity is Severity.FAILURE for f in findings):
+        return Health.FAILURE
+    if unknown or any(g.health is Health.UNKNOWN for g in gpus):
+        return Health.UNKNOWN
+    return Health.WARNING if findings else Health.HEALTHY

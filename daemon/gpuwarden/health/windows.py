@@ -1,0 +1,62 @@
+"""Counters over time: how much one grew within a window, whatever resets, gaps and repeated readings it had.
+
+A series keeps at most `KEPT` samples, at least `SPACING` seconds apart, so that memory is bounded whatever the pass
+interval. A counter that goes backwards was reset: it then counts from zero, and what it lost is not guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+SPACING = 15.0
+KEPT = 250  # with SPACING, a little more than one hour
+Samples = tuple[tuple[float, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """`samples`: (boottime, growth since the first reading), spaced; `grown` and `last` as of the newest reading."""
+
+    samples: Samples
+    last: int
+    grown: int
+    at: float
+
+    @classmethod
+    def start(cls, at: float, value: int) -> Series:
+        return cls(((at, 0),), value, 0, at)
+
+    def add(self, at: float, value: int) -> Series:
+        grown = self.grown + (value - self.last if value >= self.last else value)
+        samples = self.samples
+        if at - samples[-1][0] >= SPACING:
+            samples = (*samples[-KEPT + 1 :], (at, grown))
+        return Series(samples, value, grown, at)
+
+    def growth(self, window: float) -> tuple[int, float]:
+        """Growth over the last `window` seconds, and the seconds it was really measured over (0 with one reading)."""
+        since = self.at - window
+        start = self.samples[0]
+        for sample in reversed(self.samples):
+            start = sample
+            if sample[0] <= since:
+                break
+        return self.grown - start[1], self.at - start[0]
+
+
+Windows = Mapping[tuple[str, str], Series]
+"""By (slot, name of the reading)."""
+
+
+def added(windows: Windows, at: float, readings: Mapping[tuple[str, str], int]) -> Windows:
+    """The windows with one more reading each. Series of GPUs that are gone stay until `kept` drops them."""
+    result = dict(windows)
+    for key, value in readings.items():
+        series = result.get(key)
+        result[key] = Series.start(at, value) if series is None else series.add(at, value)
+    return result
+
+
+def kept(windows: Windows, slots: frozenset[str]) -> Windows:
+    return windows if all(slot in slots for slot, _ in windows) else {k: v for k, v in windows.items() if k[0] in slots}
