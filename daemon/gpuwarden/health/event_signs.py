@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuwarden.health.look import Look
-from gpuwarden.health.model import Advice, Severity, Sighting
+from gpuwarden.health.model import Advice, Evidence, Severity, Sighting
 from gpuwarden.health.state import Record, State
 from gpuwarden.health.sxid_catalogue import sxid_row
 from gpuwarden.health.view import Sight
@@ -46,10 +46,6 @@ def _look(state: State, code: str, sightings: list[Sighting]) -> Look:
     return Look(tuple(sightings), frozenset(key.subject for key in state.tracks if key.code == code))
 
 
-def _evidence(record: Record) -> dict[str, str | int]:
-    return {"count": record.count, "text": record.text}
-
-
 def xid(state: State, sight: Sight) -> Look:
     sightings = []
     for record in recent(state, sight, "xid"):
@@ -57,8 +53,8 @@ def xid(state: State, sight: Sight) -> Look:
         if row.klass is XidClass.RECORD:
             continue
         severity = Severity(row.klass.value)
-        evidence = {"xid": row.xid, "meaning": row.meaning, **_evidence(record)}
-        sightings.append(Sighting(record.key, evidence, severity, row.advice))
+        evidence: Evidence = {"xid": row.xid, "meaning": row.meaning, "text": record.text}
+        sightings.append(Sighting(record.key, evidence, severity, row.advice, count=record.batch))
     return _look(state, "xid", sightings)
 
 
@@ -68,12 +64,11 @@ def sxid(state: State, sight: Sight) -> Look:
         row = sxid_row(int(record.key.detail))
         severity = Severity.FAILURE if row.fatal else Severity.WARNING
         advice = Advice.REBOOT if row.fatal else Advice.OBSERVE
-        evidence = {"sxid": row.sxid, "meaning": row.meaning, **_evidence(record)}
-        sightings.append(Sighting(record.key, evidence, severity, advice))
+        evidence: Evidence = {"sxid": row.sxid, "meaning": row.meaning, "text": record.text}
+        sightings.append(Sighting(record.key, evidence, severity, advice, count=record.batch))
     return _look(state, "sxid", sightings)
 
 
 def pcie_aer_fatal(state: State, sight: Sight) -> Look:
-    return _look(
-        state, "pcie_aer_fatal", [Sighting(r.key, _evidence(r)) for r in recent(state, sight, "pcie_aer_fatal")]
-    )
+    records = recent(state, sight, "pcie_aer_fatal")
+    return _look(state, "pcie_aer_fatal", [Sighting(r.key, {"text": r.text}, count=r.batch) for r in records])

@@ -114,22 +114,22 @@ def _seen(steps: _Steps, row: Condition, sighting: Sighting, now: Stamp) -> None
     if track is None:
         kind = EventKind.RISING if rise > 0 else EventKind.RAISED
         latch = row.latch if severity is Severity.FAILURE else Latch.NONE
-        steps.happened(kind, sighting.key, _data(sighting.evidence, severity, advice, latch, now))
+        steps.happened(kind, sighting.key, _data(sighting, severity, advice, latch, now))
         return
     changed = (severity, advice) != (track.severity, track.advice)
     due = not track.raised and now.boottime - track.first_seen.boottime >= rise
     if due or (track.raised and changed) or (track.raised and track.latched):
         latch = row.latch if severity is Severity.FAILURE else track.latch
-        data = _data(sighting.evidence, severity, advice, latch, track.first_seen)
+        data = _data(sighting, severity, advice, latch, track.first_seen)
         steps.happened(EventKind.RAISED, sighting.key, data)
     else:
         track = replace(track, severity=severity, advice=advice)
         steps.update(replace(track, evidence=sighting.evidence, last_seen=now, clean_since=None))
 
 
-def _data(evidence: Evidence, severity: Severity, advice: Advice, latch: Latch, first: Stamp) -> Evidence:
+def _data(sighting: Sighting, severity: Severity, advice: Advice, latch: Latch, first: Stamp) -> Evidence:
     return {
-        **evidence, "severity": severity.value, "advice": advice.value, "latch": latch.value,
+        **sighting.evidence, "count": sighting.count, "severity": severity.value, "advice": advice.value, "latch": latch.value,
         "first_boottime": first.boottime, "first_wall": first.wall,
     }  # fmt: skip
 

@@ -107,6 +107,7 @@ class Sighting:
     severity: Severity | None = None
     advice: Advice | None = None
     rise: float | None = None
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,14 +40,14 @@ class Track:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """Momentary events of one kind on one subject (`xid.79@gpu/…`): how often, and the last one of this boot.
+    """Momentary events of one kind on one subject (`xid.79@gpu/…`): how often ever, how many the last time, and when.
 
     `history`: this boot's were all older than the first start of the ledger allows; they need confirmation.
     """
 
     key: Key
     count: int = 0
-    first: Stamp
+    batch: int = 0
     last: Stamp
     boot_id: str
     history: bool = False
@@ -85,10 +85,11 @@ def _number(event: Event, name: str, default: int = 0) -> int:
     return value if isinstance(value, int) else default
 
 
+_OF_THE_TRACK = ("severity", "advice", "latch", "count", "first_boottime", "first_wall")
+
+
 def _evidence(event: Event) -> Evidence:
-    return {
-        k: v for k, v in event.data.items() if k not in ("severity", "advice", "latch", "first_boottime", "first_wall")
-    }
+    return {name: value for name, value in event.data.items() if name not in _OF_THE_TRACK}
 
 
 def _first_seen(event: Event) -> Stamp:
@@ -112,7 +113,7 @@ def _raise(state: State, event: Event, *, raised: bool) -> State:
         first_seen=_first_seen(event),
         last_seen=event.at,
         raised=raised or (known is not None and known.raised),
-        count=1 if known is None else known.count,
+        count=_number(event, "count", 1) if known is None else known.count,
     )
     return replace(state, tracks={**state.tracks, key: track})
 
@@ -127,7 +128,7 @@ def _record(state: State, event: Event) -> State:
     record = Record(
         key=key,
         count=(0 if known is None else known.count) + _number(event, "count", 1),
-        first=event.at if known is None else known.first,
+        batch=_number(event, "count", 1),
         last=event.at,
         boot_id=event.boot_id,
         history=history,

@@ -1,0 +1,99 @@
+"""Where observations arrive and judgements leave: the state, the view, and what happened since the last step.
+
+No clock, no I/O, no loop: the daemon, `gpuwarden check` and a replay drive it alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from gpuwarden.health.inventory import accept
+from gpuwarden.health.judge import Step, acknowledge, judge
+from gpuwarden.health.model import Event, EventKind, Key
+from gpuwarden.health.state import State, fold
+from gpuwarden.health.view import Rules, Sight, View
+from gpuwarden.publish.snapshot import CollectorStatus
+from gpuwarden_collectors.base import Observation, PassOutcome
+from gpuwarden_collectors.facts import HostEvent, NvmlFacts, PciFacts, Stamp
+
+WAITING_MOST = 100_000
+"""Host events that may wait for the next step; the sources are bounded too, this is the last line."""
+
+
+class Desk:
+    def __init__(self, boot_id: str, rules: Rules, remembered: Iterable[Event] = ()) -> None:
+        self.rules = rules
+        self.state = State()
+        self.remember(remembered)
+        self.view = View(boot_id=boot_id)
+        self.sequence = 0
+        self.observed: Stamp | None = None
+        self.collectors: dict[str, CollectorStatus] = {}
+        self.log_gaps = 0
+        self.log_lost = 0
+        self.discarded = 0
+        self._waiting: list[HostEvent] = []
+
+    def remember(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self.state = fold(self.state, event)
+
+    def nvml(self, observation: Observation[NvmlFacts]) -> None:
+        self.view = replace(self.view, nvml=self.view.nvml.after(observation))
+        self._note(observation)
+        if observation.outcome in (PassOutcome.OBSERVED, PassOutcome.ABSENT):  # both say something of the host
+            self.sequence += 1
+            self.observed = observation.finished
+
+    def pci(self, observation: Observation[PciFacts]) -> None:
+        self.view = replace(self.view, pci=self.view.pci.after(observation))
+        self._note(observation)
+
+    def happened(self, events: Iterable[HostEvent]) -> None:
+        for event in events:
+            if len(self._waiting) < WAITING_MOST:
+                self._waiting.append(event)
+            else:
+                self.discarded += 1
+
+    def troubles(self, troubles: Mapping[str, str]) -> None:
+        if dict(troubles) != dict(self.view.troubles):
+            self.view = replace(self.view, troubles=dict(troubles))
+
+    def step(self, now: Stamp) -> Step:
+        waiting, self._waiting = self._waiting, []
+        step = judge(self.state, self.view, waiting, self.rules, now)
+        self.state = step.state
+        for event in step.events:
+            if event.kind == EventKind.LOG_GAP:
+                lost = event.data.get("count")
+                self.log_gaps += 1
+                self.log_lost += lost if isinstance(lost, int) else 0
+        return step
+
+    def acknowledge(self, finding: str, by: str, now: Stamp) -> Event:
+        """Raises ValueError, with the reason, for anything but a latched finding."""
+        event = acknowledge(self.state, Key.parse(finding), by, now, self.view.boot_id)
+        self.state = fold(self.state, event)
+        return event
+
+    def accept_inventory(self, now: Stamp) -> list[Event]:
+        """Raises ValueError while nobody can say what is in the machine."""
+        events = accept(self.state, Sight.of(self.view, self.rules, now))
+        self.remember(events)
+        return events
+
+    def _note(self, observation: Observation[NvmlFacts] | Observation[PciFacts]) -> None:
+        old = self.collectors.get(observation.collector, CollectorStatus(name=observation.collector))
+        timed_out = observation.outcome is PassOutcome.TIMED_OUT
+        good = observation.outcome is PassOutcome.OBSERVED
+        self.collectors[observation.collector] = replace(
+            old,
+            outcome=observation.outcome,
+            duration=observation.finished.boottime - observation.started.boottime,
+            last_success=observation.finished if good else old.last_success,
+            timeouts=old.timeouts + timed_out,
+            error=observation.error,
+            worker=observation.worker,
+        )

@@ -1,0 +1,46 @@
+"""The shortest list of events whose fold gives a state: what the ledger keeps so that old events can be pruned.
+
+A checkpoint needs no format of its own: it is events. Folding it from nothing, and then what came after, gives the
+same state as folding everything since the beginning (a property that the tests hold).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuwarden.health.model import Event, EventKind, Evidence, Key, Latch, gpu
+from gpuwarden.health.state import Record, State, Track, pin_event
+from gpuwarden_collectors.facts import Stamp
+
+_KIND = {"xid": EventKind.XID, "sxid": EventKind.SXID, "pcie_aer_fatal": EventKind.AER}
+
+
+def checkpoint(state: State, now: Stamp) -> list[Event]:
+    """Events that make `state` (but for what spans an hour at most: windows and pairing) out of an empty one."""
+    boot = state.boot_id
+    return [
+        Event(kind=EventKind.BOOT, at=now, boot_id=boot),
+        Event(kind=EventKind.HEALTH, at=now, boot_id=boot, data={"to": state.health.value}),
+        *(pin_event(EventKind.GPU_PINNED, pin.first_seen, boot, pin) for pin in state.pins.values()),
+        *(_record(record) for record in state.records.values()),
+        *(event for track in state.tracks.values() for event in _track(track, boot)),
+    ]
+
+
+def _record(record: Record) -> Event:
+    data: Evidence = {"count": record.count, "text": record.text, "history": record.history}
+    return Event(kind=_KIND[record.key.code], at=record.last, boot_id=record.boot_id, key=record.key, data=data)
+
+
+def _track(track: Track, boot: str) -> Iterator[Event]:
+    data: Evidence = {
+        **track.evidence, "count": track.count, "severity": track.severity.value, "advice": track.advice.value,
+        "latch": track.latch.value, "first_boottime": track.first_seen.boottime, "first_wall": track.first_seen.wall,
+    }  # fmt: skip
+    kind = EventKind.RAISED if track.raised else EventKind.RISING
+    yield Event(kind=kind, at=track.last_seen, boot_id=boot, key=track.key, data=data)
+    if track.latched:
+        yield Event(kind=EventKind.LATCHED, at=track.last_seen, boot_id=boot, key=track.key)
+    if track.released is not None and track.latch is Latch.RESET:
+        subject = Key("gpu", gpu(track.key.subject.slot))
+        yield Event(kind=EventKind.RESET, at=track.released, boot_id=boot, key=subject, data={"ok": True})

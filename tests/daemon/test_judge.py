@@ -1,0 +1,556 @@
+"""What the judge says of a host, pass by pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpuwarden.health.conditions import CONDITIONS
+from gpuwarden.health.detectors import DETECTORS
+from gpuwarden.health.model import EventKind, Health, Key, Severity, gpu
+from gpuwarden.health.view import Rules
+from gpuwarden_collectors.base import PassOutcome
+from gpuwarden_collectors.facts import (
+    GpuAnswer,
+    GpuResetEvent,
+    LinkFacts,
+    LogGap,
+    NvmlProblem,
+    Source,
+    SxidEvent,
+)
+from support.hosts import Host, slot
+
+TIMED_OUT = PassOutcome.TIMED_OUT
+
+
+def test_every_condition_has_a_detector_and_depends_only_on_conditions_that_exist() -> None:
+    assert DETECTORS.keys() == CONDITIONS.keys()
+    assert {cause for row in CONDITIONS.values() for cause in row.depends_on} <= CONDITIONS.keys()
+
+
+def test_a_healthy_host_is_healthy_and_its_gpus_are_learned() -> None:
+    host = Host(8)
+    host.step()
+    assert host.health is Health.HEALTHY
+    assert host.last is not None
+    assert (host.last.verdict.expected, host.last.verdict.expected_from, host.last.verdict.present) == (8, "learned", 8)
+    assert all(g.health is Health.HEALTHY for g in host.last.verdict.gpus)
+
+
+def test_nothing_seen_yet_is_unknown_not_healthy() -> None:
+    host = Host(8)
+    host.step(look=False)
+    assert host.health is Health.UNKNOWN
+    assert host.last is not None
+    assert host.last.verdict.unknown == ("starting",)
+
+
+# --- the inventory
+
+
+def test_a_gpu_that_leaves_the_bus_is_a_failure_at_once() -> None:
+    host = Host(8)
+    host.step()
+    del host.gpus[3], host.devices[3]
+    host.uptime += 5
+    host.step()
+    assert host.health is Health.FAILURE
+    assert [str(f.key) for f in host.findings] == [f"gpu_missing@gpu/{slot(3)}"]
+
+
+def test_a_gpu_whose_configuration_space_reads_all_ones_is_missing_at_once() -> None:
+    host = Host(8)
+    host.step()
+    host.answer(3, GpuAnswer.LOST)
+    host.devices[3] = replace(host.devices[3], responds=False)
+    host.step()
+    assert host.codes == ["gpu_missing"]
+
+
+def test_a_gpu_that_only_nvml_lost_is_unknown_for_30_s_and_then_missing() -> None:
+    host = Host(8)
+    host.step()
+    del host.gpus[3]
+    host.run(25)
+    assert (host.health, host.codes) == (Health.UNKNOWN, [])
+    host.run(10)
+    assert (host.health, host.codes) == (Health.FAILURE, ["gpu_missing"])
+
+
+def test_a_gpu_reset_that_takes_20_s_is_no_fault() -> None:
+    host = Host(8)
+    host.step()
+    gone = host.gpus.pop(3)
+    host.run(20)
+    host.gpus[3] = gone
+    host.run(60)
+    assert host.health is Health.HEALTHY
+    assert EventKind.RAISED not in {event.kind for event in host.ledger}
+
+
+def test_xid_79_makes_the_unlisted_gpu_missing_at_once() -> None:
+    host = Host(8)
+    host.step()
+    del host.gpus[3]
+    host.step(host.xid(3, 79))
+    assert set(host.codes) == {"gpu_missing", "xid"}
+
+
+def test_a_gpu_absent_at_start_is_missed_because_it_was_pinned() -> None:
+    host = Host(8)
+    host.step()
+    del host.gpus[3], host.devices[3]
+    host.reboot()
+    host.restart_daemon()
+    host.step()
+    assert host.codes == ["gpu_missing"]
+
+
+def test_all_gpus_gone_from_the_bus_is_every_gpu_missing() -> None:
+    host = Host(8)
+    host.step()
+    host.gpus.clear()
+    host.devices.clear()
+    host.run(10)
+    assert host.codes == ["gpu_missing"] * 8
+
+
+def test_a_driver_reload_of_90_s_is_unknown_and_leaves_no_finding() -> None:
+    host = Host(8)
+    host.step()
+    gpus, host.gpus = host.gpus, {}
+    host.nvml_change = lambda facts: replace(facts, problem=NvmlProblem.DRIVER_NOT_LOADED)
+    host.run(90)
+    assert (host.health, host.codes) == (Health.UNKNOWN, [])
+    host.gpus, host.nvml_change = gpus, lambda facts: facts
+    host.run(60)
+    assert host.health is Health.HEALTHY
+
+
+def test_a_driver_that_stays_away_is_one_failure_after_two_minutes_and_not_eight_missing_gpus() -> None:
+    host = Host(8)
+    host.step()
+    host.gpus = {}
+    host.nvml_change = lambda facts: replace(facts, problem=NvmlProblem.DRIVER_NOT_LOADED)
+    host.run(130)
+    assert (host.health, host.codes) == (Health.FAILURE, ["driver_not_loaded"])
+
+
+def test_a_slow_boot_has_ten_minutes_to_load_the_driver() -> None:
+    host = Host(8)
+    host.step()
+    host.reboot()
+    host.uptime = 30.0
+    host.gpus = {}
+    host.nvml_change = lambda facts: replace(facts, problem=NvmlProblem.DRIVER_NOT_LOADED)
+    host.run(560)
+    assert (host.health, host.codes) == (Health.UNKNOWN, [])
+    host.run(20)
+    assert host.codes == ["driver_not_loaded"]
+
+
+def test_an_upgraded_library_under_a_running_driver_warns_and_blames_no_gpu() -> None:
+    host = Host(8)
+    host.step()
+    host.gpus = {}
+    host.nvml_change = lambda facts: replace(facts, problem=NvmlProblem.LIBRARY_MISMATCH)
+    host.run(300)
+    assert host.codes == ["driver_library_mismatch"]
+    assert host.health is Health.UNKNOWN  # the jobs run on, but nothing can be seen
+    assert host.findings[0].severity is Severity.WARNING
+
+
+def test_another_board_in_a_pinned_slot_is_a_replacement_and_ends_its_latches() -> None:
+    host = Host(8)
+    host.step()
+    host.step(host.xid(3, 95))
+    host.reboot()
+    host.gpus[3] = replace(host.gpus[3], uuid="GPU-new")
+    host.run(30)
+    assert EventKind.GPU_REPLACED in {event.kind for event in host.ledger}
+    assert host.health is Health.HEALTHY
+
+
+def test_a_gpu_given_to_a_virtual_machine_is_not_expected() -> None:
+    host = Host(8)
+    host.step()
+    del host.gpus[3]
+    host.devices[3] = replace(host.devices[3], driver="vfio-pci")
+    host.run(60)
+    assert host.health is Health.HEALTHY
+    assert host.last is not None
+    assert host.last.verdict.expected == 7
+
+
+def test_no_gpu_and_none_expected_is_unknown_and_says_so() -> None:
+    host = Host(0)
+    host.run(10)
+    assert host.last is not None
+    assert (host.health, host.last.verdict.unknown) == (Health.UNKNOWN, ("no_gpu_expected",))
+
+
+def test_zero_gpus_configured_is_healthy_without_a_driver() -> None:
+    host = Host(0, rules=Rules(expected_gpus=0))
+    host.step(nvml=host.nvml(PassOutcome.ABSENT))
+    assert host.health is Health.HEALTHY
+
+
+def test_fewer_gpus_than_configured_fail_even_if_the_missing_one_was_never_seen() -> None:
+    host = Host(7, rules=Rules(expected_gpus=8))
+    host.run(40)
+    assert [str(f.key) for f in host.findings] == ["gpu_missing@node"]
+
+
+# --- the driver
+
+
+def silent(host: Host, seconds: float, missed: int, **worker: object) -> None:
+    since = replace(host.now)
+    host.uptime += seconds
+    host.step(nvml=host.nvml(TIMED_OUT, missed=missed, silent_since=since, ever_answered=True, **worker))
+
+
+def test_one_missed_deadline_is_no_verdict_about_the_driver() -> None:
+    host = Host(8)
+    host.step()
+    silent(host, 10, 1)
+    assert "driver_unresponsive" not in host.codes
+
+
+def test_two_missed_deadlines_and_20_s_are_a_failure() -> None:
+    host = Host(8)
+    host.step()
+    silent(host, 20, 2)
+    assert (host.health, host.codes) == (Health.FAILURE, ["driver_unresponsive"])
+
+
+def test_with_xid_119_or_a_worker_in_d_state_one_deadline_is_enough() -> None:
+    host = Host(8)
+    host.step()
+    silent(host, 10, 1, stuck=True)
+    assert host.codes == ["driver_unresponsive"]
+    other = Host(8)
+    other.step(other.xid(0, 119))
+    silent(other, 10, 1)
+    assert "driver_unresponsive" in other.codes
+
+
+def test_a_silent_nvml_is_unknown_before_it_is_a_failure_and_never_clears_what_was_found() -> None:
+    host = Host(8)
+    host.change(2, remapped_rows_failure=1)
+    host.step()
+    assert host.codes == ["row_remap_failed"]
+    host.change(2, remapped_rows_failure=0)
+    host.uptime += 60
+    host.step(nvml=host.nvml(PassOutcome.FAILED))
+    assert "row_remap_failed" in host.codes
+
+
+def test_one_sick_gpu_does_not_hide_the_others() -> None:
+    host = Host(8)
+    host.step()
+    host.answer(2, GpuAnswer.TIMEOUT)
+    host.change(5, remapped_rows_failure=1)
+    host.run(40)
+    assert {str(f.key) for f in host.findings} == {f"gpu_unresponsive@gpu/{slot(2)}", f"row_remap_failed@gpu/{slot(5)}"}
+
+
+# --- time: rise, fall, latch
+
+
+def test_heat_must_last_two_minutes_and_ends_two_minutes_after() -> None:
+    host = Host(8)
+    host.step()
+    host.change(1, temperature=88)
+    host.run(115)
+    assert host.codes == []
+    host.run(10)
+    assert (host.health, host.codes) == (Health.WARNING, ["thermal_limit"])
+    host.change(1, temperature=60)
+    host.run(110)
+    assert host.codes == ["thermal_limit"]
+    host.run(20)
+    assert host.health is Health.HEALTHY
+
+
+def test_short_peaks_never_add_up() -> None:
+    host = Host(8)
+    for _ in range(30):
+        host.change(1, temperature=88)
+        host.run(20)
+        host.change(1, temperature=70)
+        host.run(20)
+    assert EventKind.RAISED not in {event.kind for event in host.ledger}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "health"),
+    [
+        ({"ecc_uncorrected_volatile": 1}, "ecc_uncorrectable", Health.FAILURE),
+        ({"remapped_rows_failure": 1}, "row_remap_failed", Health.FAILURE),
+        ({"remapped_rows_pending": 1}, "row_remap_pending", Health.WARNING),
+        ({"sram_threshold_exceeded": 1}, "sram_threshold", Health.WARNING),
+        ({"retired_pages_pending": 1}, "retired_pages", Health.WARNING),
+        ({"retired_pages_double_bit": 63}, "retired_pages", Health.FAILURE),
+        ({"inforom_valid": 0}, "inforom_invalid", Health.WARNING),
+        ({"recovery_action": 1}, "gpu_recovery_action", Health.FAILURE),
+        ({"recovery_action": 3}, "gpu_recovery_action", Health.WARNING),
+        ({"recovery_action": 7}, "gpu_recovery_action", Health.FAILURE),
+        ({"recovery_action": 99}, "gpu_recovery_action", Health.FAILURE),
+        ({"temperature": 93}, "thermal_limit", Health.FAILURE),
+    ],
+)
+def test_what_the_driver_says_plainly_counts_within_seconds(changes: dict[str, int], code: str, health: Health) -> None:
+    host = Host(8)
+    host.step()
+    host.change(4, **changes)
+    host.run(10)
+    assert (host.codes, host.health) == ([code], health)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "seconds"),
+    [
+        ({"pcie_width": 8}, "pcie_link_degraded", 240),
+        ({"pcie_generation": 3}, "pcie_link_degraded", 240),
+        ({"fabric_state": 2}, "fabric_unhealthy", 300),
+        ({"fabric_health_mask": 0x1A9}, "fabric_unhealthy", 60),
+        ({"fabric_status": 999}, "fabric_unhealthy", 0),
+    ],
+)
+def test_what_a_retraining_or_restart_explains_must_last(changes: dict[str, int], code: str, seconds: int) -> None:
+    host = Host(8)
+    host.step()
+    host.change(4, **changes)
+    if seconds:
+        host.run(seconds - 10)
+        assert host.codes == []
+    host.run(20)
+    assert host.codes == [code]
+
+
+def test_a_lower_pcie_generation_at_idle_is_power_saving() -> None:
+    host = Host(8)
+    host.change(4, pcie_generation=1, utilization_gpu=0, performance_state=8)
+    host.run(600)
+    assert host.health is Health.HEALTHY
+
+
+def test_a_link_that_was_never_up_is_not_down_and_one_that_was_is() -> None:
+    host = Host(8)
+    links = tuple(LinkFacts(link=n, active=n < 12) for n in range(18))
+    host.gpus[0] = replace(host.gpus[0], links=links)
+    host.run(120)
+    assert host.health is Health.HEALTHY
+    host.gpus[0] = replace(host.gpus[0], links=(LinkFacts(link=0, active=False), *links[1:]))
+    host.run(70)
+    assert [str(f.key) for f in host.findings] == [f"nvlink_down@link/{slot(0)}/0"]
+
+
+def test_corrected_errors_warn_by_their_rate_and_a_counter_reset_is_no_burst() -> None:
+    host = Host(8)
+    host.change(0, ecc_corrected_volatile=5_000_000)
+    host.run(60)
+    host.change(0, ecc_corrected_volatile=10)
+    host.run(60)
+    assert host.codes == []
+    host.change(0, ecc_corrected_volatile=1_200)
+    host.run(10)
+    assert host.codes == ["ecc_correctable_rate"]
+
+
+def test_thermal_slowdown_counts_the_time_the_driver_measured() -> None:
+    host = Host(8)
+    host.step()
+    for second in range(0, 700, 5):
+        host.change(0, slowdown_hw_thermal_ns=second * 700_000_000)
+        host.run(5)
+    assert host.codes == ["thermal_slowdown"]
+
+
+# --- Xids
+
+
+def test_an_xid_of_the_failure_class_latches_until_a_reset_that_a_pass_confirms() -> None:
+    host = Host(8)
+    host.step()
+    host.step(host.xid(3, 95))
+    host.run(7200)
+    assert (host.health, host.findings[0].latched) == (Health.FAILURE, True)
+    host.step(GpuResetEvent(at=host.now, slot=slot(3), ok=False), look=False)
+    host.run(10)
+    assert host.codes == ["xid"]
+    host.step(GpuResetEvent(at=host.now, slot=slot(3), ok=True), look=False)
+    assert host.codes == ["xid"]  # nothing was read since
+    host.run(10)
+    assert host.health is Health.HEALTHY
+
+
+def test_a_reset_of_one_gpu_does_not_clear_another() -> None:
+    host = Host(8)
+    host.step(host.xid(3, 95), host.xid(4, 95))
+    host.run(10)
+    host.step(GpuResetEvent(at=host.now, slot=slot(3), ok=True))
+    host.run(10)
+    assert [f.key.subject for f in host.findings] == [gpu(slot(4))]
+
+
+def test_a_reboot_ends_a_latch() -> None:
+    host = Host(8)
+    host.step(host.xid(3, 95))
+    host.reboot()
+    host.run(20)
+    assert host.health is Health.HEALTHY
+
+
+def test_a_restart_of_the_daemon_changes_nothing() -> None:
+    host = Host(8)
+    host.step(host.xid(3, 95))
+    host.change(5, pcie_width=8)
+    host.run(300)
+    before = [(str(f.key), f.severity, f.first_seen, f.latched) for f in host.findings]
+    assert len(before) == 2
+    host.restart_daemon()
+    host.run(5)
+    assert [(str(f.key), f.severity, f.first_seen, f.latched) for f in host.findings] == before
+
+
+def test_a_rising_condition_goes_on_rising_over_a_restart() -> None:
+    host = Host(8)
+    host.step()
+    host.change(5, pcie_width=8)
+    host.run(200)
+    host.restart_daemon()
+    host.run(50)
+    assert host.codes == ["pcie_link_degraded"]
+
+
+def test_an_acknowledgement_ends_a_latched_finding_for_good() -> None:
+    host = Host(8)
+    host.step(host.xid(3, 95))
+    host.run(20)
+    host.acknowledge(f"xid.95@gpu/{slot(3)}")
+    host.run(20)
+    host.restart_daemon()
+    host.run(20)
+    assert host.health is Health.HEALTHY
+
+
+def test_what_is_still_seen_cannot_be_acknowledged_away() -> None:
+    host = Host(8)
+    host.change(5, remapped_rows_failure=1)
+    host.run(20)
+    with pytest.raises(ValueError, match="still seen"):
+        host.acknowledge(f"row_remap_failed@gpu/{slot(5)}")
+
+
+def test_user_errors_leave_the_node_healthy_and_are_counted() -> None:
+    host = Host(8)
+    for number in (13, 31, 43):
+        host.step(host.xid(0, number))
+    host.run(10)
+    assert host.health is Health.HEALTHY
+    assert host.state.records[Key("xid", gpu(slot(0)), "31")].count == 1
+
+
+def test_an_unknown_xid_is_a_warning() -> None:
+    host = Host(8)
+    host.step(host.xid(0, 1234))
+    assert (host.health, host.codes) == (Health.WARNING, ["xid"])
+
+
+def test_a_warning_xid_ends_after_an_hour() -> None:
+    host = Host(8)
+    host.step(host.xid(0, 94))
+    host.run(3500)
+    assert host.codes == ["xid"]
+    host.run(200)
+    assert host.health is Health.HEALTHY
+
+
+@pytest.mark.parametrize("first", list(Source))
+def test_one_xid_from_two_sources_is_one(first: Source) -> None:
+    second = Source.NVML if first is Source.KERNEL_LOG else Source.KERNEL_LOG
+    host = Host(8)
+    host.step(host.xid(0, 48, source=first))
+    host.uptime += 2
+    host.step(host.xid(0, 48, source=second))
+    assert host.state.records[Key("xid", gpu(slot(0)), "48")].count == 1
+
+
+def test_two_xids_from_two_sources_each_are_two() -> None:
+    host = Host(8)
+    batch = [host.xid(0, 48, source=source) for source in (*Source, *Source)]
+    host.step(*batch)
+    assert host.state.records[Key("xid", gpu(slot(0)), "48")].count == 2
+
+
+def test_a_storm_of_ten_thousand_lines_is_one_finding_with_a_count() -> None:
+    host = Host(8)
+    host.step()
+    for _ in range(100):
+        host.step(*[host.xid(0, 95)] * 100, look=False)
+    host.run(10)
+    assert [f.count for f in host.findings] == [10_000]
+    assert sum(event.kind == EventKind.XID for event in host.ledger) == 100
+
+
+def test_garbage_slots_cannot_fill_the_memory() -> None:
+    host = Host(1)
+    event = host.xid(0, 31)
+    host.step(*[replace(event, slot=f"{n:04x}:00:00.0", xid=31) for n in range(10_000)])
+    assert len(host.state.records) <= 4096
+
+
+def test_an_old_line_on_the_first_start_needs_a_present_sign() -> None:
+    host = Host(8)
+    host.step(host.xid(3, 95, history=True))
+    host.run(20)
+    assert host.health is Health.HEALTHY
+    sick = Host(8)
+    sick.change(3, ecc_uncorrected_volatile=1)
+    sick.step(sick.xid(3, 95, history=True))
+    sick.run(20)
+    assert set(sick.codes) == {"ecc_uncorrectable", "xid"}
+
+
+def test_a_contained_memory_error_warns_and_an_uncontained_one_fails() -> None:
+    host = Host(8)
+    host.change(3, ecc_uncorrected_volatile=1, remapped_rows_pending=1)
+    host.step(host.xid(3, 94))
+    assert (host.health, set(host.codes)) == (Health.WARNING, {"xid", "ecc_uncorrectable", "row_remap_pending"})
+    host.step(host.xid(3, 95))
+    assert host.health is Health.FAILURE
+
+
+def test_a_fatal_switch_error_fails_the_node_until_reboot() -> None:
+    host = Host(8)
+    host.step(SxidEvent(at=host.now, slot="0000:05:00.0", sxid=20034, fatal=True))
+    host.run(60)
+    assert host.codes == ["sxid"]
+    host.reboot()
+    host.run(20)
+    assert host.health is Health.HEALTHY
+
+
+def test_a_gap_in_the_kernel_log_is_an_event() -> None:
+    host = Host(1)
+    host.step(LogGap(at=host.now, lost=17))
+    assert [e.data["count"] for e in host.ledger if e.kind == EventKind.LOG_GAP] == [17]
+
+
+# --- consequences
+
+
+def test_the_consequences_of_a_lost_gpu_are_quiet() -> None:
+    host = Host(8)
+    host.change(3, pcie_width=8, remapped_rows_pending=1)
+    host.run(300)
+    assert set(host.codes) == {"pcie_link_degraded", "row_remap_pending"}
+    del host.gpus[3], host.devices[3]
+    host.step()
+    assert host.codes == ["gpu_missing"]
+    assert host.last is not None
+    assert len(host.last.verdict.silenced) == 2

@@ -1,0 +1,163 @@
+"""A GPU host as the judge sees it, driven pass by pass on a clock of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from gpuwarden.health.judge import Step, acknowledge, judge
+from gpuwarden.health.model import Event, Finding, Health, Key
+from gpuwarden.health.state import State, fold
+from gpuwarden.health.view import Rules, View
+from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
+from gpuwarden_collectors.facts import (
+    GpuAnswer,
+    GpuFacts,
+    GpuReadings,
+    HostEvent,
+    LinkFacts,
+    NvmlFacts,
+    PciDevice,
+    PciFacts,
+    PciKind,
+    Source,
+    Stamp,
+    XidEvent,
+)
+
+WALL = 1_800_000_000.0
+
+
+def slot(index: int) -> str:
+    return f"0000:{0x10 + index:02x}:00.0"
+
+
+def readings(**changes: float | None) -> GpuReadings:
+    """A healthy H100 at work."""
+    healthy = GpuReadings(
+        temperature=55, temperature_memory=60, temperature_margin=32, temperature_slowdown=87, temperature_shutdown=92,
+        temperature_memory_max=95, clock_event_reasons=0, utilization_gpu=90, performance_state=0,
+        ecc_corrected_volatile=0, ecc_uncorrected_volatile=0, ecc_uncorrected_volatile_sram=0, sram_threshold_exceeded=0,
+        remapped_rows_pending=0, remapped_rows_failure=0, retired_pages_pending=0, recovery_action=0, inforom_valid=1,
+        pcie_width=16, pcie_width_max=16, pcie_generation=5, pcie_generation_max=5, pcie_replays=0, mig_mode=0,
+        slowdown_hw_thermal_ns=0, slowdown_hw_power_brake_ns=0, nvlink_replay_errors=0, nvlink_recovery_errors=0,
+        fabric_state=3, fabric_status=0, fabric_health_mask=0x1AA,
+    )  # fmt: skip
+    return replace(healthy, **changes)  # type: ignore[arg-type]  # every reading is a number or None
+
+
+def healthy_gpu(index: int) -> GpuFacts:
+    return GpuFacts(
+        slot=slot(index), index=index, uuid=f"GPU-{index:08d}", name="NVIDIA H100 80GB HBM3", serial=f"165{index}",
+        minor=index, readings=readings(), links=tuple(LinkFacts(link=n, active=True) for n in range(18)),
+    )  # fmt: skip
+
+
+class Host:
+    """`gpus` and `devices` are what the next pass finds; tests change them in place. Times in seconds of uptime."""
+
+    def __init__(self, gpus: int = 8, *, uptime: float = 10_000.0, rules: Rules | None = None) -> None:
+        self.rules = rules or Rules()
+        self.uptime = uptime
+        self.boot_id = "boot-1"
+        self.gpus: dict[int, GpuFacts] = {n: healthy_gpu(n) for n in range(gpus)}
+        self.devices: dict[int, PciDevice] = {
+            n: PciDevice(slot=slot(n), kind=PciKind.GPU, device_id=0x2330, driver="nvidia", responds=True)
+            for n in range(gpus)
+        }
+        self.nvml_change: Callable[[NvmlFacts], NvmlFacts] = lambda facts: facts
+        self.state = State()
+        self.view = View(boot_id=self.boot_id)
+        self.ledger: list[Event] = []
+        self.last: Step | None = None
+
+    @property
+    def now(self) -> Stamp:
+        return Stamp(self.uptime, WALL + self.uptime)
+
+    def change(self, index: int, **changes: float | None) -> None:
+        facts = self.gpus[index]
+        self.gpus[index] = replace(facts, readings=replace(facts.readings, **changes))  # type: ignore[arg-type]
+
+    def answer(self, index: int, answer: GpuAnswer) -> None:
+        self.gpus[index] = replace(self.gpus[index], answer=answer)
+
+    def nvml(self, outcome: PassOutcome = PassOutcome.OBSERVED, **worker: object) -> Observation[NvmlFacts]:
+        facts = None
+        if outcome is PassOutcome.OBSERVED:
+            facts = self.nvml_change(NvmlFacts(gpus=tuple(self.gpus.values()), driver_version="570.86.15"))
+        report = WorkerReport(**worker) if worker else None  # type: ignore[arg-type]
+        return Observation(
+            collector="nvml", outcome=outcome, started=self.now, finished=self.now, facts=facts, worker=report
+        )
+
+    def pci(self) -> Observation[PciFacts]:
+        facts = PciFacts(devices=tuple(self.devices.values()))
+        return Observation(
+            collector="pci", outcome=PassOutcome.OBSERVED, started=self.now, finished=self.now, facts=facts
+        )
+
+    def step(
+        self,
+        *events: HostEvent,
+        nvml: Observation[NvmlFacts] | None = None,
+        pci: Observation[PciFacts] | None = None,
+        look: bool = True,
+    ) -> Step:
+        """One judgement; with `look`, after a pass of every collector."""
+        if look:
+            nvml, pci = nvml or self.nvml(), pci or self.pci()
+        view = replace(self.view, boot_id=self.boot_id)
+        if nvml is not None:
+            view = replace(view, nvml=view.nvml.after(nvml))
+        if pci is not None:
+            view = replace(view, pci=view.pci.after(pci))
+        self.view = view
+        result = judge(self.state, view, events, self.rules, self.now)
+        self.state, self.last = result.state, result
+        self.ledger.extend(result.events)
+        return result
+
+    def run(self, seconds: float, *, every: float = 5.0) -> Step:
+        """Healthy-looking passes (of whatever the host now is) for a while."""
+        end = self.uptime + seconds
+        result = self.step()
+        while self.uptime + every <= end:
+            self.uptime += every
+            result = self.step()
+        return result
+
+    def xid(self, index: int, number: int, *, source: Source = Source.KERNEL_LOG, history: bool = False) -> XidEvent:
+        return XidEvent(at=self.now, source=source, slot=slot(index), xid=number, text=f"Xid {number}", history=history)
+
+    def reboot(self) -> None:
+        """Counters since driver load start anew; the GPUs are what the test left."""
+        self.boot_id, self.uptime = f"{self.boot_id}+", 700.0
+        self.view = View(boot_id=self.boot_id)
+
+    def restart_daemon(self) -> None:
+        """Everything but the ledger is forgotten."""
+        state = State()
+        for event in self.ledger:
+            state = fold(state, event)
+        self.state = state
+        self.view = View(boot_id=self.boot_id)
+
+    def acknowledge(self, key: str) -> None:
+        event = acknowledge(self.state, Key.parse(key), "root", self.now, self.boot_id)
+        self.ledger.append(event)
+        self.state = fold(self.state, event)
+
+    @property
+    def health(self) -> Health:
+        assert self.last is not None
+        return self.last.verdict.health
+
+    @property
+    def codes(self) -> Sequence[str]:
+        return [finding.key.code for finding in self.findings]
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        assert self.last is not None
+        return self.last.verdict.findings
