@@ -61,8 +61,10 @@ class ThreadCollector(Generic[Facts]):
             return PassOutcome.OBSERVED, self._read(), ""
         except SourceAbsent as absent:
             return PassOutcome.ABSENT, None, str(absent)
-        except (CollectorError, OSError, ValueError) as error:
+        except CollectorError as error:
             return PassOutcome.FAILED, None, str(error)
+        except Exception as error:  # noqa: BLE001 - whatever a reader raises is a failed pass, not the end of its thread
+            return PassOutcome.FAILED, None, f"{type(error).__name__}: {error}"
 
     def _observation(self, started: Stamp, outcome: PassOutcome, facts: Facts | None, error: str) -> Observation[Facts]:
         return Observation(

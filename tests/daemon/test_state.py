@@ -1,0 +1,103 @@
+"""The judge's memory is a replay of what happened: cut anywhere, restarted or checkpointed, it ends the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwarden.health.checkpoint import checkpoint
+from gpuwarden.health.model import NODE, Key, Subject, gpu
+from gpuwarden.health.state import State, fold
+from gpuwarden.health.windows import KEPT, Series
+from gpuwarden_collectors.base import PassOutcome
+from gpuwarden_collectors.facts import GpuAnswer, GpuResetEvent
+from support.hosts import Host, slot
+
+ACTIONS = {
+    "wait": lambda host, n: host.run(5.0 * n),
+    "xid": lambda host, n: host.step(host.xid(n % 2, (79, 95, 31, 94, 119, 48)[n % 6])),
+    "reset": lambda host, n: host.step(GpuResetEvent(at=host.now, slot=slot(n % 2), ok=True)),
+    "remap": lambda host, n: host.change(n % 2, remapped_rows_failure=n % 3 // 2),
+    "narrow": lambda host, n: host.change(n % 2, pcie_width=(16, 8)[n % 2]),
+    "lost": lambda host, n: host.answer(n % 2, GpuAnswer.LOST if n % 3 else GpuAnswer.OK),
+    "off_bus": lambda host, n: host.devices.update({0: replace(host.devices[0], responds=bool(n % 3))}),
+    "blind": lambda host, n: host.step(nvml=host.nvml(PassOutcome.FAILED)),
+    "reboot": lambda host, n: host.reboot(),
+}
+scripts = st.lists(st.tuples(st.sampled_from(sorted(ACTIONS)), st.integers(0, 40)), max_size=12)
+
+
+def play(host: Host, script: list[tuple[str, int]]) -> None:
+    for action, number in script:
+        ACTIONS[action](host, number)
+
+
+def durable(state: State) -> object:
+    """What a restart must not change."""
+    tracks = {
+        str(t.key): (t.severity, t.advice, t.latch, t.first_seen, t.raised, t.latched) for t in state.tracks.values()
+    }
+    records = {str(r.key): (r.count, r.last, r.boot_id, r.history) for r in state.records.values()}
+    return tracks, records, dict(state.pins), state.health, state.boot_id
+
+
+def outcome(host: Host) -> object:
+    host.run(60)
+    return host.health, [(str(f.key), f.severity, f.latched, f.first_seen) for f in host.findings]
+
+
+@settings(deadline=None, max_examples=60)
+@given(before=scripts, after=scripts)
+def test_a_restart_at_any_point_of_any_story_leads_to_the_same_end(
+    before: list[tuple[str, int]], after: list[tuple[str, int]]
+) -> None:
+    through, cut = Host(2), Host(2)
+    for host in (through, cut):
+        host.step()
+        play(host, before)
+    cut.restart_daemon()
+    assert durable(cut.state) == durable(through.state)
+    for host in (through, cut):
+        host.run(5)
+        play(host, after)
+    assert outcome(cut) == outcome(through)
+
+
+@settings(deadline=None, max_examples=60)
+@given(script=scripts)
+def test_a_checkpoint_folds_to_the_state_it_was_made_of(script: list[tuple[str, int]]) -> None:
+    host = Host(2)
+    host.step()
+    play(host, script)
+    state = State()
+    for event in checkpoint(host.state, host.now):
+        state = fold(state, event)
+    assert durable(state) == durable(host.state)
+
+
+@given(values=st.lists(st.integers(0, 10**12), min_size=1, max_size=600))
+def test_growth_is_never_negative_whatever_a_counter_does(values: list[int]) -> None:
+    series = Series.start(0.0, values[0])
+    for n, value in enumerate(values[1:], start=1):
+        series = series.add(5.0 * n, value)
+        grown, seconds = series.growth(600.0)
+        assert grown >= 0
+        assert 0.0 <= seconds <= 620.0
+    assert len(series.samples) <= KEPT
+
+
+def test_a_counter_that_restarts_counts_from_zero() -> None:
+    series = Series.start(0.0, 100).add(20.0, 150).add(40.0, 3)
+    assert series.growth(600.0) == (53, 40.0)
+
+
+def test_keys_and_subjects_survive_their_spelling() -> None:
+    for key in (
+        Key("xid", gpu("0000:4e:00.0"), "79"),
+        Key("nvlink_down", Subject("link", "0000:4e:00.0", "17")),
+        Key("driver_unresponsive", NODE),
+        Key("collector_failed", NODE, "pci"),
+    ):
+        assert Key.parse(str(key)) == key
