@@ -1,0 +1,54 @@
+# Two commands for a newcomer: `make run` and `make test`. Everything lands in this folder (.venv, .run).
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+DRIVER := $(wildcard /proc/driver/nvidia/version)
+RUN    := .run
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint bench clean
+
+help:
+	@echo 'make run    start the daemon: on the GPUs of this host, or on 8 simulated ones where it has no driver'
+	@echo 'make test   set up everything and run all checks and tests'
+	@echo 'make bench  measure, and print a table'
+
+$(VENV)/.run: pyproject.toml
+	@$(PYTHON) -m venv --help >/dev/null || { echo 'Python has no venv module here: apt-get install python3-venv'; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/pip install --quiet --group dev
+	@touch $@
+
+run: $(VENV)/.run
+ifeq ($(DRIVER),)
+	@echo 'No NVIDIA driver on this host: running on 8 SIMULATED GPUs.'
+	@echo 'In another terminal:  $(BIN)/gpuwarden status --run-dir $(RUN)/run'
+	@echo '                      $(BIN)/gpuwarden inject --run-dir $(RUN)/run --gpu 3 lost'
+	@echo '                      curl -s http://localhost:9839/heartbeat'
+	@exec $(BIN)/gpuwarden run --simulate 8 --run-dir $(RUN)/run --state-dir $(RUN)/state
+else
+	@echo 'In another terminal:  $(BIN)/gpuwarden status --run-dir $(RUN)/run'
+	@echo '                      curl -s http://localhost:9839/heartbeat'
+	@exec $(BIN)/gpuwarden run --run-dir $(RUN)/run --state-dir $(RUN)/state
+endif
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	@command -v gcc >/dev/null || { echo 'The tests compile a library: apt-get install gcc libc6-dev'; exit 1; }
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST)
+
+bench: $(VENV)/.dev
+	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf $(VENV) .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

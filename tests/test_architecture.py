@@ -1,0 +1,41 @@
+"""The house: what may import what, and words that must be the same in several places."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PURE = sorted((ROOT / "daemon/gpuwarden/health").glob("*.py"))
+ALLOWED = {
+    "__future__", "collections", "collections.abc", "dataclasses", "enum", "functools", "math", "re", "typing",
+    "gpuwarden_collectors.facts", "gpuwarden_collectors.base",
+}  # fmt: skip
+
+
+def imported(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module or "")
+    return names
+
+
+@pytest.mark.parametrize("path", PURE, ids=lambda path: path.name)
+def test_the_judge_imports_no_clock_no_io_and_no_logging(path: Path) -> None:
+    assert {name for name in imported(path) if not name.startswith("gpuwarden.health")} <= ALLOWED
+
+
+def test_the_judge_never_reads_the_clock_that_base_offers() -> None:
+    assert all("host_clock" not in path.read_text() for path in PURE)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "collectors").rglob("*.py")), ids=lambda path: path.name)
+def test_a_collector_needs_nothing_but_the_standard_library_and_the_vendor_s(path: Path) -> None:
+    outside = {name.split(".")[0] for name in imported(path)} - sys.stdlib_module_names
+    assert outside <= {"gpuwarden_collectors", "pynvml", "", "__future__"}
