@@ -7,14 +7,45 @@ thread, and no second one is begun beside it: a file that hangs costs one thread
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from gpuwarden_collectors.base import Clock, CollectorError, Observation, PassOutcome, SourceAbsent
 from gpuwarden_collectors.facts import Stamp
 
 Facts = TypeVar("Facts")
+Result = TypeVar("Result")
+
+
+def detached(name: str, work: Callable[[], Result]) -> asyncio.Future[Result]:
+    """`work` in a daemon thread of its own: what it returns or raises is in the future, if it ever comes to an end.
+
+    Neither the loop nor the end of the process waits for it (an executor's threads would be waited for).
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Result] = loop.create_future()
+
+    def settle(result: Result | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(cast("Result", result))
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except BaseException as raised:  # noqa: BLE001 - all of it belongs to whoever waits for the future
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
 
 
 class ThreadCollector(Generic[Facts]):
@@ -25,48 +56,29 @@ class ThreadCollector(Generic[Facts]):
         self._read = read
         self._deadline = deadline
         self._clock = clock
-        self._hanging: asyncio.Future[tuple[PassOutcome, Facts | None, str]] | None = None
+        self._reading: asyncio.Future[Facts] | None = None
 
     async def observe(self) -> Observation[Facts]:
         started = self._clock()
-        if self._hanging is not None and not self._hanging.done():
-            await asyncio.wait((self._hanging,), timeout=self._deadline)
-        if self._hanging is not None and not self._hanging.done():
-            return self._observation(started, PassOutcome.TIMED_OUT, None, "the read before this one still hangs")
-        self._hanging = self._begin()
-        await asyncio.wait((self._hanging,), timeout=self._deadline)
-        if not self._hanging.done():
-            return self._observation(started, PassOutcome.TIMED_OUT, None, f"no answer within {self._deadline:g} s")
-        answer, self._hanging = self._hanging.result(), None
-        return self._observation(started, *answer)
-
-    def _begin(self) -> asyncio.Future[tuple[PassOutcome, Facts | None, str]]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[tuple[PassOutcome, Facts | None, str]] = loop.create_future()
-
-        def settle(answer: tuple[PassOutcome, Facts | None, str]) -> None:
-            if not future.done():
-                future.set_result(answer)
-
-        def work() -> None:
-            answer = self._answer()
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(settle, answer)
-
-        threading.Thread(target=work, name=self.name, daemon=True).start()
-        return future
-
-    def _answer(self) -> tuple[PassOutcome, Facts | None, str]:
+        if self._reading is None:
+            self._reading = detached(self.name, self._read)
+        await asyncio.wait((self._reading,), timeout=self._deadline)
+        if not self._reading.done():
+            error = f"{self.name} has not answered within {self._deadline:g} s; the read is left to hang by itself"
+            return self._observation(started, PassOutcome.TIMED_OUT, error=error)
+        reading, self._reading = self._reading, None
         try:
-            return PassOutcome.OBSERVED, self._read(), ""
+            return self._observation(started, PassOutcome.OBSERVED, reading.result())
         except SourceAbsent as absent:
-            return PassOutcome.ABSENT, None, str(absent)
+            return self._observation(started, PassOutcome.ABSENT, error=str(absent))
         except CollectorError as error:
-            return PassOutcome.FAILED, None, str(error)
-        except Exception as error:  # noqa: BLE001 - whatever a reader raises is a failed pass, not the end of its thread
-            return PassOutcome.FAILED, None, f"{type(error).__name__}: {error}"
+            return self._observation(started, PassOutcome.FAILED, error=str(error))
+        except Exception as error:  # noqa: BLE001 - whatever a reader raises is a failed pass, not the end of all passes
+            return self._observation(started, PassOutcome.FAILED, error=f"{type(error).__name__}: {error}")
 
-    def _observation(self, started: Stamp, outcome: PassOutcome, facts: Facts | None, error: str) -> Observation[Facts]:
+    def _observation(
+        self, started: Stamp, outcome: PassOutcome, facts: Facts | None = None, error: str = ""
+    ) -> Observation[Facts]:
         return Observation(
             collector=self.name, outcome=outcome, started=started, finished=self._clock(), facts=facts, error=error
         )

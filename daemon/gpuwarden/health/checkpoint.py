@@ -28,7 +28,7 @@ def checkpoint(state: State, now: Stamp) -> list[Event]:
 
 
 def _record(record: Record) -> Event:
-    data: Evidence = {"count": record.count, "text": record.text, "history": record.history}
+    data: Evidence = {"count": record.count, "text": record.text, "history": record.history, "fatal": record.fatal}
     return Event(kind=_KIND[record.key.code], at=record.last, boot_id=record.boot_id, key=record.key, data=data)
 
 

@@ -62,8 +62,8 @@ def sxid(state: State, sight: Sight) -> Look:
     sightings = []
     for record in recent(state, sight, "sxid"):
         row = sxid_row(int(record.key.detail))
-        severity = Severity.FAILURE if row.fatal else Severity.WARNING
-        advice = Advice.REBOOT if row.fatal else Advice.OBSERVE
+        fatal = row.fatal or record.fatal
+        severity, advice = (Severity.FAILURE, Advice.REBOOT) if fatal else (Severity.WARNING, Advice.OBSERVE)
         evidence: Evidence = {"sxid": row.sxid, "meaning": row.meaning, "text": record.text}
         sightings.append(Sighting(record.key, evidence, severity, advice, count=record.batch))
     return _look(state, "sxid", sightings)

@@ -70,6 +70,8 @@ def _details(event: XidEvent | SxidEvent | AerEvent) -> dict[str, str | int]:
     details: dict[str, str | int] = {}
     if event.origin is not None and event.origin.facility != 0:
         details["facility"] = event.origin.facility
+    if isinstance(event, SxidEvent):
+        details["fatal"] = event.fatal is True
     if isinstance(event, XidEvent):
         named = {"pid": event.pid, "gpu_instance": event.gpu_instance, "compute_instance": event.compute_instance}
         details |= {name: value for name, value in named.items() if value is not None}

@@ -43,6 +43,7 @@ class Record:
     """Momentary events of one kind on one subject (`xid.79@gpu/…`): how often ever, how many the last time, and when.
 
     `history`: this boot's were all older than the first start of the ledger allows; they need confirmation.
+    `fatal`: the line itself said so (NVSwitch errors only).
     """
 
     key: Key
@@ -51,6 +52,7 @@ class Record:
     last: Stamp
     boot_id: str
     history: bool = False
+    fatal: bool = False
     text: str = ""
 
 
@@ -132,6 +134,7 @@ def _record(state: State, event: Event) -> State:
         last=event.at,
         boot_id=event.boot_id,
         history=history,
+        fatal=event.data.get("fatal") is True,
         text=_text(event, "text"),
     )
     tracks = state.tracks
@@ -184,6 +187,8 @@ def _unpinned(state: State, event: Event) -> State:
 def fold(state: State, event: Event) -> State:  # noqa: C901, PLR0911 - one arm for each kind of event, on one screen
     """The state after `event`. Events of kinds that change nothing leave it as it is."""
     match event.kind:
+        case EventKind.BOOT if event.boot_id == state.boot_id:
+            return state
         case EventKind.BOOT:
             state = replace(state, boot_id=event.boot_id)
             return _released(state, event.at, None, (Latch.RESET, Latch.REBOOT))

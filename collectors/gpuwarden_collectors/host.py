@@ -1,0 +1,113 @@
+"""Which boot and which machine this is. Nothing here raises: what cannot be known is "" and the reason is told.
+
+A machine keeps its identity over reboots, reinstallation and updates, and a copy of its disk in another machine gets
+another one. The firmware's system UUID does both where the maker set it; some boards ship the same UUID on every
+unit, and those values count as absent. /etc/machine-id is the fallback: it is copied with the disk, so that on clouds
+the instance id is added to tell copies apart.
+
+The UUID and the serial number are readable by root only. A process without that right sees another identity than the
+daemon does: compare names that both have, never a name with its absence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_ONE_DIGIT = re.compile(r"([0-9a-f])\1*")  # all zeros: "no id"; all Fs: "not set" (SMBIOS, system UUID)
+_SHIPPED_TO_MANY = frozenset(  # placeholders of board makers, seen on many different machines
+    {
+        "03000200-0400-0500-0006-000700080009",
+        "00020003-0004-0005-0006-000700080009",
+        "00010203-0405-0607-0809-0a0b0c0d0e0f",
+        "12345678-1234-5678-90ab-cddeefaabbcc",
+        "fefefefe-fefe-fefe-fefe-fefefefefefe",
+    }
+)
+_MACHINE_ID = re.compile(r"[0-9a-f]{32}")
+_CLOUDS = (  # firmware fields that name the instance; on Azure the system UUID itself is the VM id
+    ("board_asset_tag", re.compile(r"i-[0-9a-f]{8,17}")),  # AWS Nitro, virtual and bare metal
+    ("product_serial", re.compile(r"GoogleCloud-[0-9A-Fa-f]{32}")),  # Google Compute Engine
+)
+_INSTANCE = re.compile(r"(?!iid-datasource-none)[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
+_LONGEST = 256  # characters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineIdentity:
+    """The names of one machine, each "" where it is not known: firmware's system UUID, /etc/machine-id, cloud instance.
+
+    `reasons` say why a name is missing that every machine should have. `str()` is the stable text of what is known,
+    `dmi:4c4c4544-…/instance:i-0af01c…`, with `machine-id:…` in place of a missing DMI UUID.
+    """
+
+    dmi: str = ""
+    machine_id: str = ""
+    instance: str = ""
+    reasons: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        machine = f"dmi:{self.dmi}" if self.dmi else self.machine_id and f"machine-id:{self.machine_id}"
+        return "/".join(part for part in (machine, self.instance and f"instance:{self.instance}") if part)
+
+
+def boot_id(proc: Path) -> str:
+    """The kernel's random id of this boot; "" where /proc does not give one."""
+    text, _ = _line(proc / "sys/kernel/random/boot_id")
+    return text.lower() if _UUID.fullmatch(text.lower()) else ""
+
+
+def machine_identity(sysfs: Path, etc: Path, var_lib: Path = Path("/var/lib")) -> str:
+    return str(identify(sysfs, etc, var_lib))
+
+
+def identify(sysfs: Path, etc: Path, var_lib: Path = Path("/var/lib")) -> MachineIdentity:
+    """From `<sysfs>/class/dmi/id`, `<etc>/machine-id` and `<var_lib>/cloud/data/instance-id` (cloud-init), no network.
+
+    cloud-init's file comes last: on a copied disk it names the original until cloud-init has run, so that a service
+    that may see a first boot should start after `cloud-init.service`.
+    """
+    folder = sysfs / "class/dmi/id"
+    dmi, no_dmi = _name(folder / "product_uuid", _is_system_uuid)
+    machine_id, no_machine_id = _name(etc / "machine-id", _MACHINE_ID.fullmatch)
+    return MachineIdentity(
+        dmi=dmi.lower(),
+        machine_id=machine_id,
+        instance=_instance(folder, var_lib),
+        reasons=tuple(reason for reason in (no_dmi, no_machine_id) if reason),
+    )
+
+
+def _is_system_uuid(text: str) -> bool:
+    uuid = text.lower()
+    placeholder = uuid in _SHIPPED_TO_MANY or _ONE_DIGIT.fullmatch(uuid.replace("-", ""))
+    return bool(_UUID.fullmatch(uuid)) and not placeholder
+
+
+def _name(path: Path, is_one: Callable[[str], object]) -> tuple[str, str]:
+    """What the file says if it is a name, else "" and why not."""
+    text, unreadable = _line(path)
+    if is_one(text):
+        return text, ""
+    return "", unreadable or f"{path}: {text!r} does not name one machine"
+
+
+def _instance(dmi: Path, var_lib: Path) -> str:
+    for field, pattern in _CLOUDS:
+        text, _ = _line(dmi / field)
+        if pattern.fullmatch(text):
+            return text
+    text, _ = _line(var_lib / "cloud/data/instance-id")
+    return text if _INSTANCE.fullmatch(text) else ""
+
+
+def _line(path: Path) -> tuple[str, str]:
+    """The first line of a small file and "", or "" and why it could not be read."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.readline(_LONGEST).strip(), ""
+    except OSError as error:
+        return "", f"{path}: {error.strerror}"

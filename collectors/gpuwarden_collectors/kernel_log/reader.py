@@ -1,0 +1,191 @@
+"""The one reader of the kernel log: follows it on the asyncio loop and hands over what happened, in batches.
+
+- **Key.** A record is (boot id, sequence). Reading starts at the oldest record there is; what the resumed position covers
+  is skipped, so nothing is told twice and nothing is left out. Missing numbers, as after EPIPE, become a `LogGap`.
+- **Time.** The log stamps records with its own clock: it starts at boot, stands still while the machine is suspended, and is
+  not steered by NTP, so that it is off by minutes after months. A record that was there before we caught up is stamped by
+  that clock, shifted by boottime minus monotonic of this moment (right but for suspends between the record and now). A
+  record that arrives while we follow is stamped when it arrives.
+- **Loop.** At most `RECORDS_PER_TURN` records, a millisecond or two, go by before other tasks have their turn.
+- **Errors** after the start close the log and open it again with growing pauses; `error` says so as long as it lasts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gpuwarden_collectors.base import Clock, CollectorError, host_clock
+from gpuwarden_collectors.facts import HostEvent, LogGap, LogOrigin, Stamp
+from gpuwarden_collectors.kernel_log.echoes import Echoes
+from gpuwarden_collectors.kernel_log.lines import Record, event_of, parse_record
+from gpuwarden_collectors.kernel_log.sources import RecordSource, Turn, open_source
+
+RECORDS_PER_TURN = 100
+POLL = 0.05  # seconds between two looks at a file
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before the log is opened again after an error
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """Everything up to and with this record has been read."""
+
+    boot_id: str
+    sequence: int
+
+
+OnEvents = Callable[[Sequence[HostEvent], LogPosition], None]
+
+
+class KernelLog:
+    """Follows `path` from `resume` on and calls `on_events` with what it finds, with the position reached.
+
+    `resume` counts only for the same boot. Events older than `history_before` (CLOCK_BOOTTIME, seconds) are marked as
+    history. Counters, since construction: `records` read, `malformed` ones, `gaps` and records `lost` in them, `errors`.
+    `error` is empty while the log is followed.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        boot_id: str,
+        on_events: OnEvents,
+        *,
+        resume: LogPosition | None = None,
+        history_before: float | None = None,
+        clock: Clock = host_clock,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.records = self.malformed = self.gaps = self.lost = self.errors = 0
+        self.error = ""
+        self._path = path
+        self._boot_id = boot_id
+        self._on_events = on_events
+        self._history_before = float("-inf") if history_before is None else history_before
+        self._clock = clock
+        self._monotonic = monotonic
+        self._echoes = Echoes()
+        self._last = resume.sequence if resume and resume.boot_id == boot_id else None
+        self._newest = -1  # highest sequence seen, skipped records included
+        self._caught_up = False
+        self._source: RecordSource | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._pause = FIRST_PAUSE
+
+    @property
+    def position(self) -> LogPosition | None:
+        """How far the log has been read, records without an event included; None before the first record."""
+        return None if self._last is None else LogPosition(self._boot_id, self._last)
+
+    def start(self) -> None:
+        """Opens the log and follows it on the running loop. After an error it may be called again.
+
+        Raises SourceAbsent or CollectorError, and then follows nothing.
+        """
+        self.close()
+        try:
+            self._follow(open_source(self._path))
+        except CollectorError as error:
+            self.error = str(error)
+            raise
+        self.error = ""
+
+    def close(self) -> None:
+        """Stops following, on the loop that follows; nothing is left running."""
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        if self._source:
+            if self._source.wakes:
+                asyncio.get_running_loop().remove_reader(self._source.fd)
+            self._source.close()
+            self._source = None
+
+    def _follow(self, source: RecordSource) -> None:
+        self._caught_up = False
+        loop = asyncio.get_running_loop()
+        if not source.wakes:
+            self._timer = loop.call_later(0, self._turn, source)
+        else:
+            try:
+                loop.add_reader(source.fd, self._turn, source)
+            except OSError as error:  # a character device that cannot be waited for, as /dev/null
+                source.close()
+                raise CollectorError(f"cannot follow the kernel log {self._path}: it is no log device") from error
+        self._source = source
+
+    def _turn(self, source: RecordSource) -> None:
+        try:
+            turn = source.read(RECORDS_PER_TURN)
+        except OSError as error:
+            self._try_again(f"cannot read the kernel log {self._path}: {error.strerror}; opening it again")
+            return
+        self.error = ""
+        self._pause = FIRST_PAUSE
+        if not source.wakes:
+            self._timer = asyncio.get_running_loop().call_later(POLL if turn.drained else 0, self._turn, source)
+        self._deliver(turn)
+
+    def _try_again(self, why: str) -> None:
+        self.close()
+        self.errors += 1
+        self.error = why
+        self._timer = asyncio.get_running_loop().call_later(self._pause, self._reopen)
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
+    def _reopen(self) -> None:
+        self._timer = None
+        try:
+            self._follow(open_source(self._path))
+        except CollectorError as error:
+            self._try_again(str(error))
+
+    def _deliver(self, turn: Turn) -> None:
+        now = self._clock()
+        offset = now.boottime - self._monotonic()
+        events: list[HostEvent] = []
+        for raw in turn.records:
+            record = parse_record(raw)
+            if record:
+                at = now if self._caught_up else _shifted(record, now, offset)
+                events += self._events_of(record, at)
+            else:
+                self.malformed += 1
+        if turn.drained:
+            self._caught_up = True
+            events += self._rewound(now)
+        position = self.position
+        if events and position:
+            self._on_events(events, position)
+
+    def _events_of(self, record: Record, at: Stamp) -> list[HostEvent]:
+        self._newest = max(self._newest, record.sequence)
+        if self._last is not None and record.sequence <= self._last:
+            return []
+        lost = 0 if self._last is None else record.sequence - self._last - 1
+        events = self._gap(at, lost, record.sequence) if lost else []
+        self._last = record.sequence
+        self.records += 1
+        event = event_of(record, at, self._boot_id, history=at.boottime < self._history_before)
+        if event and not self._echoes.is_echo(event, record.microseconds):
+            events.append(event)
+        return events
+
+    def _rewound(self, now: Stamp) -> list[HostEvent]:
+        """A log that ends before the resumed position is not the one that was read; waiting for its number were blindness."""
+        if self._last is None or not 0 <= self._newest < self._last:
+            return []
+        self._last = self._newest
+        return self._gap(now, 0, self._newest)
+
+    def _gap(self, at: Stamp, lost: int, sequence: int) -> list[HostEvent]:
+        self.gaps += 1
+        self.lost += lost
+        return [LogGap(at=at, lost=lost, origin=LogOrigin(boot_id=self._boot_id, sequence=sequence))]
+
+
+def _shifted(record: Record, now: Stamp, offset: float) -> Stamp:
+    boottime = min(now.boottime, record.microseconds / 1e6 + offset)
+    return Stamp(boottime, now.wall - (now.boottime - boottime))

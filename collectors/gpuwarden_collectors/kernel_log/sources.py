@@ -1,0 +1,151 @@
+"""Where records come from: the kernel's device, or a file that holds one record on each line and grows.
+
+`read` of both returns at once with a bounded piece. A file is meant to lie on a local disk: it is read on the loop.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from gpuwarden_collectors.base import CollectorError, SourceAbsent
+
+RECORD_MAX = 8192  # bytes; CONSOLE_EXT_LOG_MAX of Linux 4 to 6
+RECORD_LIMIT = 1 << 20  # a kernel with longer records than this is not believed
+CHUNK = 8192  # bytes of a file for one turn of the loop
+LINE_MAX = 65_536  # bytes kept of a line that has not ended
+
+
+class Turn(NamedTuple):
+    """One bounded read. `drained`: nothing was left."""
+
+    records: list[bytes]
+    drained: bool = False
+
+
+class RecordSource(Protocol):
+    fd: int
+    wakes: bool  # the loop can wait for fd; otherwise it has to be polled
+
+    def read(self, limit: int) -> Turn:
+        """At most about `limit` records. Raises OSError when the source is broken."""
+
+    def close(self) -> None: ...
+
+
+def open_source(path: str) -> RecordSource:
+    """Raises SourceAbsent if there is no such path, CollectorError if it may not be read or is no log."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise SourceAbsent(
+            f"no kernel log at {path}: in a container pass /dev/kmsg of the host in, else correct paths.kmsg"
+        ) from error
+    except OSError as error:
+        raise CollectorError(
+            f"cannot open the kernel log {path}: {error.strerror}; run as root or give the service CAP_SYSLOG "
+            "(needed while kernel.dmesg_restrict is 1), and in a container access to the device"
+        ) from error
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISCHR(mode):
+        return KmsgDevice(fd)
+    if stat.S_ISREG(mode):
+        return FollowedFile(path, fd)
+    os.close(fd)
+    raise CollectorError(f"cannot follow the kernel log {path}: it is neither a character device nor a regular file")
+
+
+class KmsgDevice:
+    """`/dev/kmsg`: an open starts at the oldest record, each read is one record."""
+
+    wakes = True
+
+    def __init__(self, fd: int, size: int = RECORD_MAX) -> None:
+        self.fd = fd
+        self._size = size
+
+    def read(self, limit: int) -> Turn:
+        records: list[bytes] = []
+        while len(records) < limit:
+            try:
+                records.append(self._record())
+            except BlockingIOError:
+                return Turn(records, drained=True)
+            except (
+                BrokenPipeError
+            ):  # the next ones are overwritten: the numbers will jump, the next read gets the oldest left
+                return Turn(records)
+            except OSError:
+                if not records:
+                    raise
+                break  # deliver these; a lasting error comes again
+        return Turn(records)
+
+    def _record(self) -> bytes:
+        while True:
+            try:
+                record = os.read(self.fd, self._size)
+            except OSError as error:
+                if error.errno != errno.EINVAL or self._size >= RECORD_LIMIT:
+                    raise
+                # Too small a buffer. Linux from 5.10 has then skipped the record, which shows as a gap.
+                self._size *= 2
+            else:
+                if not record:
+                    raise OSError(errno.ENODATA, "it has an end, so it is no kernel log")
+                return record
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+class FollowedFile:
+    """A file followed by its name, as `tail -F` does: truncated, replaced, gone for a while."""
+
+    wakes = False
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.fd = fd
+        self._path = path
+        self._offset = 0
+        self._partial = b""
+
+    def read(self, limit: int) -> Turn:  # noqa: ARG002 - CHUNK is the limit here
+        replaced = self._replaced()  # asked before the read, so that an end of file after it is final
+        if os.fstat(self.fd).st_size < self._offset:
+            os.lseek(self.fd, 0, os.SEEK_SET)
+            self._begin()
+        chunk = os.read(self.fd, CHUNK)
+        self._offset += len(chunk)
+        if not chunk and replaced:
+            fresh = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            os.close(self.fd)
+            self.fd = fresh
+            self._begin()
+            return Turn([])
+        return Turn(self._lines(chunk), drained=not chunk)
+
+    def _replaced(self) -> bool:
+        try:
+            named = Path(self._path).stat()
+        except FileNotFoundError:
+            return False  # moved away; its successor will come under the same name
+        if not stat.S_ISREG(named.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file any more")
+        here = os.fstat(self.fd)
+        return (named.st_dev, named.st_ino) != (here.st_dev, here.st_ino)
+
+    def _begin(self) -> None:
+        self._offset = 0
+        self._partial = b""
+
+    def _lines(self, chunk: bytes) -> list[bytes]:
+        *lines, rest = (self._partial + chunk).split(b"\n")
+        self._partial = rest[:LINE_MAX]  # of a line, only the beginning is ever looked at
+        return lines
+
+    def close(self) -> None:
+        os.close(self.fd)

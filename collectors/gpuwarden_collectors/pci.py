@@ -1,0 +1,187 @@
+"""The PCI bus as sysfs shows it: which NVIDIA functions are there, on what link, with what errors, and do they answer.
+
+Whose a function is never changes while it exists, and sysfs makes a new node for whatever appears in a slot. So the
+functions of other vendors are remembered by name and inode: a pass over a host with hundreds of them costs one
+directory listing and some dozen small files for each NVIDIA function, and hot-plug is seen.
+
+A function can vanish, or make room for another, between any two of these steps. It is read through a handle on its
+folder, and what was read counts if the slot still leads to that folder afterwards; else it is looked at again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from itertools import islice
+from pathlib import Path
+
+from gpuwarden_collectors.base import CollectorError, SourceAbsent
+from gpuwarden_collectors.facts import PciDevice, PciFacts, PciKind, slot_of
+
+_NVIDIA = "0x10de"
+_KINDS = {"0x0300": PciKind.GPU, "0x0302": PciKind.GPU, "0x0680": PciKind.SWITCH}  # by class and subclass
+_WIDTHS = frozenset({1, 2, 4, 8, 12, 16, 32})  # lanes; 0, 63 and 255 are the kernel's ways of saying "unknown"
+_SPEED = re.compile(r"(\d{1,3}(?:\.\d)?) GT/s")
+_ID = re.compile(r"0x[0-9a-f]{4,6}")
+_NOBODY = b"\xff\xff\xff\xff"  # what a read returns when no device answers it
+_PAGE = 4096  # no sysfs attribute is longer
+_ATTEMPTS = 10  # to read a function that is replaced while it is read
+
+
+class _Vanished(Exception):  # noqa: N818 - normal on a bus, no error
+    """The function was listed and is not there any more."""
+
+
+class PciCollector:
+    """Reads `<sysfs>/bus/pci/devices`. More than `max_functions` entries are refused: half an inventory would lie."""
+
+    def __init__(self, sysfs: Path, *, max_functions: int = 16384) -> None:
+        self._devices = sysfs / "bus/pci/devices"
+        self._max_functions = max_functions
+        self._others: dict[str, int] = {}  # inodes of functions of other vendors, by name
+
+    def read(self) -> PciFacts:
+        """Every NVIDIA function, ordered by slot. May block for as long as the kernel waits for a device (a reset).
+
+        Raises SourceAbsent on a host without a PCI bus and CollectorError when sysfs cannot be read.
+        """
+        others: dict[str, int] = {}
+        devices: list[PciDevice] = []
+        for name, inode in self._listing():
+            try:
+                device = None if self._others.get(name) == inode else _look(self._devices / name)
+            except _Vanished:
+                continue
+            if device is None:
+                others[name] = inode
+            else:
+                devices.append(device)
+        self._others = others
+        return PciFacts(devices=tuple(sorted(devices, key=lambda device: device.slot)))
+
+    def _listing(self) -> list[tuple[str, int]]:
+        try:
+            with os.scandir(self._devices) as entries:
+                listing = [(entry.name, entry.inode()) for entry in islice(entries, self._max_functions + 1)]
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise SourceAbsent(f"no PCI bus: {self._devices} does not exist") from error
+        except OSError as error:
+            raise CollectorError(
+                f"cannot list the PCI functions in {self._devices}: {error.strerror}; let gpuwarden read sysfs"
+            ) from error
+        if len(listing) > self._max_functions:
+            raise CollectorError(
+                f"cannot take the PCI inventory: {self._devices} lists more than {self._max_functions} functions; "
+                "check that it is a sysfs"
+            )
+        return listing
+
+
+def _look(path: Path) -> PciDevice | None:
+    """The NVIDIA function in this slot, None for another vendor's. Raises _Vanished.
+
+    Raises CollectorError if it does not say what it is: to leave it out would be to report a GPU as gone.
+    """
+    for _ in range(_ATTEMPTS):
+        folder = _open(path)
+        try:
+            vendor, klass, device_id = (_text(folder, name) for name in ("vendor", "class", "device"))
+            known = all(_ID.fullmatch(text) for text in (vendor, klass, device_id))
+            device = _describe(folder, path.name, klass, int(device_id, 16)) if known and vendor == _NVIDIA else None
+            if not _leads_to(path, folder):
+                continue
+        finally:
+            os.close(folder)
+        if not known:
+            raise CollectorError(f"cannot tell what {path} is: vendor, class or device unreadable; is this a sysfs?")
+        return device
+    raise _Vanished
+
+
+def _describe(folder: int, name: str, klass: str, device_id: int) -> PciDevice | None:
+    try:
+        slot = slot_of(name)
+    except ValueError:
+        return None
+    # A virtual function (SR-IOV) has the class of its GPU but is no GPU that could go missing.
+    kind = PciKind.OTHER if _link(folder, "physfn") else _KINDS.get(klass[:6], PciKind.OTHER)
+    driver = _link(folder, "driver")
+    if "vfio" in driver:  # It belongs to a guest: asking would wake it up, or wait for the guest's reset of it.
+        return PciDevice(slot=slot, kind=kind, device_id=device_id, driver=driver)
+    return PciDevice(
+        slot=slot,
+        kind=kind,
+        device_id=device_id,
+        driver=driver,
+        responds=_responds(_read(folder, "config", 4)),
+        speed=_speed(_text(folder, "current_link_speed")),
+        speed_max=_speed(_text(folder, "max_link_speed")),
+        width=_width(_text(folder, "current_link_width")),
+        width_max=_width(_text(folder, "max_link_width")),
+        aer_correctable=_total(_text(folder, "aer_dev_correctable")),
+        aer_nonfatal=_total(_text(folder, "aer_dev_nonfatal")),
+        aer_fatal=_total(_text(folder, "aer_dev_fatal")),
+    )
+
+
+def _leads_to(path: Path, folder: int) -> bool:
+    """The function is still the one whose folder was opened, so that what was read of it is whole."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(folder))
+    except OSError:
+        return False
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise _Vanished from error
+    except OSError as error:
+        raise CollectorError(f"cannot open the PCI function {path}: {error.strerror}") from error
+
+
+def _read(folder: int, name: str, size: int = _PAGE) -> bytes:
+    """Up to `size` bytes of an attribute; empty if it is missing or forbidden, or the device did not give it."""
+    try:
+        attribute = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return b""
+    try:
+        return os.read(attribute, size)
+    except OSError:
+        return b""
+    finally:
+        os.close(attribute)
+
+
+def _text(folder: int, name: str) -> str:
+    return _read(folder, name).decode("ascii", "replace").strip()
+
+
+def _link(folder: int, name: str) -> str:
+    try:
+        return os.readlink(name, dir_fd=folder).rpartition("/")[2]
+    except OSError:
+        return ""
+
+
+def _speed(text: str) -> float | None:
+    """GT/s from `32.0 GT/s PCIe` (older kernels: `8 GT/s`); None for `Unknown speed` and for buses that are not PCIe."""
+    match = _SPEED.match(text)
+    return float(match[1]) if match else None
+
+
+def _width(text: str) -> int | None:
+    width = int(text) if text.isdecimal() else 0
+    return width if width in _WIDTHS else None
+
+
+def _total(text: str) -> int | None:
+    """The number in the line `TOTAL_ERR_… n` of an AER attribute (kernel ABI, sysfs-bus-pci-devices-aer)."""
+    totals = [line.rpartition(" ")[2] for line in text.splitlines() if line.startswith("TOTAL_ERR")]
+    return int(totals[0]) if totals and totals[0].isdecimal() else None
+
+
+def _responds(head: bytes) -> bool | None:
+    return head != _NOBODY if len(head) == len(_NOBODY) else None

@@ -1,0 +1,137 @@
+"""The SXids, errors of an NVSwitch: what each means and whether work that crosses the switch can go on.
+
+A switch has ports (ingress, egress, routing, tag state, source tracking), links (transport and data layer), a crossbar
+between the ports and a microcontroller for the links (Minion). Most single-bit errors and replays were corrected and
+stop nothing; double-bit errors, overflows, timeouts and faulted links stop traffic until the GPUs and switches are
+reset. A line says `Fatal` or `Non-fatal` itself in one of its two forms; the table is for the other form, and for
+three codes that lines call non-fatal although the GPU behind the port hangs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sxid:
+    """`fatal`: traffic over the switch, or to the GPU behind the port, does not go on by itself."""
+
+    sxid: int
+    meaning: str
+    fatal: bool
+    note: str = ""
+    provenance: str = "NVSwitch error numbers of NVIDIA's open kernel modules; severity as gpud classes it"
+
+
+_NON_FATAL = {
+    10001: "Host interface: privileged register access failed",
+    10002: "Host interface: privileged register access timed out",
+    10003: "Host interface: interrupt that nobody handles",
+    10004: "Host interface: overheating began",
+    10005: "Host interface: overheating ended",
+    11012: "Ingress: single-bit errors in packet headers",
+    11021: "Ingress: single-bit errors in the remap table",
+    11022: "Ingress: single-bit errors in the RID (routing id) table",
+    11023: "Ingress: single-bit errors in the RLAN (routing) table",
+    12021: "Egress: single-bit errors in packet headers from the crossbar",
+    12023: "Egress: single-bit errors in packet headers of the output buffer",
+    12030: "Egress: parity error in a packet header from the crossbar",
+    15008: "Routing: single-bit errors in the GLT memory",
+    15011: "Routing: single-bit errors in the NVS memory",
+    19049: "Link transport, sending: single-bit errors",
+    19055: "Link transport, receiving: single-bit errors in the header buffer",
+    19057: "Link transport, receiving: single-bit errors in data buffer 0",
+    19059: "Link transport, receiving: single-bit errors in data buffer 1",
+    19062: "Link transport, sending: single-bit errors in the request buffer",
+    19065: "Link transport, sending: single-bit errors in the response buffer",
+    19068: "Link transport, sending: single-bit errors in the common buffer",
+    19071: "Link transport, sending: single-bit errors in the second response buffer",
+    20001: "Link: packets had to be sent again",
+    20009: "Link: error rate of the receiver above its short-term limit",
+    20012: "Link: CRC errors above their limit, or a broken connection",
+    22013: "Minion: request that can be ignored",
+    24001: "Source tracking: single-bit errors in crumb store 0",
+    24002: "Source tracking: single-bit errors in crumb store TD 0",
+    24003: "Source tracking: single-bit errors in crumb store 1",
+}
+_FATAL = {
+    11001: "Ingress: invalid command",
+    11004: "Ingress: access control refused a packet",
+    11009: "Ingress: invalid set of virtual channels",
+    11013: "Ingress: double-bit error in a packet header",
+    11018: "Ingress: double-bit error in the RID (routing id) table",
+    11019: "Ingress: double-bit error in the RLAN (routing) table",
+    11020: "Ingress: parity error in control signals",
+    12001: "Egress: buffer overflow or underflow",
+    12002: "Egress: packet routed to the wrong port",
+    12020: "Egress: wrong sequence id",
+    12022: "Egress: double-bit error in a packet header from the crossbar",
+    12024: "Egress: double-bit error in a packet header of the output buffer",
+    12025: "Egress: more credits than exist",
+    12026: "Egress: request for another target",
+    12027: "Egress: response for another requester",
+    12028: "Egress: response reports a privilege error",
+    12031: "Egress: parity error in a credit",
+    12032: "Egress: flit of another type than expected",
+    14017: "Tag state: transaction timed out",
+    15001: "Routing: buffer overflow or underflow",
+    15006: "Routing: transaction counter overflow or underflow",
+    15009: "Routing: double-bit error in the GLT memory",
+    15010: "Routing: parity error in control signals",
+    15012: "Routing: double-bit error in the NVS memory",
+    15013: "Routing: parity error in a credit",
+    19047: "Link transport, sending: double-bit error in a header",
+    19048: "Link transport, sending: double-bit error in data",
+    19054: "Link transport, receiving: double-bit error in the header buffer",
+    19056: "Link transport, receiving: double-bit error in data buffer 0",
+    19058: "Link transport, receiving: double-bit error in data buffer 1",
+    19060: "Link transport, sending: double-bit error in a header of the request buffer",
+    19061: "Link transport, sending: double-bit error in data of the request buffer",
+    19063: "Link transport, sending: double-bit error in a header of the response buffer",
+    19064: "Link transport, sending: double-bit error in data of the response buffer",
+    19066: "Link transport, sending: double-bit error in a header of the common buffer",
+    19067: "Link transport, sending: double-bit error in data of the common buffer",
+    19069: "Link transport, sending: double-bit error in a header of the second response buffer",
+    19070: "Link transport, sending: double-bit error in data of the second response buffer",
+    19084: "Link transport, receiving: the other side sends no heartbeat",
+    20034: "Link: fault, the link went down",
+    22003: "Minion: halted",
+    22011: "Minion: external error",
+    22012: "Minion: fatal interrupt of a link",
+    23001: "Crossbar tile: ingress buffer overflow",
+    23002: "Crossbar tile: ingress buffer underflow",
+    23003: "Crossbar tile: more egress credits than exist",
+    23004: "Crossbar tile: fewer egress credits than given",
+    23005: "Crossbar tile: packet interrupted at ingress",
+    23006: "Crossbar tile: packet changed its destination at ingress",
+    23007: "Crossbar tile: packet too long at ingress",
+    23008: "Crossbar tile: packet for a destination that does not exist",
+    23009: "Crossbar tile: parity error in a packet",
+    23010: "Crossbar output: ingress buffer overflow",
+    23011: "Crossbar output: ingress buffer underflow",
+    23012: "Crossbar output: more egress credits than exist",
+    23013: "Crossbar output: fewer egress credits than given",
+    23014: "Crossbar output: packet interrupted at ingress",
+    23015: "Crossbar output: packet changed its destination at ingress",
+    23016: "Crossbar output: packet too long at ingress",
+    23017: "Crossbar output: parity error in an egress credit",
+    24004: "Source tracking: double-bit error in crumb store 0",
+    24005: "Source tracking: double-bit error in crumb store TD 0",
+    24006: "Source tracking: double-bit error in crumb store 1",
+    24007: "Source tracking: no response in time",
+}
+_NOTES = dict.fromkeys(
+    (11004, 12028, 19084), "on NVIDIA's list of non-fatal errors, yet the GPU behind the port hangs until it is reset"
+)
+
+SXIDS: dict[int, Sxid] = {
+    sxid: Sxid(sxid=sxid, meaning=meaning, fatal=fatal, note=_NOTES.get(sxid, ""))
+    for table, fatal in ((_NON_FATAL, False), (_FATAL, True))
+    for sxid, meaning in table.items()
+}
+
+
+def sxid_row(sxid: int) -> Sxid:
+    """The row of an SXid; a number nobody has described is not dropped, and not fatal unless its line says so."""
+    known = SXIDS.get(sxid)
+    return known or Sxid(sxid=sxid, meaning="not described", fatal=False, provenance="unknown numbers are warnings")

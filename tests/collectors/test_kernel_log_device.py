@@ -1,0 +1,106 @@
+"""The reader over character devices: a terminal, and on a disposable host the real /dev/kmsg."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import time
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from gpuwarden_collectors.facts import LogGap, XidEvent
+from gpuwarden_collectors.kernel_log.sources import KmsgDevice
+from support.disposable import kernel_log_writer, require_disposable_host
+from support.kernel_log import BOOT, Heard, following, line, until
+
+KMSG = Path("/dev/kmsg")
+SYSLOG_ACTION_SIZE_BUFFER = 10
+
+
+def texts(heard: Heard, token: str) -> list[str]:
+    return [e.text for e in heard.events if isinstance(e, XidEvent) and token in e.text]
+
+
+async def test_a_device_is_read_record_by_record_and_a_dead_one_is_said_to_be_dead() -> None:
+    writer, terminal = os.openpty()  # a character device that gives one line for each read and breaks when told to
+    path = Path(os.ttyname(terminal))
+    os.write(writer, (line(1) + line(2)).encode())
+    async with following(path) as (log, heard):
+        await until(lambda: heard.sequences() == [1, 2])
+        os.write(writer, line(4).encode())
+        await until(lambda: heard.sequences() == [1, 2, 4])
+        assert heard.gaps() == [1]
+        os.close(terminal)
+        os.close(writer)
+        await until(lambda: log.errors > 0)
+        assert str(path) in log.error
+
+
+@pytest.mark.disposable
+async def test_a_line_written_to_the_kernel_log_is_told_at_once_and_marked_as_not_the_kernels() -> None:
+    require_disposable_host()
+    token = uuid4().hex
+    async with following(KMSG) as (log, heard):
+        await until(lambda: log.position is not None)
+        await asyncio.sleep(0.1)
+        before = time.clock_gettime(time.CLOCK_BOOTTIME)
+        with kernel_log_writer() as write:
+            write(f"<4>NVRM: Xid (PCI:0000:4e:00): 13, pid=1, name=x, {token}")
+            await until(lambda: bool(texts(heard, token)))
+        [seen] = [e for e in heard.events if isinstance(e, XidEvent) and token in e.text]
+        assert seen.at.boottime >= before
+        assert seen.origin is not None
+        assert (seen.origin.boot_id, seen.origin.facility) == (BOOT, 1)
+
+
+@pytest.mark.disposable
+async def test_more_than_the_kernels_ten_lines_arrive_and_a_restart_repeats_and_loses_none() -> None:
+    require_disposable_host()
+    token = uuid4().hex
+    with kernel_log_writer() as write:
+        async with following(KMSG) as (log, heard):
+            for number in range(50):
+                write(f"<4>NVRM: Xid (PCI:0000:4e:00): 13, {token} {number}")
+            await until(lambda: len(texts(heard, token)) == 50)
+            position = log.position
+        for number in range(50, 60):
+            write(f"<4>NVRM: Xid (PCI:0000:4e:00): 13, {token} {number}")
+        async with following(KMSG, resume=position) as (log, again):
+            await until(lambda: len(texts(again, token)) == 10)
+            assert texts(heard, token) + texts(again, token) == [f"{token} {number}" for number in range(60)]
+            assert log.gaps == 0
+
+
+@pytest.mark.disposable
+async def test_a_ring_that_was_overwritten_before_it_was_read_is_a_gap_of_as_many_records() -> None:
+    require_disposable_host()
+    ring = ctypes.CDLL(None).klogctl(SYSLOG_ACTION_SIZE_BUFFER, None, 0)
+    token = uuid4().hex
+    with kernel_log_writer() as write:
+        async with following(KMSG) as (log, heard):
+            write(f"<4>NVRM: Xid (PCI:0000:4e:00): 13, {token} first")
+            await until(lambda: len(texts(heard, token)) == 1)
+            written = 2 * ring // 512
+            for _ in range(written):  # the loop does not turn meanwhile
+                write(f"<15>gpuwarden test: filling the ring {'.' * 512}")
+            write(f"<4>NVRM: Xid (PCI:0000:4e:00): 13, {token} last")
+            await until(lambda: len(texts(heard, token)) == 2)
+            [lost] = heard.gaps()
+            assert 0 < lost <= written
+            assert (log.gaps, log.lost) == (1, lost)
+            kinds = [e for e in heard.events if isinstance(e, LogGap) or token in e.text]
+            assert [isinstance(e, LogGap) for e in kinds] == [False, True, False]
+
+
+@pytest.mark.disposable
+async def test_a_record_larger_than_the_buffer_makes_the_buffer_grow() -> None:
+    require_disposable_host()
+    device = KmsgDevice(os.open(KMSG, os.O_RDONLY | os.O_NONBLOCK), size=16)
+    records: list[bytes] = []
+    while not (turn := device.read(1000)).drained:
+        records += turn.records
+    device.close()
+    assert max(len(record) for record in records + turn.records) > 16

@@ -1,0 +1,65 @@
+"""What tests that write to the kernel log of this host share: may they, and how.
+
+A line that looks like an Xid makes other software act: a real DCGM engine stops working after Xid 119. Such tests run
+only where GPUWARDEN_TEST_HOST=disposable says that the host may be spoilt and no NVIDIA device is there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+PRINTK_DEVKMSG = Path("/proc/sys/kernel/printk_devkmsg")
+
+
+def require_disposable_host() -> None:
+    """Skips the test, or fails it in CI, saying what is missing."""
+    missing = list(_missing())
+    if not missing:
+        return
+    message = f"this test spoils its host and did not run: {'; '.join(missing)}"
+    print(message)  # noqa: T201 - a skip should be seen
+    if os.environ.get("CI"):
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+def _missing() -> Iterator[str]:
+    if os.environ.get("GPUWARDEN_TEST_HOST") != "disposable":
+        yield "GPUWARDEN_TEST_HOST is not 'disposable'"
+    if os.geteuid() != 0:
+        yield "it needs root"
+    if not os.access("/dev/kmsg", os.R_OK | os.W_OK):
+        yield "/dev/kmsg cannot be read and written"
+    vendors = Path("/sys/bus/pci/devices").glob("*/vendor")
+    if any(vendor.read_text().strip() == "0x10de" for vendor in vendors):
+        yield "there is an NVIDIA device"
+
+
+@contextmanager
+def kernel_log_writer() -> Iterator[Callable[[str], None]]:
+    """A function that writes one message (`<4>text`: with that priority) into the kernel log, as often as wanted.
+
+    Writers take turns, so that no test sees what another writes meanwhile. The kernel drops what one file writes beyond
+    10 lines in 5 s unless kernel.printk_devkmsg is on; the setting is put back afterwards.
+    """
+    with Path(__file__).open() as turns:
+        fcntl.flock(turns, fcntl.LOCK_EX)
+        before = PRINTK_DEVKMSG.read_text().strip()
+        PRINTK_DEVKMSG.write_text("on\n")
+        log = os.open("/dev/kmsg", os.O_WRONLY)
+        try:
+            # Without its newline a message stays open for continuation and is not readable before the next one.
+            yield lambda message: _write(log, f"{message}\n")
+        finally:
+            os.close(log)
+            PRINTK_DEVKMSG.write_text(f"{before}\n")
+
+
+def _write(log: int, message: str) -> None:
+    os.write(log, message.encode())

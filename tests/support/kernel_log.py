@@ -1,0 +1,55 @@
+"""A kernel log under test: lines to write, and what its reader told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from gpuwarden_collectors.facts import HostEvent, LogGap, XidEvent
+from gpuwarden_collectors.kernel_log.reader import KernelLog, LogPosition
+
+BOOT = "b007"
+
+
+def line(sequence: int, *, xid: int = 79, seconds: float = 10.0, text: str = "x") -> str:
+    return f"4,{sequence},{int(seconds * 1e6)},-;NVRM: Xid (PCI:0000:4e:00): {xid}, {text}\n"
+
+
+class Heard:
+    """What a KernelLog told, and a way to wait for it."""
+
+    def __init__(self) -> None:
+        self.events: list[HostEvent] = []
+        self.positions: list[LogPosition] = []
+        self.batches = 0
+
+    def __call__(self, events: Sequence[HostEvent], position: LogPosition) -> None:
+        self.events += events
+        self.positions.append(position)
+        self.batches += 1
+
+    def sequences(self) -> list[int]:
+        return [e.origin.sequence for e in self.events if isinstance(e, XidEvent) and e.origin]
+
+    def gaps(self) -> list[int]:
+        return [e.lost for e in self.events if isinstance(e, LogGap)]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not holds():  # noqa: ASYNC110 - counters, too, are waited for
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def following(path: Path, boot_id: str = BOOT, **options: Any) -> AsyncIterator[tuple[KernelLog, Heard]]:
+    heard = Heard()
+    log = KernelLog(str(path), boot_id, heard, **options)
+    log.start()
+    try:
+        yield log, heard
+    finally:
+        log.close()
