@@ -388,6 +388,16 @@ def test_an_xid_of_the_failure_class_latches_until_a_reset_that_a_pass_confirms(
     assert host.health is Health.HEALTHY
 
 
+def test_the_drivers_word_that_no_recovery_is_needed_any_more_counts_as_a_reset() -> None:
+    host = Host(8)
+    host.step(host.xid(3, 95))
+    host.run(20)
+    text = "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
+    host.step(replace(host.xid(3, 154), text=text))
+    host.run(10)
+    assert host.health is Health.HEALTHY
+
+
 def test_a_reset_of_one_gpu_does_not_clear_another() -> None:
     host = Host(8)
     host.step(host.xid(3, 95), host.xid(4, 95))
@@ -533,6 +543,12 @@ def test_a_fatal_switch_error_fails_the_node_until_reboot() -> None:
     host.reboot()
     host.run(20)
     assert host.health is Health.HEALTHY
+
+
+def test_a_switch_error_that_the_line_calls_fatal_is_fatal_whatever_the_table_says() -> None:
+    host = Host(8)
+    host.step(SxidEvent(at=host.now, slot="0000:05:00.0", sxid=99999, fatal=True))
+    assert host.health is Health.FAILURE
 
 
 def test_a_gap_in_the_kernel_log_is_an_event() -> None:

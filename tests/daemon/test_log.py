@@ -52,7 +52,7 @@ assert out.close(30)
 def test_a_line_is_json_where_stderr_is_no_terminal(tmp_path: Path) -> None:
     (line,) = logged(tmp_path, ONE_LINE)
     assert line.pop("timestamp").endswith("Z")
-    assert line == {"level": "warning", "logger": "nvml", "event": "GPU lost", "gpu": 3}
+    assert line == {"level": "warning", "logger_name": "nvml", "event": "GPU lost", "gpu": 3}
 
 
 def test_a_line_is_for_people_on_a_terminal() -> None:
@@ -98,7 +98,7 @@ except ZeroDivisionError:
 assert out.close(30)
 """
     lines = logged(tmp_path, script)
-    assert [line["logger"] for line in lines] == ["aiohttp.server", "asyncio", "odd", "py.warnings", "asyncio"]
+    assert [line["logger_name"] for line in lines] == ["aiohttp.server", "asyncio", "odd", "py.warnings", "asyncio"]
     assert lines[0]["event"] == "100% of it"
     assert lines[2]["level"] == "warning"
     assert lines[4]["exception"].endswith("ZeroDivisionError: integer division or modulo by zero")
@@ -162,7 +162,7 @@ def test_a_reader_that_stops_does_not_hold_up_the_loop_and_is_told_what_it_misse
         assert child.stdout.readline() == "looped\n"  # although nobody has read stderr so far
         _, stderr = child.communicate("read again\n", timeout=60)
     lines = [json.loads(line) for line in stderr.splitlines()]
-    told = [line for line in lines if line["logger"] == "log"]
+    told = [line for line in lines if line["logger_name"] == "log"]
     assert lines[-1]["event"] == "the last"
     assert sum(line["count"] for line in told) + len(lines) - len(told) == 5_001
     assert told[0]["level"] == "warning"
@@ -222,4 +222,4 @@ gc.collect()
 assert out.close(30)
 """
     lines = logged(tmp_path, script)
-    assert sum(line["logger"] == "del" for line in lines) == 300
+    assert sum(line["logger_name"] == "del" for line in lines) == 300

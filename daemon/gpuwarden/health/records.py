@@ -6,7 +6,7 @@ source is paired with an open report of the other from the last `PAIRED_WITHIN` 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gpuwarden.health.model import NODE, Event, EventKind, Evidence, Key, Subject, gpu
@@ -31,7 +31,7 @@ def records(state: State, happened: Sequence[HostEvent], boot_id: str) -> tuple[
     """The events for what happened, one for each kind and subject of the batch, and the state with its pairing updated."""
     unpaired = dict(state.unpaired)
     batch: dict[tuple[str, Key], Event] = {}
-    for event in happened:
+    for event in _with_recoveries(happened):
         if (made := _event(event, boot_id)) is None or _paired(unpaired, event, made):
             continue
         if made.key is not None and made.key not in state.records and len(state.records) + len(batch) >= RECORDS_KEPT:
@@ -39,6 +39,14 @@ def records(state: State, happened: Sequence[HostEvent], boot_id: str) -> tuple[
         key = (made.kind, made.key or Key("", NODE))
         batch[key] = made if key not in batch else _together(batch[key], made)
     return replace(state, unpaired=_young(unpaired, happened)), list(batch.values())
+
+
+def _with_recoveries(happened: Sequence[HostEvent]) -> Iterator[HostEvent]:
+    """The driver prints no line for a reset; its Xid 154 that no recovery is needed any more says the same."""
+    for event in happened:
+        yield event
+        if isinstance(event, XidEvent) and event.xid == 154 and event.text.endswith("to 0x0 (None)"):
+            yield GpuResetEvent(at=event.at, slot=event.slot, ok=True, text=event.text, history=event.history)
 
 
 def _event(event: HostEvent, boot_id: str) -> Event | None:
