@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
-from gpuwarden.health.inventory import accept
+from gpuwarden.health.inventory import Presence, accept, presences
 from gpuwarden.health.judge import Step, acknowledge, judge
-from gpuwarden.health.model import Event, EventKind, Key
+from gpuwarden.health.model import Event, EventKind, Key, Pin, Verdict
 from gpuwarden.health.state import State, fold
 from gpuwarden.health.view import Rules, Sight, View
-from gpuwarden.publish.snapshot import CollectorStatus
+from gpuwarden.publish.snapshot import CollectorStatus, Service, Snapshot, XidCount
 from gpuwarden_collectors.base import Observation, PassOutcome
 from gpuwarden_collectors.facts import HostEvent, NvmlFacts, PciFacts, Stamp
 
@@ -39,16 +40,21 @@ class Desk:
         for event in events:
             self.state = fold(self.state, event)
 
+    def begin_again(self, events: Iterable[Event]) -> None:
+        """The state is the fold of these events and of nothing else."""
+        self.state = State(windows=self.state.windows, unpaired=self.state.unpaired)
+        self.remember(events)
+
     def nvml(self, observation: Observation[NvmlFacts]) -> None:
         self.view = replace(self.view, nvml=self.view.nvml.after(observation))
-        self._note(observation)
+        self.note(observation)
         if observation.outcome in (PassOutcome.OBSERVED, PassOutcome.ABSENT):  # both say something of the host
             self.sequence += 1
             self.observed = observation.finished
 
     def pci(self, observation: Observation[PciFacts]) -> None:
         self.view = replace(self.view, pci=self.view.pci.after(observation))
-        self._note(observation)
+        self.note(observation)
 
     def happened(self, events: Iterable[HostEvent]) -> None:
         for event in events:
@@ -84,7 +90,39 @@ class Desk:
         self.remember(events)
         return events
 
-    def _note(self, observation: Observation[NvmlFacts] | Observation[PciFacts]) -> None:
+    def away(self, now: Stamp) -> set[str]:
+        """Slots of expected GPUs that NVML does not list though the bus still does, as far as was seen."""
+        where = presences(self.state, Sight.of(self.view, self.rules, now))
+        return {slot for slot, (presence, _) in where.items() if presence is Presence.UNLISTED}
+
+    def inventory(self, now: Stamp) -> list[dict[str, object]]:
+        """Each GPU that belongs here or was seen here, as a document."""
+        sight = Sight.of(self.view, self.rules, now)
+        where = presences(self.state, sight)
+        rows = []
+        for slot in sorted({*self.state.pins, *sight.gpus, *(sight.devices or ())}):
+            pin = self.state.pins.get(slot, Pin(slot=slot))
+            presence, why = where.get(slot, (Presence.FOREIGN, "not expected here"))
+            rows.append(
+                {"pci_bus_id": slot, "uuid": pin.uuid, "name": pin.name, "serial": pin.serial, "why": why}
+                | {"expected": slot in self.state.pins, "presence": presence.value, "first_seen": pin.first_seen.wall}
+            )
+        return rows
+
+    def snapshot(self, service: Service, now: Stamp, *, verdict: Verdict, dropped: Mapping[str, int]) -> Snapshot:
+        xids = tuple(
+            XidCount(slot=key.subject.slot, xid=int(key.detail), count=record.count, last=record.last.wall)
+            for key, record in self.state.records.items()
+            if key.code == "xid"
+        )
+        return Snapshot(
+            service=service, sequence=self.sequence, made=now, observed=self.observed, verdict=verdict,
+            nvml=self.view.nvml.fresh(now, service.fresh_for), collectors=tuple(self.collectors.values()), xids=xids,
+            ready=self.observed is not None and verdict.expected is not None and self.view.pci.outcome is not None,
+            dropped=dropped, log_gaps=self.log_gaps, log_lost=self.log_lost,
+        )  # fmt: skip
+
+    def note(self, observation: Observation[Any]) -> None:
         old = self.collectors.get(observation.collector, CollectorStatus(name=observation.collector))
         timed_out = observation.outcome is PassOutcome.TIMED_OUT
         good = observation.outcome is PassOutcome.OBSERVED

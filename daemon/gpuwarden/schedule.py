@@ -85,12 +85,22 @@ class ThreadCollector(Generic[Facts]):
 
 
 async def every(
-    interval: float, observe: Callable[[], Awaitable[Observation[Facts]]], deliver: Callable[[Observation[Facts]], None]
+    interval: float,
+    observe: Callable[[], Awaitable[Observation[Facts]]],
+    deliver: Callable[[Observation[Facts]], None],
+    wake: asyncio.Event | None = None,
 ) -> None:
-    """A pass each `interval` seconds, for ever. A pass that takes longer delays the next; none is made up for."""
+    """A pass each `interval` seconds, and at once when `wake` is set, for ever.
+
+    A pass that takes longer delays the next; none is made up for.
+    """
     loop = asyncio.get_running_loop()
+    wake = wake or asyncio.Event()
     due = loop.time()
     while True:
+        wake.clear()
         deliver(await observe())
         due = max(due + interval, loop.time())
-        await asyncio.sleep(due - loop.time())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(due):
+                await wake.wait()

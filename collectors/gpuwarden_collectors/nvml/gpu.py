@@ -1,0 +1,106 @@
+"""One GPU over many passes: who it is, how it answered, what it said.
+
+What was learned about a GPU (what it does not support, slow answers) is forgotten when it may have changed: another
+board in the slot, MIG or its instances turned on or off, no answer at all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuwarden_collectors.facts import CallError, GpuAnswer, GpuFacts, GpuReadings
+from gpuwarden_collectors.nvml.calls import Calls, Unanswered
+from gpuwarden_collectors.nvml.gpm import Gpm
+from gpuwarden_collectors.nvml.library import read_text
+from gpuwarden_collectors.nvml.links import Links
+from gpuwarden_collectors.nvml.questions import Questions
+from gpuwarden_collectors.nvml.tenants import read_mig, read_processes
+
+_IDENTITY = {"name": "nvmlDeviceGetName", "serial": "nvmlDeviceGetSerial", "vbios": "nvmlDeviceGetVbiosVersion"}
+
+
+class Gpu:
+    def __init__(self, nvml: Any, slot: str) -> None:
+        self.slot = slot
+        self._nvml = nvml
+        self._uuid = ""
+        self._identity: dict[str, Any] = {}
+        self._mig: tuple[int, bool] | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._calls = Calls(self._nvml)
+        self._questions = Questions(self._calls)
+        self._links = Links(self._calls)
+        self._gpm = Gpm(self._calls)
+
+    def close(self) -> None:
+        self._gpm.close()
+
+    def forget(self) -> None:
+        self.close()
+        self._begin()
+
+    def unanswered(self, index: int, answer: GpuAnswer, *errors: CallError) -> GpuFacts:
+        """The facts of a pass in which the GPU gave no readings: who it is, as far as that was ever known."""
+        return GpuFacts(slot=self.slot, index=index, answer=answer, uuid=self._uuid, errors=errors, **self._identity)
+
+    def read(self, handle: Any, index: int, now: float, *, hourly: bool) -> GpuFacts:
+        """One pass at `now` (seconds, any origin). `hourly`: this GPU may now be asked what takes long."""
+        self._calls.begin(handle)
+        try:
+            self._read_identity()
+            return self._read(index, now, hourly=hourly)
+        except Unanswered as reason:
+            errors = self._calls.errors
+            self.forget()
+            return self.unanswered(index, reason.answer, *errors)
+
+    def _read(self, index: int, now: float, *, hourly: bool) -> GpuFacts:
+        calls, values = self._calls, self._questions.values
+        self._questions.ask(now, hourly=hourly)
+        links = self._links.read(now)
+        sums = {name: total for name, total in self._links.sums.items() if values.get(name) is None}
+        readings = GpuReadings(**{**values, **sums, **self._gpm.read(now)})
+        mig = read_mig(calls) if readings.mig_mode else ()
+        facts = GpuFacts(
+            slot=self.slot,
+            index=index,
+            answer=GpuAnswer.RESET_REQUIRED if calls.reset_required else GpuAnswer.OK,
+            uuid=self._uuid,
+            readings=readings,
+            links=links,
+            mig=mig,
+            processes=read_processes(calls),
+            errors=tuple(calls.errors),
+            **self._identity,
+        )
+        if readings.mig_mode is not None:
+            self._notice_mig((readings.mig_mode, bool(mig)))
+        return facts
+
+    def _read_identity(self) -> None:
+        uuid = self._text("nvmlDeviceGetUUID")
+        if uuid and uuid != self._uuid:
+            if self._uuid:
+                handle = self._calls.handle
+                self.forget()
+                self._calls.begin(handle)
+            self._uuid, self._identity = uuid, {}
+        for attribute, function in _IDENTITY.items():
+            if attribute not in self._identity and (text := self._text(function)) is not None:
+                self._identity[attribute] = text
+        if "minor" not in self._identity:
+            self._identity["minor"] = self._calls.ask("nvmlDeviceGetMinorNumber")
+
+    def _text(self, function: str) -> str | None:
+        try:
+            return read_text(getattr(self._nvml, function), self._calls.handle)
+        except self._nvml.NVMLError as error:
+            return "" if self._calls.failed(function, error.value) else None
+
+    def _notice_mig(self, mig: tuple[int, bool]) -> None:
+        """With MIG instances a GPU does not support what it supports without (nvml.h, nvmlDeviceGetRemappedRows)."""
+        if self._mig not in (None, mig):
+            self.forget()
+        self._mig = mig

@@ -1,0 +1,85 @@
+"""The NVML library itself: which one to load, what its return codes mean, and text out of it that may be anything."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any
+
+from gpuwarden_collectors.base import SourceAbsent
+from gpuwarden_collectors.facts import NvmlProblem
+from gpuwarden_collectors.nvml.options import NvmlOptions
+
+_LONGEST_TEXT = 256
+
+
+class Code(IntEnum):
+    """The nvmlReturn_t values that mean something to us."""
+
+    SUCCESS = 0
+    UNINITIALIZED = 1
+    INVALID_ARGUMENT = 2
+    NOT_SUPPORTED = 3
+    NO_PERMISSION = 4
+    NOT_FOUND = 6
+    DRIVER_NOT_LOADED = 9
+    TIMEOUT = 10
+    LIBRARY_NOT_FOUND = 12
+    FUNCTION_NOT_FOUND = 13
+    GPU_IS_LOST = 15
+    RESET_REQUIRED = 16
+    LIB_RM_VERSION_MISMATCH = 18
+    ARGUMENT_VERSION_MISMATCH = 25
+    DEPRECATED = 26
+    UNKNOWN = 999
+
+
+PROBLEMS: dict[int, NvmlProblem] = {
+    Code.DRIVER_NOT_LOADED: NvmlProblem.DRIVER_NOT_LOADED,
+    Code.LIB_RM_VERSION_MISMATCH: NvmlProblem.LIBRARY_MISMATCH,
+    Code.NO_PERMISSION: NvmlProblem.NO_PERMISSION,
+}
+
+
+def open_library(options: NvmlOptions) -> Any:
+    """pynvml, or the simulated GPUs in its place. Raises SourceAbsent if the configured library cannot be loaded."""
+    if options.simulate:
+        from gpuwarden_collectors.nvml.simulated import SimulatedNvml  # noqa: PLC0415 - only where it is wanted
+
+        return SimulatedNvml(options.simulate, options.simulate_dir)
+    import pynvml  # noqa: PLC0415 - 3 MiB that only the worker process should carry
+
+    if options.library:
+        try:
+            # pynvml asks the loader for libnvidia-ml.so.1 unless it holds a library already.
+            pynvml.nvmlLib = ctypes.CDLL(options.library)
+        except OSError as error:
+            raise SourceAbsent(
+                f"NVML cannot be read: {options.library} (collectors.nvml.library) could not be loaded: {error}; "
+                "correct the path, or leave the key out to use the driver's own library"
+            ) from error
+    return pynvml
+
+
+def library_absent() -> SourceAbsent:
+    return SourceAbsent(
+        "NVML cannot be read: libnvidia-ml.so.1 is not installed; "
+        "install the NVIDIA driver, or set collectors.nvml.library to where its library is"
+    )
+
+
+def bounded(text: str) -> str:
+    return text[:_LONGEST_TEXT]
+
+
+def read_text(function: Callable[..., Any], *args: Any) -> str:
+    """What a pynvml function that gives text gives; bytes that are no UTF-8 become replacement characters."""
+    try:
+        return bounded(function(*args))
+    except UnicodeDecodeError as error:
+        return bounded(error.object.decode(errors="replace"))
+
+
+def error_text(nvml: Any, code: int) -> str:
+    return read_text(str, nvml.NVMLError(code))

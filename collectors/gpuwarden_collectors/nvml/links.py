@@ -1,0 +1,97 @@
+"""The NVLinks of one GPU: their states in each pass, their counters each minute.
+
+Counters are asked of active links only: a link that is down may answer "not supported", which would be remembered
+when it comes up again. A counter that no active link supports is not asked again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from gpuwarden_collectors.facts import LinkFacts
+from gpuwarden_collectors.nvml.calls import Calls, decode_field
+from gpuwarden_collectors.nvml.readings import LINK_COUNTERS, LINK_FIELDS, LINK_SUMS, Cadence
+
+_MAX_LINKS = 36  # NVML_NVLINK_MAX_LINKS; today's GPUs have at most 18
+_LINK_FACTS = frozenset(attribute.name for attribute in fields(LinkFacts))
+
+
+class Links:
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._active: dict[int, bool | None] = dict.fromkeys(range(_MAX_LINKS))
+        self._values: dict[int, dict[str, int | None]] = {}
+        self._fields = dict(LINK_FIELDS)
+        self._due = 0.0
+        self._facts: tuple[LinkFacts, ...] = ()
+        self.sums: dict[str, int | None] = {}  # the attributes of GpuReadings that can be had by summing over the links
+
+    def read(self, now: float) -> tuple[LinkFacts, ...]:
+        """The links that this GPU has. Raises Unanswered."""
+        before = self._active
+        self._read_states()
+        if now >= self._due:
+            self._read_counters()
+            self.sums = {total: self._sum(name) for total, name in LINK_SUMS.items()}
+            self._due = now + Cadence.MINUTE
+        elif self._active == before:
+            return self._facts
+        self._facts = tuple(
+            LinkFacts(
+                link=link,
+                active=active,
+                **{name: value for name, value in self._values.get(link, {}).items() if name in _LINK_FACTS},
+            )
+            for link, active in self._active.items()
+        )
+        return self._facts
+
+    def _sum(self, name: str) -> int | None:
+        values = [value for link in self._values.values() if (value := link.get(name)) is not None]
+        return sum(values) if values else None
+
+    def _read_states(self) -> None:
+        calls, nvml = self._calls, self._calls.nvml
+        states: dict[int, bool | None] = {}
+        for link in self._active:
+            try:
+                states[link] = nvml.nvmlDeviceGetNvLinkState(calls.handle, link) == nvml.NVML_FEATURE_ENABLED
+            except nvml.NVMLError as error:
+                if not calls.failed("nvmlDeviceGetNvLinkState", error.value):
+                    states[link] = None
+        self._active = states
+
+    def _read_counters(self) -> None:
+        active = [link for link, is_active in self._active.items() if is_active]
+        for link in active:
+            values = self._values.setdefault(link, {})
+            values["version"] = self._calls.ask("nvmlDeviceGetNvLinkVersion", link)
+        if active:
+            self._read_fields(active)
+            for name in LINK_COUNTERS:
+                self._read_counter(name, active)
+
+    def _read_fields(self, active: list[int]) -> None:
+        wanted = [(name, link) for link in active for name in self._fields]
+        if not wanted:
+            return
+        supported: set[str] = set()
+        answers = self._calls.field_values([(self._fields[name], link) for name, link in wanted])
+        if not answers:
+            return
+        for (name, link), (code, kind, raw) in zip(wanted, answers, strict=True):
+            if code == 0:
+                self._values[link][name] = decode_field(kind, raw)
+            if code == 0 or not self._calls.failed(f"field {self._fields[name]} of NVLink {link}", code):
+                supported.add(name)
+        self._fields = {name: number for name, number in self._fields.items() if name in supported}
+
+    def _read_counter(self, name: str, active: list[int]) -> None:
+        if name in self._fields:  # the field value gives it
+            return
+        answers: dict[int, Any] = {
+            link: self._calls.ask("nvmlDeviceGetNvLinkErrorCounter", link, LINK_COUNTERS[name]) for link in active
+        }
+        for link, value in answers.items():
+            self._values[link][name] = value

@@ -1,0 +1,263 @@
+"""How NVML gives each attribute of `GpuReadings`: one row each, a call or a field value, and how often it is asked.
+
+Numbers stand for themselves as in the vendor's header (nvml.h 13.5): field ids are its `NVML_FI_DEV_*`, arguments its
+enums. Field values are read together, in one call per GPU; a call answers for itself. Not in the table, for they
+need memory between passes: the NVLink sums (`links`) and the GPM metrics (`gpm`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ctypes import byref
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+Special = Callable[[Any, Any], Any]
+"""(the library, a device handle) -> what the call gave. Raises the library's NVMLError."""
+
+
+class Cadence(IntEnum):
+    """Seconds that an answer is kept before it is asked for again."""
+
+    PASS = 0
+    MINUTE = 60
+    HOUR = 3600
+
+
+PASS, MINUTE, HOUR = Cadence.PASS, Cadence.MINUTE, Cadence.HOUR
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function of pynvml and the attributes that it fills.
+
+    `parts`: empty, the result is the value; `[]`, the result is a sequence in the order of `into`; else the names of
+    the result's members in that order. Values above `most` are documented as invalid. `otherwise` is asked in its
+    place once the driver says that it does not support this one.
+    """
+
+    function: str | Special
+    into: tuple[str, ...]
+    args: tuple[int, ...] = ()
+    parts: str = ""
+    cadence: Cadence = PASS
+    most: int | None = None
+    otherwise: Call | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field value, read in each pass. `kind` overrides the value type that the driver declares."""
+
+    into: str
+    id: int
+    scope: int = 0
+    most: int | None = None
+    kind: int | None = None
+
+
+ALL_LINKS = 0xFFFFFFFF  # scope of an NVLink field: the sum over the links
+UNSIGNED_INT = 1  # nvmlValueType_t
+TOO_HOT = 200  # °C; the driver means "no value" (dcgm: fields 140 and 150 are blanked above it)
+MEMORY_V2 = 0x02000028  # NVML_STRUCT_VERSION(Memory, 2)
+
+
+def _fabric(version: str) -> Special:
+    def read(nvml: Any, handle: Any) -> Any:
+        structure = getattr(nvml, f"c_nvmlGpuFabricInfo_{version}_t", None)
+        if structure is None:  # older bindings
+            raise nvml.NVMLError(nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        info = structure()
+        nvml.nvmlDeviceGetGpuFabricInfoV(handle, byref(info))
+        return info
+
+    return read
+
+
+def _sram_status(nvml: Any, handle: Any) -> Any:
+    status = nvml.c_nvmlEccSramErrorStatus_v1_t()
+    nvml.nvmlDeviceGetSramEccErrorStatus(handle, byref(status))
+    return status
+
+
+def _inforom_valid(nvml: Any, handle: Any) -> int:
+    try:
+        nvml.nvmlDeviceValidateInforom(handle)
+    except nvml.NVMLError_CorruptedInforom:
+        return 0
+    return 1
+
+
+VITAL: tuple[Call, ...] = (
+    # Every GPU that works answers at least one of these; when none is answered, the GPU is not asked anything else.
+    Call("nvmlDeviceGetTemperatureV", ("temperature",), (0,), most=TOO_HOT,
+         otherwise=Call("nvmlDeviceGetTemperature", ("temperature",), (0,), most=TOO_HOT)),
+    Call("nvmlDeviceGetMemoryInfo", ("memory_total_bytes", "memory_reserved_bytes", "memory_free_bytes", "memory_used_bytes"),
+         (MEMORY_V2,), "total reserved free used",
+         otherwise=Call("nvmlDeviceGetMemoryInfo", ("memory_total_bytes", "memory_free_bytes", "memory_used_bytes"), (), "total free used")),
+    Call("nvmlDeviceGetPowerUsage", ("power_usage_mw",)),
+    Call("nvmlDeviceGetPerformanceState", ("performance_state",), most=15),
+    Call("nvmlDeviceGetUtilizationRates", ("utilization_gpu", "utilization_memory"), (), "gpu memory"),
+)  # fmt: skip
+
+_ECC_LOCATIONS = {"l1": 0, "l2": 1, "dram": 2, "register": 3, "texture": 4, "sram": 7}
+
+CALLS: tuple[Call, ...] = (
+    Call("nvmlDeviceGetMarginTemperature", ("temperature_margin",)),
+    Call("nvmlDeviceGetTemperatureThreshold", ("temperature_shutdown",), (0,), cadence=MINUTE, most=TOO_HOT),
+    Call("nvmlDeviceGetTemperatureThreshold", ("temperature_slowdown",), (1,), cadence=MINUTE, most=TOO_HOT),
+    Call("nvmlDeviceGetTemperatureThreshold", ("temperature_memory_max",), (2,), cadence=MINUTE, most=TOO_HOT),
+    Call("nvmlDeviceGetTemperatureThreshold", ("temperature_gpu_max",), (3,), cadence=MINUTE, most=TOO_HOT),
+
+    Call("nvmlDeviceGetPowerManagementLimit", ("power_limit_mw",), cadence=MINUTE),
+    Call("nvmlDeviceGetEnforcedPowerLimit", ("power_enforced_limit_mw",), cadence=MINUTE),
+    Call("nvmlDeviceGetPowerManagementDefaultLimit", ("power_default_limit_mw",), cadence=MINUTE),
+    Call("nvmlDeviceGetPowerManagementLimitConstraints", ("power_min_limit_mw", "power_max_limit_mw"), (), "[]", MINUTE),
+
+    Call("nvmlDeviceGetClockInfo", ("clock_graphics_mhz",), (0,)),
+    Call("nvmlDeviceGetClockInfo", ("clock_sm_mhz",), (1,)),
+    Call("nvmlDeviceGetClockInfo", ("clock_memory_mhz",), (2,)),
+    Call("nvmlDeviceGetClockInfo", ("clock_video_mhz",), (3,)),
+    Call("nvmlDeviceGetMaxClockInfo", ("clock_sm_max_mhz",), (1,), cadence=MINUTE),
+    Call("nvmlDeviceGetMaxClockInfo", ("clock_memory_max_mhz",), (2,), cadence=MINUTE),
+    Call("nvmlDeviceGetCurrentClocksEventReasons", ("clock_event_reasons",),
+         otherwise=Call("nvmlDeviceGetCurrentClocksThrottleReasons", ("clock_event_reasons",))),
+
+    Call("nvmlDeviceGetEncoderUtilization", ("utilization_encoder",), (), "[]"),
+    Call("nvmlDeviceGetDecoderUtilization", ("utilization_decoder",), (), "[]"),
+    Call("nvmlDeviceGetBAR1MemoryInfo", ("bar1_total_bytes", "bar1_free_bytes", "bar1_used_bytes"), (), "bar1Total bar1Free bar1Used"),
+
+    Call("nvmlDeviceGetEccMode", ("ecc_mode", "ecc_mode_pending"), (), "[]", MINUTE),
+    *(Call("nvmlDeviceGetMemoryErrorCounter", (f"ecc_{error}_{lifetime}_{location}",), (error_type, counter_type, number))
+      for error_type, error in enumerate(("corrected", "uncorrected"))
+      for counter_type, lifetime in enumerate(("volatile", "aggregate"))
+      for location, number in _ECC_LOCATIONS.items()),
+    Call(_sram_status, ("sram_threshold_exceeded",), (), "bThresholdExceeded"),
+    Call("nvmlDeviceGetRemappedRows",
+         ("remapped_rows_correctable", "remapped_rows_uncorrectable", "remapped_rows_pending", "remapped_rows_failure"), (), "[]"),
+    Call("nvmlDeviceGetRowRemapperHistogram",
+         ("remap_banks_max", "remap_banks_high", "remap_banks_partial", "remap_banks_low", "remap_banks_none"),
+         (), "max high partial low none", MINUTE),
+
+    Call("nvmlDeviceGetCurrPcieLinkGeneration", ("pcie_generation",)),
+    Call("nvmlDeviceGetCurrPcieLinkWidth", ("pcie_width",)),
+    Call("nvmlDeviceGetMaxPcieLinkGeneration", ("pcie_generation_max",), cadence=MINUTE),
+    Call("nvmlDeviceGetMaxPcieLinkWidth", ("pcie_width_max",), cadence=MINUTE),
+    Call("nvmlDeviceGetPcieReplayCounter", ("pcie_replays",)),
+
+    Call(_fabric("v3"), ("fabric_state", "fabric_status", "fabric_health_mask", "fabric_clique", "fabric_health_summary"),
+         (), "state status healthMask cliqueId healthSummary",
+         otherwise=Call(_fabric("v2"), ("fabric_state", "fabric_status", "fabric_health_mask", "fabric_clique"),
+                        (), "state status healthMask cliqueId")),
+
+    Call("nvmlDeviceGetPersistenceMode", ("persistence_mode",), cadence=MINUTE),
+    Call("nvmlDeviceGetMigMode", ("mig_mode",), (), "[]"),
+    Call(_inforom_valid, ("inforom_valid",), cadence=HOUR),
+    Call("nvmlDeviceGetInforomConfigurationChecksum", ("inforom_checksum",), cadence=HOUR),
+)  # fmt: skip
+
+FIELDS: tuple[Field, ...] = (
+    Field("temperature_memory", 82, most=TOO_HOT, kind=UNSIGNED_INT),  # some drivers declare another type (dcgm: field 140)
+    Field("power_instant_mw", 186),
+    Field("energy_mj", 83),
+
+    Field("violation_power_ns", 74),
+    Field("violation_thermal_ns", 75),
+    Field("violation_sync_boost_ns", 76),
+    Field("violation_board_limit_ns", 77),
+    Field("violation_low_utilization_ns", 78),
+    Field("violation_reliability_ns", 79),
+    Field("slowdown_sw_thermal_ns", 269),
+    Field("slowdown_hw_thermal_ns", 270),
+    Field("slowdown_hw_power_brake_ns", 271),
+
+    Field("ecc_corrected_volatile", 3),
+    Field("ecc_uncorrected_volatile", 4),
+    Field("ecc_corrected_aggregate", 5),
+    Field("ecc_uncorrected_aggregate", 6),
+    Field("retired_pages_single_bit", 29),
+    Field("retired_pages_double_bit", 30),
+    Field("retired_pages_pending", 31),
+
+    Field("pcie_replay_rollovers", 95),
+    Field("pcie_correctable_errors", 173),
+    Field("pcie_naks_received", 174),
+    Field("pcie_receiver_errors", 175),
+    Field("pcie_bad_tlps", 176),
+    Field("pcie_naks_sent", 177),
+    Field("pcie_bad_dllps", 178),
+    Field("pcie_nonfatal_errors", 179),
+    Field("pcie_fatal_errors", 180),
+    Field("pcie_unsupported_requests", 181),
+    Field("pcie_lcrc_errors", 182),
+    Field("pcie_lane_errors", 183),
+    Field("pcie_tx_bytes", 197),
+    Field("pcie_rx_bytes", 198),
+
+    Field("nvlink_crc_flit_errors", 38),
+    Field("nvlink_crc_data_errors", 45),
+    Field("nvlink_replay_errors", 52),
+    Field("nvlink_recovery_errors", 59),
+    Field("nvlink_tx_kib", 138, scope=ALL_LINKS),
+    Field("nvlink_rx_kib", 139, scope=ALL_LINKS),
+    Field("nvlink5_tx_bytes", 202, scope=ALL_LINKS),
+    Field("nvlink5_rx_bytes", 204, scope=ALL_LINKS),
+    Field("nvlink5_rx_errors", 208, scope=ALL_LINKS),
+    Field("nvlink5_recoveries", 213, scope=ALL_LINKS),
+    Field("nvlink5_recovery_failures", 214, scope=ALL_LINKS),
+    Field("nvlink5_effective_ber", 220, scope=ALL_LINKS),
+    Field("nvlink5_rx_symbol_errors", 221, scope=ALL_LINKS),
+    Field("nvlink5_symbol_ber", 222, scope=ALL_LINKS),
+
+    Field("recovery_action", 230),
+)  # fmt: skip
+
+GPM: dict[str, int] = {
+    # nvmlGpmMetricId_t; per cent, and MiB/s for the throughputs
+    "gpm_graphics_active": 1,
+    "gpm_sm_active": 2,
+    "gpm_sm_occupancy": 3,
+    "gpm_tensor_active": 5,
+    "gpm_dram_active": 10,
+    "gpm_pcie_tx_mib": 20,
+    "gpm_pcie_rx_mib": 21,
+    "gpm_nvlink_tx_mib": 61,
+    "gpm_nvlink_rx_mib": 60,
+}
+
+LINK_FIELDS: dict[str, int] = {
+    # Per link, with the link as scope. The first three are for NVLink 4 and older, the others for NVLink 5.
+    "replay_errors": 161,
+    "recovery_errors": 162,
+    "dl_crc_errors": 163,
+    "tx_bytes": 202,
+    "rx_bytes": 204,
+    "rx_errors": 208,
+    "recoveries": 213,
+    "recovery_failures": 214,
+    "effective_errors": 219,
+    "rx_symbol_errors": 221,
+}
+
+LINK_COUNTERS: dict[str, int] = {
+    # nvmlNvLinkErrorCounter_t; NVLink 4 and older. Older drivers have replay and recovery only here.
+    "replay_errors": 0,
+    "recovery_errors": 1,
+    "crc_flit_errors": 2,
+    "crc_data_errors": 3,
+}
+
+LINK_SUMS: dict[str, str] = {
+    # Attribute of GpuReadings: what is summed over the links. The first three the driver gives per link only; the
+    # others it sums itself when the scope is ALL_LINKS (dcgm does that, nvml.h does not promise it).
+    "nvlink_dl_replay_errors": "replay_errors",
+    "nvlink_dl_recovery_errors": "recovery_errors",
+    "nvlink_dl_crc_errors": "dl_crc_errors",
+    "nvlink5_tx_bytes": "tx_bytes",
+    "nvlink5_rx_bytes": "rx_bytes",
+    "nvlink5_rx_errors": "rx_errors",
+    "nvlink5_recoveries": "recoveries",
+    "nvlink5_recovery_failures": "recovery_failures",
+    "nvlink5_rx_symbol_errors": "rx_symbol_errors",
+}

@@ -1,0 +1,204 @@
+"""One pass over all GPUs through NVML.
+
+The device list and every handle are resolved anew in each pass, so that lost, vanished and renumbered GPUs are seen;
+what is known of a GPU belongs to its slot, not to its index. Each GPU is read for itself: whatever goes wrong with
+one is a fact of that one. NVML as a whole may be unusable (no driver, a library that does not fit it): that is a fact
+too, and initialisation is tried again in the next pass.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from gpuwarden_collectors.base import Clock, host_clock
+from gpuwarden_collectors.facts import CallError, GpuAnswer, GpuFacts, NvmlFacts, NvmlProblem, XidEvent, slot_of
+from gpuwarden_collectors.nvml.gpu import Gpu
+from gpuwarden_collectors.nvml.library import (
+    PROBLEMS,
+    Code,
+    bounded,
+    error_text,
+    library_absent,
+    open_library,
+    read_text,
+)
+from gpuwarden_collectors.nvml.options import NvmlOptions
+from gpuwarden_collectors.nvml.xid_events import Session, XidEvents
+
+_MOST_GPUS = 64
+_SECOND_OPINION = 60.0  # seconds after which a process whose library never fitted the driver asks to be replaced
+_ANSWERS: dict[int, GpuAnswer] = {
+    Code.GPU_IS_LOST: GpuAnswer.LOST,
+    Code.RESET_REQUIRED: GpuAnswer.RESET_REQUIRED,
+    Code.TIMEOUT: GpuAnswer.TIMEOUT,
+}
+
+
+class NvmlReader:
+    """`connect`, `read` and `close` belong to one thread; `events` blocks another.
+
+    `clock`: seconds from any origin, for what is asked less often than in each pass. `spent`: the library in this
+    process does not fit the driver, and only a new process can load the one that was installed meanwhile.
+    """
+
+    def __init__(
+        self, options: NvmlOptions, *, clock: Callable[[], float] = time.monotonic, stamp: Clock = host_clock
+    ) -> None:
+        self._options = options
+        self._clock = clock
+        self._stamp = stamp
+        self._nvml: Any = None
+        self._library = threading.Lock()  # held by whoever needs NVML to stay initialised, or changes whether it is
+        self._session: Session | None = None
+        self._versions: dict[str, Any] = {}
+        self._gpus: dict[str, Gpu] = {}
+        self._slots: list[str] = []  # by index, as of the last pass; empty where the GPU never said
+        self._passes = 0
+        self._replace_at: float | None = None  # from when on a library that does not fit makes us spent
+        self.spent = False
+
+    def connect(self) -> None:
+        """Load and initialise NVML. Raises SourceAbsent if there is no library; a driver that is not there is no error."""
+        self.close()
+        self._nvml = open_library(self._options)
+        try:
+            self._initialise()
+        except self._nvml.NVMLError as error:
+            if error.value == Code.LIBRARY_NOT_FOUND:
+                self._nvml = None
+                raise library_absent() from error
+
+    def read(self) -> NvmlFacts:
+        """One pass. Raises nothing that NVML does; SourceAbsent as `connect` if that was never called."""
+        if self._nvml is None:
+            self.connect()
+        simulated = self._options.simulate > 0
+        try:
+            self._initialise()
+            gpus = self._read_gpus()
+        except self._nvml.NVMLError as error:
+            self.close()
+            problem = PROBLEMS.get(error.value, NvmlProblem.OTHER)
+            self.spent = problem is NvmlProblem.LIBRARY_MISMATCH and self._misfit_lasts()
+            return NvmlFacts(problem=problem, problem_text=error_text(self._nvml, error.value), simulated=simulated)
+        self._replace_at = 0.0
+        return NvmlFacts(gpus=gpus, simulated=simulated, **self._versions)
+
+    def _misfit_lasts(self) -> bool:
+        """At once for a library that used to fit; a new process that finds the same is not replaced in each pass."""
+        if self._replace_at is None:
+            self._replace_at = self._clock() + _SECOND_OPINION
+        return self._clock() >= self._replace_at
+
+    def events(self, emit: Callable[[XidEvent], None], stop: threading.Event) -> None:
+        """Follow NVML's Xid events until `stop`; blocks and never raises. Only events from now on are delivered."""
+        XidEvents(lambda: self._session, self._library, emit, self._stamp).follow(stop)
+
+    def close(self) -> None:
+        """Give NVML back. The next `read` initialises it again."""
+        session, self._session = self._session, None
+        if session is None:
+            return
+        for gpu in self._gpus.values():
+            gpu.close()
+        self._gpus.clear()
+        self._slots.clear()
+        with self._library, suppress(session.nvml.NVMLError):
+            session.nvml.nvmlShutdown()
+
+    def _initialise(self) -> None:
+        if self._session is not None:
+            return
+        nvml = self._nvml
+        with self._library:
+            nvml.nvmlInit()
+        self._session = Session(nvml)
+        self._versions = {
+            "driver_version": self._version(nvml.nvmlSystemGetDriverVersion),
+            "nvml_version": self._version(nvml.nvmlSystemGetNVMLVersion),
+            "cuda_version": self._version(_cuda_version, nvml),
+        }
+
+    def _version(self, function: Callable[..., str], *args: Any) -> str:
+        try:
+            return read_text(function, *args)
+        except self._nvml.NVMLError:
+            return ""
+
+    def _read_gpus(self) -> tuple[GpuFacts, ...]:
+        """Raises NVMLError if the library cannot even count."""
+        count = min(self._nvml.nvmlDeviceGetCount(), _MOST_GPUS)
+        handles = [self._locate(index) for index in range(count)]
+        slots = self._name_slots([slot for _, slot, _ in handles])
+        now, turn = self._clock(), self._passes % max(count, 1)
+        facts: dict[str, GpuFacts] = {}
+        for index, (handle, _, error) in enumerate(handles):
+            slot = slots[index]
+            if slot and slot in facts:
+                facts[slot] = _with_error(facts[slot], f"GPU {index} says that it is in the same slot and is left out")
+            else:
+                facts[slot or f"?{index}"] = self._read_gpu(slot, index, handle, error, now, hourly=index == turn)
+        self._passes += 1
+        self._remember(slots, [handle for handle, _, _ in handles])
+        return tuple(facts.values())
+
+    def _locate(self, index: int) -> tuple[Any, str, CallError | None]:
+        """The handle and slot of the GPU with this index, or what went wrong."""
+        nvml, handle = self._nvml, None
+        call = "nvmlDeviceGetHandleByIndex"
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            call = "nvmlDeviceGetPciInfo"
+            return handle, slot_of(read_text(lambda: nvml.nvmlDeviceGetPciInfo(handle).busId)), None
+        except nvml.NVMLError as error:
+            return handle, "", CallError(call=call, code=error.value, text=error_text(nvml, error.value))
+        except ValueError as error:
+            return handle, "", CallError(call=call, code=0, text=bounded(str(error)))
+
+    def _name_slots(self, located: list[str]) -> list[str]:
+        """Slots by index. A GPU that does not say where it is keeps its last slot if none can have been renumbered."""
+        if len(located) != len(self._slots):
+            return located
+        return [slot or (last if last not in located else "") for slot, last in zip(located, self._slots, strict=True)]
+
+    def _read_gpu(
+        self, slot: str, index: int, handle: Any, error: CallError | None, now: float, *, hourly: bool
+    ) -> GpuFacts:
+        gpu = self._gpus.get(slot) or Gpu(self._nvml, slot)
+        if slot:
+            self._gpus[slot] = gpu
+        if error is not None:
+            return gpu.unanswered(index, _ANSWERS.get(error.code, GpuAnswer.UNKNOWN), error)
+        try:
+            return gpu.read(handle, index, now, hourly=hourly)
+        except Exception as mishap:  # noqa: BLE001 - bindings that stumble over one GPU must not hide the others
+            gpu.forget()
+            text = bounded(f"{type(mishap).__name__}: {mishap}")
+            return gpu.unanswered(
+                index, GpuAnswer.UNKNOWN, CallError(call="pynvml", code=Code.UNKNOWN.value, text=text)
+            )
+
+    def _remember(self, slots: list[str], handles: list[Any]) -> None:
+        """Keep what the next pass and the event thread need; forget GPUs that are no longer listed."""
+        for slot in self._gpus.keys() - set(slots):
+            self._gpus.pop(slot).close()
+        session = self._session
+        if session is not None and (slots != self._slots or not session.devices):
+            devices = tuple((handle, slot) for handle, slot in zip(handles, slots, strict=True) if handle is not None)
+            self._session = replace(session, devices=devices)
+        self._slots = slots
+
+
+def _cuda_version(nvml: Any) -> str:
+    number = nvml.nvmlSystemGetCudaDriverVersion_v2()
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _with_error(facts: GpuFacts, text: str) -> GpuFacts:
+    error = CallError(call="nvmlDeviceGetPciInfo", code=0, text=text)
+    return replace(facts, errors=(*facts.errors, error))

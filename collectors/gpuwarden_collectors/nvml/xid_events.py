@@ -1,0 +1,133 @@
+"""NVML's own stream of Xids, the second source beside the kernel log.
+
+An event set knows the GPUs that were registered with it, so it is made anew whenever the sweep finds other GPUs or
+initialises NVML again: the sweep publishes a new `Session`, and the loop here compares.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.facts import Source, Stamp, XidEvent, slot_of
+from gpuwarden_collectors.nvml.library import Code, read_text
+from gpuwarden_collectors.nvml.tenants import instance_id
+
+_WAIT_MS = 1000
+_IDLE = 0.1  # seconds between looks while NVML is not initialised
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds after an error, doubling
+_XID_CRITICAL = 0x8  # nvmlEventTypeXidCriticalError
+_XID_UNKNOWN = 999  # nvml.h, nvmlEventData_t: an Xid that the library could not tell
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Session:
+    """An initialised library and the (handle, slot) of its GPUs. Another session, another event set.
+
+    `initialisation` tells whether two sessions are of one nvmlInit: an event set does not outlive it.
+    """
+
+    nvml: Any
+    devices: tuple[tuple[Any, str], ...] = ()
+    initialisation: object = field(default_factory=object)
+
+
+class XidEvents:
+    """Emits the Xids of whatever `session` gives. `library` is held while NVML must stay initialised."""
+
+    def __init__(
+        self,
+        session: Callable[[], Session | None],
+        library: threading.Lock,
+        emit: Callable[[XidEvent], None],
+        clock: Clock,
+    ) -> None:
+        self._session = session
+        self._library = library
+        self._emit = emit
+        self._clock = clock
+
+    def follow(self, stop: threading.Event) -> None:
+        """Blocks until `stop`, and never raises."""
+        pause = _FIRST_PAUSE
+        while not stop.is_set():
+            current = self._session()
+            if current is None or not current.devices:
+                stop.wait(_IDLE)
+                continue
+            try:
+                self._follow_session(current, stop)
+                pause = _FIRST_PAUSE
+            except Exception:  # noqa: BLE001 - the kernel log is the other source; this one must never end
+                stop.wait(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _follow_session(self, mine: Session, stop: threading.Event) -> None:
+        """Returns when the session is no longer the current one. Raises NVMLError."""
+        slots = {_address(handle): slot for handle, slot in mine.devices}
+        with self._library:
+            if self._session() is not mine:
+                return
+            events = _register(mine)
+        try:
+            while not stop.is_set():
+                with self._library:
+                    if self._session() is not mine:
+                        return
+                    event = _wait(mine.nvml, events)
+                if event is not None:
+                    self._emit(_xid(mine.nvml, event, slots, self._clock()))
+        finally:
+            self._free(mine, events)
+
+    def _free(self, mine: Session, events: Any) -> None:
+        with self._library, suppress(mine.nvml.NVMLError):
+            current = self._session()
+            if current is not None and current.initialisation is mine.initialisation:
+                mine.nvml.nvmlEventSetFree(events)
+
+
+def _register(session: Session) -> Any:
+    events = session.nvml.nvmlEventSetCreate()
+    for handle, _ in session.devices:
+        with suppress(session.nvml.NVMLError):  # lost, or without events: the others still have theirs
+            session.nvml.nvmlDeviceRegisterEvents(handle, _XID_CRITICAL, events)
+    return events
+
+
+def _wait(nvml: Any, events: Any) -> Any:
+    """The next event, None if there was none in time. Raises NVMLError for anything else."""
+    try:
+        event = nvml.nvmlEventSetWait_v2(events, _WAIT_MS)
+    except nvml.NVMLError as error:
+        if error.value == Code.TIMEOUT:
+            return None
+        raise
+    return event if event.eventType == _XID_CRITICAL else None
+
+
+def _xid(nvml: Any, event: Any, slots: dict[int | None, str], at: Stamp) -> XidEvent:
+    slot = slots.get(_address(event.device))
+    if slot is None:
+        try:
+            slot = slot_of(read_text(lambda: nvml.nvmlDeviceGetPciInfo(event.device).busId))
+        except (nvml.NVMLError, ValueError):
+            slot = ""
+    return XidEvent(
+        at=at,
+        source=Source.NVML,
+        slot=slot,
+        xid=event.eventData,
+        text="NVML could not tell the number" if event.eventData == _XID_UNKNOWN else "",
+        gpu_instance=instance_id(event.gpuInstanceId),
+        compute_instance=instance_id(event.computeInstanceId),
+    )
+
+
+def _address(handle: Any) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value

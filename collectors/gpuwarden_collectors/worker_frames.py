@@ -1,0 +1,78 @@
+"""Frames between the daemon and a worker process: a header of kind, sequence number and length, then JSON.
+
+The daemon sends START once and ASK for each pass; both fit into one atomic write to a pipe. The worker answers an ASK
+with FACTS, ABSENT or FAILED under the same sequence number, says CONNECTED when the library has been initialised, and
+sends an EVENT whenever it has one. The kind stands outside the JSON, so that a flood can be dropped without reading it.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+# Sixteen GPUs with 18 links and MIG make 0.2 MB; reading 2 MiB of JSON costs the daemon's loop about 20 ms.
+MAX_PAYLOAD = 2 << 20
+
+_HEADER = struct.Struct(">BII")
+
+
+class Kind(IntEnum):
+    START = 1  # {"reader", "options", "options_type"}
+    ASK = 2
+    CONNECTED = 3
+    FACTS = 4
+    ABSENT = 5  # text
+    FAILED = 6  # text
+    EVENT = 7
+
+
+_KINDS = {kind.value: kind for kind in Kind}
+
+
+class FrameError(ValueError):
+    """What came is no frame: the stream cannot be read any further."""
+
+
+class Frame(NamedTuple):
+    kind: Kind
+    sequence: int
+    payload: bytes
+
+    def value(self) -> Any:
+        """The JSON value. Raises ValueError, or RecursionError for JSON nested beyond reason."""
+        return json.loads(self.payload)
+
+
+def pack(kind: Kind, sequence: int = 0, value: object = None) -> bytes:
+    """The bytes of one frame. Raises FrameError if it would be too long, TypeError if `value` is not JSON."""
+    payload = json.dumps(value, separators=(",", ":")).encode()
+    if len(payload) > MAX_PAYLOAD:
+        raise FrameError(f"a frame of {len(payload)} bytes is longer than {MAX_PAYLOAD}")
+    return _HEADER.pack(kind, sequence, len(payload)) + payload
+
+
+class FrameBuffer:
+    """Bytes in, whole frames out; holds at most one unfinished frame."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames that `data` completes. Raises FrameError."""
+        self._held += data
+        frames: list[Frame] = []
+        start = 0
+        while len(self._held) >= start + _HEADER.size:
+            number, sequence, length = _HEADER.unpack_from(self._held, start)
+            kind = _KINDS.get(number)
+            if kind is None or length > MAX_PAYLOAD:
+                raise FrameError(f"no frame starts with {bytes(self._held[start : start + 40])!r}")
+            payload, end = start + _HEADER.size, start + _HEADER.size + length
+            if len(self._held) < end:
+                break
+            frames.append(Frame(kind, sequence, bytes(self._held[payload:end])))
+            start = end
+        del self._held[:start]
+        return frames

@@ -1,0 +1,125 @@
+"""When a worker may be started, killed or must be left alone: plain bookkeeping, with `now` as an argument.
+
+A worker that misses its deadline is ended with SIGTERM. What is still there after the grace is killed, at most so often
+within a window, since killing a client of the driver has frozen GPUs; beyond that it is *parked*: left alone and
+reported. A process in D state cannot be killed and is *abandoned*: one new worker may be started beside it, not two.
+Deaths and timeouts in a row, without an answer between them, are followed by growing pauses.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpuwarden_collectors.base import PassOutcome
+from gpuwarden_collectors.facts import Stamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLimits:
+    """Seconds and counts. `backoff_first` is the pause after the second failure in a row; it doubles from there."""
+
+    deadline: float = 10.0
+    init_deadline: float = 60.0
+    term_grace: float = 5.0
+    kills: int = 3
+    kill_window: float = 1800.0
+    backoff_first: float = 1.0
+    backoff_max: float = 60.0
+    events_burst: int = 10_000
+    events_per_second: float = 1000.0
+
+
+class Fate(StrEnum):
+    """What becomes of a worker that is still there after SIGTERM and the grace."""
+
+    KILL = "kill"
+    ABANDON = "abandon"
+    PARK = "park"
+
+
+class WorkerLife:
+    """What happened to the workers of one collector so far. Times are seconds of the loop's clock, stamps are for show."""
+
+    def __init__(self, limits: WorkerLimits) -> None:
+        self._limits = limits
+        self._kill_times: deque[float] = deque()
+        self._failures = 0  # in a row
+        self._start_after = float("-inf")
+        self._silent = False
+        self._last_answer: Stamp | None = None
+        self._first_ask: Stamp | None = None
+        self._unanswered_from: float | None = None
+        self.failure = (PassOutcome.FAILED, "")  # how the last worker ended
+        self.last_error = ""
+        self.ever_answered = False
+        self.starts = self.missed = self.timeouts = self.crashes = self.kills = 0
+
+    def asked(self, now: float, at: Stamp) -> None:
+        self._silent = True
+        if self._first_ask is None:
+            self._first_ask = at
+        if self._unanswered_from is None:
+            self._unanswered_from = now
+
+    def answered(self, at: Stamp) -> None:
+        self._silent = False
+        self._last_answer = at
+        self._unanswered_from = None
+        self.ever_answered = True
+        self._failures = self.missed = 0
+
+    def unanswered(self, now: float) -> None:
+        """A pass timed out at `now`. It counts as a missed deadline once a whole one went by since the last that counted."""
+        if self._unanswered_from is not None and now >= self._unanswered_from + self._limits.deadline:
+            self._unanswered_from = now
+            self.missed += 1
+            self.timeouts += 1
+
+    def failed(self, now: float, how: PassOutcome, error: str) -> None:
+        """The worker crashed or could not be started (FAILED), or is ended for its silence (TIMED_OUT)."""
+        self.failure = how, error
+        self.last_error = error
+        self.crashes += how is PassOutcome.FAILED
+        self._failures += 1
+        if self._failures > 1:
+            pause = self._limits.backoff_first * 2.0 ** min(self._failures - 2, 30)
+            self._start_after = now + min(pause, self._limits.backoff_max)
+
+    def pause(self, now: float) -> float:
+        """Seconds until a worker may be started again."""
+        return max(0.0, self._start_after - now)
+
+    def after_grace(self, now: float, *, stuck: bool) -> Fate:
+        """What to do with a worker that outlived SIGTERM; KILL is counted."""
+        if stuck:
+            return Fate.ABANDON
+        while self._kill_times and self._kill_times[0] <= now - self._limits.kill_window:
+            self._kill_times.popleft()
+        if len(self._kill_times) >= self._limits.kills:
+            return Fate.PARK
+        self._kill_times.append(now)
+        self.kills += 1
+        return Fate.KILL
+
+    @property
+    def silent_since(self) -> Stamp | None:
+        return (self._last_answer or self._first_ask) if self._silent else None
+
+
+class Allowance:
+    """So many at once, so many per second after that: a bucket of tokens."""
+
+    def __init__(self, burst: int, per_second: float) -> None:
+        self._burst = self._left = float(burst)
+        self._per_second = per_second
+        self._filled = 0.0
+
+    def take(self, now: float) -> bool:
+        self._left = min(self._burst, self._left + (now - self._filled) * self._per_second)
+        self._filled = now
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True

@@ -1,0 +1,254 @@
+"""The daemon: startup, loop, shutdown. Everything is put together here, and nothing is decided here.
+
+Observations and host events go to the desk; each gives a step; a step goes to the ledger, the log and the published
+snapshot. A burst of events is one step: at most one in `STEP_SPACING`, the first at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections import deque
+from collections.abc import Iterable
+
+from gpuwarden.config import Config
+from gpuwarden.desk import Desk
+from gpuwarden.health.checkpoint import checkpoint
+from gpuwarden.health.model import Event, EventKind, Health, Verdict
+from gpuwarden.ledger.ledger import Ledger
+from gpuwarden.ledger.rows import Memory
+from gpuwarden.log import LogOutput, configure, get_logger
+from gpuwarden.publish.control import Control, ControlError
+from gpuwarden.publish.exposition import Holder, Renderer
+from gpuwarden.publish.files import VerdictFile
+from gpuwarden.publish.snapshot import Snapshot
+from gpuwarden.publish.web import ListenError, Web
+from gpuwarden.readers import Readers
+from gpuwarden.site import Site
+from gpuwarden.verbs import Verbs
+from gpuwarden_collectors.base import Clock, Observation, host_clock
+from gpuwarden_collectors.facts import HostEvent, NvmlFacts, PciFacts, Stamp
+from gpuwarden_collectors.kernel_log.reader import LogPosition
+
+STEP_SPACING = 0.05
+LEDGER_OPENS_WITHIN = 0.5
+LEDGER_CLOSES_WITHIN = 5.0
+CANNOT_LISTEN = 69  # EX_UNAVAILABLE of sysexits.h
+
+log = get_logger("gpuwarden")
+
+
+def serve(config: Config) -> int:
+    """Run until SIGTERM or SIGINT; the exit code."""
+    output = configure(config.log.level)
+    try:
+        return asyncio.run(_serve(config, output))
+    finally:
+        output.close(timeout=1.0)
+
+
+async def _serve(config: Config, output: LogOutput) -> int:
+    daemon = Daemon(Site.of(config), output)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        await daemon.start()
+    except (ListenError, ControlError, OSError) as error:
+        log.error("cannot start", reason=str(error))  # noqa: TRY400 - the reason is all there is to say
+        return CANNOT_LISTEN
+    else:
+        await stop.wait()
+        return 0
+    finally:
+        await daemon.stop()
+
+
+class Daemon:
+    """One daemon on one host. `start` returns when it serves; it then runs by itself until `stop`."""
+
+    def __init__(self, site: Site, output: LogOutput, clock: Clock = host_clock) -> None:
+        self._site = site
+        self._output = output
+        self._clock = clock
+        self._service = site.service(clock())
+        self.desk = Desk(site.boot_id, site.rules)
+        self._readers = Readers(site.sources, site.boot_id, self._happened, clock)
+        self._ledger = Ledger(site.ledger, machine=site.machine, boot_id=site.boot_id, clock=clock)
+        self._verdict_file = VerdictFile(site.config.run.dir, clock)
+        self._remembered = False
+        self._since_start: list[Event] = []  # until the ledger is known, what is to be folded on top of it
+        self._position_written: LogPosition | None = None
+        self._step_timer: asyncio.TimerHandle | None = None
+        self._stepped = float("-inf")
+        self._away: set[str] = set()
+        self.recent: deque[Event] = deque(maxlen=2000)
+        self._verdict = Verdict(at=clock(), health=Health.UNKNOWN, reasons=("starting",), unknown=("starting",))
+        self.holder = Holder(Renderer(hostname_label=site.config.publish.hostname_label), self._snapshot(clock()))
+        verbs = Verbs(self, site.ledger, site.simulation, clock)
+        self._web = Web(self.holder, verbs.events_since, log, clock=clock)
+        self._control = Control(site.config.run.dir, verbs.table(), log, group=site.config.control.group or None)
+        self._ticker: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Raises ListenError or ControlError if another process is in the way, OSError if the run directory cannot be."""
+        self._site.config.run.dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if self._site.simulation is not None:
+            self._site.simulation.prepare()
+        self._readers.run(self._nvml_observed, self._pci_observed)  # first, since a driver takes its time
+        memory = await self._ledger.open(LEDGER_OPENS_WITHIN)
+        if memory is not None:
+            self._recall(memory)
+        self._write(
+            [Event(kind=EventKind.STARTED, at=self._clock(), boot_id=self._site.boot_id, data=self._site.about())]
+        )
+        listen = self._site.config.publish.listen
+        resume, first = (None, True) if memory is None else (memory.position, memory.begun)
+        self._readers.follow_kernel_log(resume, first=first)
+        await self._web.start(listen.host, listen.port)
+        await self._control.start()
+        self._ticker = asyncio.create_task(self._tick())
+        log.info("serving", listen=self._web.addresses, **self._site.about())
+
+    async def stop(self) -> None:
+        """Nothing is left running, and what happened is on disk; each part has its own deadline."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+        await self._control.stop()
+        await self._web.stop()
+        await self._readers.close()
+        if self._step_timer is not None:
+            self._step_timer.cancel()
+            self._step()
+        if not await self._ledger.close(LEDGER_CLOSES_WITHIN):
+            log.error("stopped, but the ledger could not be written", waiting=self._ledger.unwritten)
+        self._verdict_file.close(timeout=1.0)
+        log.info("stopped")
+        await self._output.flush(timeout=1.0)
+
+    # --- what comes in
+
+    def _nvml_observed(self, observation: Observation[NvmlFacts]) -> None:
+        self.desk.nvml(observation)
+        self._step()
+        if self._somebody_is_away():
+            self._readers.look_at_the_bus.set()
+
+    def _pci_observed(self, observation: Observation[PciFacts]) -> None:
+        self.desk.pci(observation)
+        self._soon()
+
+    def _happened(self, events: Iterable[HostEvent]) -> None:
+        self.desk.happened(events)
+        self._soon()
+
+    def _somebody_is_away(self) -> bool:
+        """NVML misses a GPU: the bus is asked at once instead of at its next turn. Once for each GPU."""
+        away = self.desk.away(self._clock())
+        news, self._away = away - self._away, away
+        return bool(news)
+
+    def look(self) -> None:
+        """Read everything now instead of at its next turn."""
+        self._readers.look.set()
+        self._readers.look_at_the_bus.set()
+
+    # --- steps
+
+    def _soon(self) -> None:
+        if self._step_timer is None:
+            loop = asyncio.get_running_loop()
+            self._step_timer = loop.call_at(max(loop.time(), self._stepped + STEP_SPACING), self._step)
+
+    def _step(self) -> None:
+        if self._step_timer is not None:
+            self._step_timer.cancel()
+            self._step_timer = None
+        self._stepped = asyncio.get_running_loop().time()
+        self._recall_late()
+        now = self._clock()
+        self.desk.troubles(self._troubles())
+        step = self.desk.step(now)
+        self._verdict = step.verdict
+        self._write(step.events)
+        self.holder.show(self._snapshot(now))
+        self._verdict_file.publish(self.holder.snapshot)
+
+    def _snapshot(self, now: Stamp) -> Snapshot:
+        kernel_log = self._readers.kernel_log_observation(now)
+        if kernel_log is not None:
+            self.desk.note(kernel_log)
+        dropped = {"log": self._output.dropped, "ledger": self._ledger.dropped, "events": self.desk.discarded}
+        return self.desk.snapshot(self._service, now, verdict=self._verdict, dropped=dropped)
+
+    def _troubles(self) -> dict[str, str]:
+        now = self._clock()
+        kernel_log = self._readers.kernel_log_observation(now)
+        texts = {
+            "ledger": self._ledger.trouble(now),
+            "kernel_log": kernel_log.error if kernel_log is not None else "",
+            "verdict": self._verdict_file.trouble(now),
+        }
+        return {name: text for name, text in texts.items() if text}
+
+    async def _tick(self) -> None:
+        """A step at least each interval, whatever the collectors do: silence must become visible too."""
+        interval = self._site.sources.nvml.interval
+        while True:
+            await asyncio.sleep(interval)
+            if asyncio.get_running_loop().time() - self._stepped >= interval:
+                self._step()
+
+    # --- the ledger
+
+    def record(self, events: Iterable[Event]) -> None:
+        """Events that an operator caused, already folded by the desk."""
+        self._write(events)
+        self._step()
+
+    def _write(self, events: Iterable[Event]) -> None:
+        events = tuple(events)
+        self.recent.extend(events)
+        for event in events:
+            tell(event)
+        if not self._remembered:
+            self._since_start.extend(events)
+        reached = self._readers.log_position
+        position = reached if reached != self._position_written else None
+        now = self._clock()
+        due = self._remembered and self._ledger.checkpoint_due(now)
+        if events or position or due:
+            covered = checkpoint(self.desk.state, now) if due else None
+            self._ledger.append(events, position=position, checkpoint=covered)
+            self._position_written = reached
+        else:
+            self._ledger.tend()
+
+    def _recall(self, memory: Memory) -> None:
+        """What the ledger knew before this start, and on top of it what happened since."""
+        if not memory.begun:
+            self.desk.begin_again((*memory.events, *self._since_start))
+        self._remembered, self._since_start = True, []
+
+    def _recall_late(self) -> None:
+        memory = self._ledger.recall()
+        if memory is not None:
+            self._recall(memory)
+            self._ledger.append(checkpoint=checkpoint(self.desk.state, self._clock()))
+
+
+QUIET = (EventKind.RISING, EventKind.SUBSIDED, EventKind.STARTED)
+LOUD = {EventKind.RAISED: "warning", EventKind.XID: "warning", EventKind.SXID: "warning", EventKind.LOG_GAP: "warning"}
+
+
+def tell(event: Event) -> None:
+    """One line for each event that changes what an operator should think."""
+    level = LOUD.get(EventKind(event.kind), "info")
+    if event.kind in QUIET:
+        level = "debug"
+    if event.kind == EventKind.RAISED and event.data.get("severity") == "failure":
+        level = "error"
+    data = {name: value for name, value in event.data.items() if name not in ("first_boottime", "first_wall", "latch")}
+    about = {"finding": str(event.key)} if event.key is not None else {}
+    getattr(log, level)(event.kind, **about, **data)

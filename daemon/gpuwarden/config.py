@@ -1,0 +1,208 @@
+"""The keys of the configuration, what they may be, and what must fit together.
+
+Read once, before anything starts; every fault is told in one go as `file: key: what was expected, what was found`.
+Where the values come from is in `config_sources.py`, how they become these classes in `config_structure.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import reduce
+from pathlib import Path
+from typing import Any, Literal
+
+from gpuwarden.config_sources import Fault, KeyPath, Origins, Sources, merge
+from gpuwarden.config_structure import structure
+from gpuwarden.durations import format_duration
+from gpuwarden.places import RUN_DIR, STATE_DIR
+from gpuwarden_collectors.nvml.options import NvmlOptions
+
+Mode = Literal["observe", "enforce"]
+
+ADDRESS = 'host:port or [v6]:port, such as "0.0.0.0:9839"'
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A TCP address to listen on. Port 0: any that is free."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """From `host:port` or `[v6]:port`. Raises ValueError."""
+        host, colon, port = text.rpartition(":")
+        bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+        sound = bare.isprintable() and not set(bare) & set("[]/ ") and (":" in bare) == (bare != host)
+        if not (
+            colon and bare and sound and port.isascii() and port.isdigit() and len(port) <= 5 and int(port) < 65536
+        ):
+            raise ValueError(f"expected {ADDRESS}, found {text[:60]!r}")
+        return cls(bare, int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Roots, for containers and tests."""
+
+    sysfs: Path = Path("/sys")
+    proc: Path = Path("/proc")
+    kmsg: Path = Path("/dev/kmsg")
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """`expected_gpus` None: learned and pinned."""
+
+    expected_gpus: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLogOptions:
+    enabled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PciOptions:
+    enabled: bool = True
+    interval: float = 10.0
+    deadline: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Collectors:
+    nvml: NvmlOptions = field(default_factory=NvmlOptions)
+    kernel_log: KernelLogOptions = field(default_factory=KernelLogOptions)
+    pci: PciOptions = field(default_factory=PciOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """`hostname_label`: how the host is called on the DCGM series. dcgm-exporter has written it both ways."""
+
+    listen: Address = field(default_factory=lambda: Address("0.0.0.0", 9839))  # noqa: S104 - Prometheus comes from outside
+    hostname_label: Literal["Hostname", "hostname"] = "Hostname"
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """`group`: members may use the control socket, besides root; empty for nobody."""
+
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    dir: Path = STATE_DIR
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    dir: Path = RUN_DIR
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    mode: Mode = "observe"
+    node: str = field(default_factory=lambda: os.uname().nodename)
+    paths: Paths = field(default_factory=Paths)
+    inventory: Inventory = field(default_factory=Inventory)
+    collectors: Collectors = field(default_factory=Collectors)
+    publish: Publish = field(default_factory=Publish)
+    control: Control = field(default_factory=Control)
+    log: Log = field(default_factory=Log)
+    state: State = field(default_factory=State)
+    run: Run = field(default_factory=Run)
+
+
+HIDDEN: dict[type, tuple[str, ...]] = {NvmlOptions: ("simulate", "simulate_dir")}
+"""Fields that no file and no variable can set: only the command line makes simulated GPUs."""
+
+_SOCKET_PATH_MAX = 107  # bytes; sun_path of unix(7) without its final zero
+_NODE_MAX = 253  # characters of a name in DNS
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used. `faults` has at least one."""
+
+    def __init__(self, faults: list[Fault]) -> None:
+        super().__init__("\n".join(map(str, faults)))
+        self.faults = faults
+
+
+def load(sources: Sources) -> Config:
+    """Raises ConfigError."""
+    return load_with_origins(sources)[0]
+
+
+def load_with_origins(sources: Sources) -> tuple[Config, Origins]:
+    """The configuration, and who gave each key that is not at its default. Raises ConfigError."""
+    layers, faults = sources.read()
+    tree, origins = merge(layers)
+    config, unfit = structure(tree, Config, parsers={Address: (ADDRESS, Address.parse)}, hidden=HIDDEN)
+    faults += [Fault(origins[path], ".".join(path), message) for path, message in unfit]
+    told = {path for path, _ in unfit}
+    for keys, message in _misfits(config):
+        paths = [tuple(key.split(".")) for key in keys]
+        if not told.intersection(paths):
+            path = next((path for path in paths if path in origins), paths[0])
+            faults.append(Fault(origins.get(path, "default"), ".".join(path), message))
+    if faults:
+        raise ConfigError(faults)
+    return config, origins
+
+
+_BOUNDS: tuple[tuple[str, float, float, str], ...] = (
+    ("collectors.nvml.interval", 0.1, 30.0, "a GPU that is gone must be seen to be gone within 30s"),
+    ("collectors.nvml.deadline", 0.1, 60.0, "a driver that hangs is reported after two missed deadlines"),
+    ("collectors.nvml.init_deadline", 0.1, 600.0, "the node is unknown until the library is initialised"),
+    ("collectors.pci.interval", 0.1, 30.0, "a GPU that is gone must be seen to be gone within 30s"),
+    ("collectors.pci.deadline", 0.1, 60.0, "a bus that hangs must be reported"),
+)  # fmt: skip
+
+Misfit = tuple[tuple[str, ...], str]
+
+
+def value_at(config: Config, path: KeyPath) -> Any:
+    return reduce(getattr, path, config)
+
+
+def _misfits(config: Config) -> Iterator[Misfit]:
+    """Values that are of the right kind and yet dangerous, alone or beside each other."""
+    for key, least, most, why in _BOUNDS:
+        value = value_at(config, tuple(key.split(".")))
+        if not least <= value <= most:
+            allowed = f"{format_duration(least)} to {format_duration(most)}"
+            yield (key,), f"expected {allowed}, found {format_duration(value)}: {why}"
+    nvml = config.collectors.nvml
+    if nvml.init_deadline < nvml.deadline:
+        found = f"{format_duration(nvml.init_deadline)} beside {format_duration(nvml.deadline)}"
+        yield (
+            ("collectors.nvml.init_deadline", "collectors.nvml.deadline"),
+            f"expected init_deadline to be no shorter than deadline, found {found}: the first pass does more, not less",
+        )
+    yield from _bad_names(config)
+
+
+def _bad_names(config: Config) -> Iterator[Misfit]:
+    count = config.inventory.expected_gpus
+    if count is not None and not 0 <= count <= 256:
+        yield ("inventory.expected_gpus",), f"expected 0 to 256, found {count}"
+    if not 0 < len(config.node) <= _NODE_MAX or not config.node.isprintable() or " " in config.node:
+        yield ("node",), f"expected a host's name of 1 to {_NODE_MAX} characters, found {config.node[:60]!r}"
+    socket = config.run.dir / "control.sock"
+    size = len(os.fsencode(socket))
+    if size > _SOCKET_PATH_MAX:
+        allowed = f"expected a path that leaves {socket} at most {_SOCKET_PATH_MAX} bytes"
+        yield ("run.dir",), f"{allowed}, found {size}: the name of a Unix socket cannot be longer"

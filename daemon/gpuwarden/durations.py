@@ -1,0 +1,26 @@
+"""Durations as people write them: `500ms`, `5s`, `10m`, `2h`, `28d`. Inside the program they are seconds."""
+
+from __future__ import annotations
+
+import re
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?) ?(ms|s|m|h|d)", re.ASCII)
+
+EXPECTED = 'a duration such as "500ms", "5s", "10m", "2h" or "28d"'
+
+
+def parse_duration(text: str) -> float:
+    """Seconds, to the microsecond. Raises ValueError: no number, no unit or one that we do not know."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"expected {EXPECTED}, found {text[:60]!r}")
+    return round(float(match[1]) * _UNITS[match[2]], 6)
+
+
+def format_duration(seconds: float) -> str:
+    """In the largest unit that needs no fraction: what `parse_duration` reads as the same duration."""
+    for unit in ("d", "h", "m", "s"):
+        if seconds and seconds % _UNITS[unit] == 0:
+            return f"{seconds / _UNITS[unit]:.0f}{unit}"
+    return f"{seconds * 1000:.12g}ms" if seconds else "0s"

@@ -1,0 +1,60 @@
+"""What can go wrong with the ledger, and whose fault it is.
+
+LedgerError
+├── LedgerUnavailable   the disk's or the host's: read-only, full, no permission, locked. Try again later.
+├── LedgerCorrupt       the file's: it must be moved aside before another is begun.
+└── LedgerRefused       the operator's: the file is sound but not for this version. It is left where it is.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class LedgerError(Exception):
+    """The message names the file, the cause and what an operator can do."""
+
+
+class LedgerUnavailable(LedgerError):  # noqa: N818 - a state of the disk
+    pass
+
+
+class LedgerCorrupt(LedgerError):  # noqa: N818 - a state of the file
+    pass
+
+
+class LedgerRefused(LedgerError):  # noqa: N818 - a decision
+    pass
+
+
+# SQLite's primary result codes (sqlite.org/rescode.html); the file is damaged.
+_CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+# ... and what the operator can do about the others.
+_ADVICE = {
+    sqlite3.SQLITE_READONLY: "the filesystem, directory or file is read-only: remount it or correct its permissions",
+    sqlite3.SQLITE_CANTOPEN: "check that its directory exists, is writable, and that the disk has room",
+    sqlite3.SQLITE_PERM: "correct the permissions of the file and its directory",
+    sqlite3.SQLITE_FULL: "the disk is full: make room",
+    sqlite3.SQLITE_IOERR: "the disk gave an I/O error: look into the kernel log, check free space and quota",
+    sqlite3.SQLITE_BUSY: "another process holds the ledger: is a second daemon or a database shell at work on it?",
+}
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Turn what SQLite and the system raise into a LedgerError about `path`."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0)
+        primary = code & 0xFF
+        if primary in _CORRUPT or code == sqlite3.SQLITE_IOERR_SHORT_READ:
+            raise LedgerCorrupt(f"ledger {path} is corrupt: {error}") from error
+        advice = _ADVICE.get(primary, "see sqlite.org/rescode.html")
+        raise LedgerUnavailable(f"cannot use ledger {path}: {error}; {advice}") from error
+    except OSError as error:
+        raise LedgerUnavailable(f"cannot use ledger {path}: {error.strerror or error}") from error

@@ -1,0 +1,108 @@
+"""The thread's half of the ledger: opens, writes, prunes, and tries again after whatever went wrong."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from pathlib import Path
+
+from gpuwarden.ledger.backlog import Backlog
+from gpuwarden.ledger.errors import LedgerCorrupt, LedgerError
+from gpuwarden.ledger.machine import same_machine
+from gpuwarden.ledger.reader import read_only
+from gpuwarden.ledger.recovery import Opener, begin_again, open_ledger
+from gpuwarden.ledger.rows import Memory
+from gpuwarden.ledger.store import Store
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.host import MachineIdentity
+
+_RETRY_FIRST, _RETRY_MAX = 1.0, 60.0  # seconds between attempts, doubling
+_BATCH = 500  # entries in one transaction
+_PRUNE_EVERY = 3_600.0  # seconds
+_PRUNE_AFTER = 1_000  # ... or so many events: half of what one call of `Store.prune` takes away
+
+
+class Keeper:
+    """`work` and `close` run in the writer thread, `failed` hears of what they raise. The attributes may be read anywhere.
+
+    `memories` gets one when the ledger was opened for the first time, and whenever it was begun again. `trouble` says
+    why nothing can be written; `moved` is when and to what name a corrupt ledger was moved aside.
+    """
+
+    def __init__(self, path: Path, backlog: Backlog, machine: MachineIdentity, boot_id: str, clock: Clock) -> None:
+        self.memories: deque[Memory] = deque(maxlen=1)
+        self.trouble = ""
+        self.moved: tuple[Stamp, str] | None = None
+        self._path = path
+        self._backlog = backlog
+        self._machine = machine
+        self._boot_id = boot_id
+        self._clock = clock
+        self._store: Store | None = None
+        self._remembered = False
+        self._retry_at = 0.0
+        self._delay = _RETRY_FIRST
+        self._prune_at = 0.0
+        self._unpruned = 0
+
+    def hurry(self) -> None:
+        """Let the next `work` try at once, whatever failed before."""
+        self._retry_at = 0.0
+
+    def work(self) -> None:
+        now = self._clock()
+        if now.boottime < self._retry_at:
+            return
+        opener = Opener(machine=self._machine, boot_id=self._boot_id, at=now)
+        try:
+            store = self._store or self._opened(now, *open_ledger(self._path, opener))
+            self._write(store)
+            self._prune(store, now)
+        except LedgerCorrupt as error:
+            broken, self._store = self._store, None
+            self._backlog.put_back()
+            self._write(self._opened(now, *begin_again(self._path, opener, error, broken)))
+        self.trouble, self._delay = "", _RETRY_FIRST
+
+    def failed(self, error: Exception) -> None:
+        self.trouble = str(error) if isinstance(error, LedgerError) else f"the ledger failed unexpectedly: {error!r}"
+        self._backlog.put_back()
+        self.close()
+        self._retry_at = self._clock().boottime + self._delay
+        self._delay = min(2 * self._delay, _RETRY_MAX)
+        if not self._remembered:
+            self._recall()
+
+    def close(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            with contextlib.suppress(LedgerError):
+                store.close()
+
+    def _opened(self, now: Stamp, store: Store, moved: str) -> Store:
+        self._store = store
+        if moved:
+            self.moved = (now, moved)
+        if store.begun or not self._remembered:
+            self.memories.append(store.memory())
+            self._remembered = True
+        return store
+
+    def _recall(self) -> None:
+        """What cannot be written may still be readable."""
+        with contextlib.suppress(LedgerError), read_only(self._path) as reader:
+            ours = same_machine(reader.machine(), self._machine)
+            self.memories.append(reader.memory() if ours else Memory())
+            self._remembered = True
+
+    def _write(self, store: Store) -> None:
+        while batch := self._backlog.take(_BATCH):
+            store.append(batch)
+            self._backlog.done()
+            self._unpruned += sum(len(entry.events) for entry in batch)
+
+    def _prune(self, store: Store, now: Stamp) -> None:
+        if now.boottime >= self._prune_at or self._unpruned >= _PRUNE_AFTER:
+            store.prune(now.wall)
+            self._prune_at, self._unpruned = now.boottime + _PRUNE_EVERY, 0

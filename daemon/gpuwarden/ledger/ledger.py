@@ -1,0 +1,129 @@
+"""The ledger as the daemon's loop sees it: nothing here waits for a disk.
+
+What is appended stays in memory, bounded, until the writer thread has committed it. While the disk cannot take it the
+thread tries again, ever more rarely, and `trouble` says why.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from gpuwarden.background import BackgroundWriter
+from gpuwarden.health.model import Event
+from gpuwarden.ledger.backlog import Backlog
+from gpuwarden.ledger.keeper import Keeper
+from gpuwarden.ledger.rows import Memory
+from gpuwarden.ledger.store import Entry
+from gpuwarden_collectors.base import Clock, host_clock
+from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.host import MachineIdentity
+from gpuwarden_collectors.kernel_log.reader import LogPosition
+
+_STALLED = 5.0  # seconds after which a write that hangs is reported
+_CHECKPOINT_AFTER = 1_000  # events
+_CHECKPOINT_EVERY = 86_400.0  # seconds
+_MOVED_SHOWN = 3_600.0  # seconds for which it is reported that a corrupt ledger was moved aside
+
+
+class Ledger:
+    """Owns the store and its writer thread."""
+
+    def __init__(
+        self, path: Path, *, machine: MachineIdentity, boot_id: str, clock: Clock = host_clock, capacity: int = 10_000
+    ) -> None:
+        self._path = path
+        self._clock = clock
+        self._uncovered = 0  # events since the last checkpoint
+        self._covered_at = clock().boottime
+        self._backlog = Backlog(capacity)
+        self._keeper = Keeper(path, self._backlog, machine, boot_id, clock)
+        self._writer = BackgroundWriter(
+            "ledger", 1, newest_wins=True, on_error=self._keeper.failed, clock=lambda: clock().boottime
+        )
+
+    @property
+    def dropped(self) -> int:
+        """Events that are in no ledger, since too many waited to be written."""
+        return self._backlog.dropped
+
+    @property
+    def unwritten(self) -> int:
+        """Events that wait to be written."""
+        return self._backlog.events
+
+    async def open(self, deadline: float) -> Memory | None:
+        """What is remembered of this machine; None if that is not known after `deadline` seconds (see `trouble`).
+
+        Then `tend` goes on trying, and `recall` has it once it is known.
+        """
+        self._writer.submit(self._keeper.work)
+        await self._writer.flush(deadline)
+        return self.recall()
+
+    def recall(self) -> Memory | None:
+        """What the ledger holds, once after each time that it was opened late or begun again; else None.
+
+        Fold it in, unless it was `begun`; then append a checkpoint, so that it knows this run's state too.
+        """
+        if not self._keeper.memories:
+            return None
+        memory = self._keeper.memories.pop()
+        self._uncovered = len(memory.events)
+        return memory
+
+    def append(
+        self,
+        events: Iterable[Event] = (),
+        *,
+        position: LogPosition | None = None,
+        checkpoint: Iterable[Event] | None = None,
+    ) -> None:
+        """Have this committed, all of it or nothing (see `Entry`)."""
+        covered = None if checkpoint is None else tuple(checkpoint)
+        entry = Entry(events=tuple(events), position=position, checkpoint=covered)
+        fits = self._backlog.add(entry)
+        if covered is not None:
+            self._uncovered, self._covered_at = 0, self._clock().boottime
+        else:
+            self._uncovered += len(entry.events) if fits else _CHECKPOINT_AFTER  # what was lost must be made good soon
+        self._writer.submit(self._keeper.work)
+
+    def checkpoint_due(self, now: Stamp) -> bool:
+        """Whether the next `append` should bring a checkpoint: it bounds what a start must fold, and lets old events go."""
+        late = now.boottime - self._covered_at >= _CHECKPOINT_EVERY
+        return self._uncovered >= _CHECKPOINT_AFTER or (late and self._uncovered > 0)
+
+    def tend(self) -> None:
+        """Once in each pass: try again what failed, prune when it is time."""
+        self._writer.submit(self._keeper.work)
+
+    def trouble(self, now: Stamp) -> str:
+        """Why nothing can be written, or that a corrupt ledger was moved aside lately; empty if all is well."""
+        stalled = self._writer.stalled_for(now.boottime)
+        if stalled > _STALLED:
+            return f"ledger {self._path}: the disk has not answered for {stalled:.0f} s; is its filesystem frozen?"
+        if self._keeper.trouble:
+            return self._keeper.trouble
+        moved_at, name = self._keeper.moved or (None, "")
+        if moved_at is not None and now.boottime - moved_at.boottime < _MOVED_SHOWN:
+            return f"ledger {self._path} was corrupt: it was moved aside to {name} and a new one was begun"
+        return ""
+
+    async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - says False at the deadline, which is no error here
+        """Try at once to commit everything appended so far; whether it is, after at most `timeout` seconds."""
+        target = self._backlog.added
+        self._keeper.hurry()
+        self._writer.submit(self._keeper.work)
+        await self._writer.flush(timeout)
+        return self._backlog.settled >= target
+
+    async def close(self, timeout: float) -> bool:  # noqa: ASYNC109 - as in `flush`
+        """Flush and close; False if something could not be committed in time. A thread that hangs is left behind."""
+        deadline = time.monotonic() + timeout
+        committed = await self.flush(timeout)
+        self._writer.submit(self._keeper.close)
+        await self._writer.flush(max(0.0, deadline - time.monotonic()))
+        self._writer.close(timeout=0.1)
+        return committed

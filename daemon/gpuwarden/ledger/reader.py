@@ -1,0 +1,136 @@
+"""Reading the ledger: what the daemon's store and the command line share, and the way in that writes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote
+
+from gpuwarden.ledger import schema
+from gpuwarden.ledger.errors import LedgerUnavailable, translated
+from gpuwarden.ledger.machine import of_text
+from gpuwarden.ledger.rows import Memory, Recorded, event_of
+from gpuwarden_collectors.host import MachineIdentity
+from gpuwarden_collectors.kernel_log.reader import LogPosition
+
+BUSY_TIMEOUT = 5.0  # seconds to wait while another process holds the file
+
+_EVENTS = "SELECT id, kind, boot_id, boottime, wall, code, subject, detail, data FROM events WHERE era = :era"
+_CHECKPOINT = """
+    SELECT kind, boot_id, boottime, wall, code, subject, detail, data FROM checkpoint WHERE era = :era ORDER BY number
+"""
+
+
+class Reader:
+    """An open ledger; of its rows, those of the current era. Every method may raise LedgerError.
+
+    `begun`: it or its era was begun when this was opened.
+    """
+
+    begun = False
+
+    def __init__(self, db: sqlite3.Connection, path: Path) -> None:
+        self.path = path
+        self._db = db
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with translated(self.path):
+            self._db.close()
+
+    def events(
+        self, *, since: float | None = None, after: int = 0, kinds: Collection[str] = (), limit: int = 1_000
+    ) -> list[Recorded]:
+        """The first `limit` events, in order, with wall time >= `since`, id > `after` and one of these kinds (none: any).
+
+        To read on or to follow, ask again with the last id as `after`.
+        """
+        names = {f"kind{number}": str(kind) for number, kind in enumerate(kinds)}
+        of_kind = f"AND kind IN ({','.join(f':{name}' for name in names)})" if kinds else ""
+        asked = f"{_EVENTS} {of_kind} AND wall >= :since AND id > :after ORDER BY id LIMIT :limit"
+        bounds = {"since": float("-inf") if since is None else since, "after": after, "limit": limit}
+        with translated(self.path):
+            rows = self._db.execute(asked, {**names, **bounds, "era": self.era()})
+            return [Recorded(number, event_of(row)) for number, *row in rows]
+
+    def memory(self) -> Memory:
+        """What is needed to go on from here."""
+        with translated(self.path), self._one_view():
+            bounds = {"era": self.era(), "through": self._through()}
+            checkpoint = self._db.execute(_CHECKPOINT, bounds)
+            since = self._db.execute(f"{_EVENTS} AND id > :through ORDER BY id", bounds)
+            return Memory(
+                events=(*map(event_of, checkpoint), *(event_of(row) for _, *row in since)),
+                position=self.position(),
+                begun=self.begun,
+            )
+
+    def position(self) -> LogPosition | None:
+        boot_id, sequence = self._meta("kernel_log_boot_id"), self._meta("kernel_log_sequence")
+        return LogPosition(boot_id, int(sequence)) if boot_id and sequence else None
+
+    def machine(self) -> MachineIdentity:
+        """The machine this ledger was last used on; without any name if it does not say."""
+        return of_text(self._meta("machine"))
+
+    def era(self) -> int:
+        return int(self._meta("era") or 1)
+
+    def _through(self) -> int:
+        """The id of the last event that the checkpoint covers. A new era has no checkpoint, and its events come later."""
+        return int(self._meta("checkpoint_through") or 0)
+
+    @contextmanager
+    def _one_view(self) -> Iterator[None]:
+        self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.execute("ROLLBACK")
+
+    def _meta(self, key: str) -> str:
+        with translated(self.path):
+            row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+            return row[0] if row else ""
+
+
+def read_only(path: Path) -> Reader:
+    """Open the ledger for reading while a daemon writes it or none does, as any user who may read the file.
+
+    Nothing is written, not even lock or index files. Raises LedgerUnavailable, LedgerCorrupt or LedgerRefused.
+    Open it anew for every look: a ledger that no daemon had open is taken as unchanging.
+    """
+    path = path.absolute()
+    with translated(path):
+        os.stat(path)  # noqa: PTH116 - Path.stat is the same; said so that a missing file is no empty database
+    if path.with_name(f"{path.name}-wal").exists():  # somebody has it open, or was killed
+        # The index of the log is memory shared with the writer; touching it would hang on a frozen filesystem.
+        with contextlib.suppress(LedgerUnavailable):
+            return _connect_read_only(path, "mode=ro&readonly_shm=1")
+    return _connect_read_only(path, "mode=ro&immutable=1")
+
+
+def _connect_read_only(path: Path, options: str) -> Reader:
+    with translated(path):
+        db = sqlite3.connect(f"file:{quote(str(path))}?{options}", uri=True, timeout=BUSY_TIMEOUT, isolation_level=None)
+        try:
+            version = schema.check_version(db, path)
+        except BaseException:
+            db.close()
+            raise
+    if version is None:
+        raise LedgerUnavailable(f"ledger {path} is still empty")
+    return Reader(db, path)

@@ -1,0 +1,89 @@
+"""Events and what else the ledger remembers, as values and as rows.
+
+A row can always be written: text is valid UTF-8 and bounded, data is JSON. A row that somebody edited can always be
+read: data that is no JSON object becomes empty.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpuwarden.health.model import Event, Evidence, Json, Key, Subject
+from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.kernel_log.reader import LogPosition
+
+_TEXT_MAX = 2_000  # characters of one text; a kernel log record holds at most 1,024 bytes of text
+_FIELDS_MAX = 64
+
+Row = tuple[str, str, float, float, str, str, str, str]
+"""kind, boot_id, boottime, wall, code, subject, detail, data: the columns of `events` and `checkpoint`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """An event as the ledger holds it; `id` grows with every event and is never used twice."""
+
+    id: int
+    event: Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What the ledger knows of this machine. `begun`: nothing yet, since it or this machine's era has only just begun.
+
+    `events`, folded in order, give the state: the last checkpoint and all that was appended after it. `position` is
+    None until the first kernel log record was taken in.
+    """
+
+    events: tuple[Event, ...] = ()
+    position: LogPosition | None = None
+    begun: bool = True
+
+
+def row_of(event: Event) -> Row:
+    key = event.key
+    code, subject, detail = (key.code, str(key.subject), key.detail) if key else ("", "", "")
+    times = (_finite(event.at.boottime), _finite(event.at.wall))
+    return (
+        _text(event.kind),
+        _text(event.boot_id),
+        *times,
+        _text(code),
+        _text(subject),
+        _text(detail),
+        _data(event.data),
+    )
+
+
+def event_of(row: Row) -> Event:
+    kind, boot_id, boottime, wall, code, subject, detail, data = row
+    key = Key(code, Subject.parse(subject), detail) if code else None
+    return Event(kind=kind, at=Stamp(boottime, wall), boot_id=boot_id, key=key, data=_evidence(data))
+
+
+def _text(text: object) -> str:
+    return str(text)[:_TEXT_MAX].encode("utf-8", "backslashreplace").decode()
+
+
+def _finite(seconds: float) -> float:
+    return seconds if math.isfinite(seconds) else 0.0
+
+
+def _json(value: object) -> Json:
+    return value if value is None or isinstance(value, bool | int | float) else _text(value)
+
+
+def _data(evidence: Mapping[str, object]) -> str:
+    fields = list(evidence.items())[:_FIELDS_MAX]
+    return json.dumps({_text(name): _json(value) for name, value in fields}, separators=(",", ":"))
+
+
+def _evidence(data: object) -> Evidence:
+    try:
+        value = json.loads(str(data))
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

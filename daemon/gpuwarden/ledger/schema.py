@@ -1,0 +1,71 @@
+"""The tables of the ledger and their version.
+
+Versions are `major.minor`. Within a major version changes only add (tables, columns with a default, indexes), so that
+an older daemon goes on using a newer file: statements name their columns. A newer major version is refused.
+
+- `era` counts the machines that this file has served: only rows of the current era are this machine's.
+- `checkpoint` holds the events that make the state as it was after event `checkpoint_through` (in `meta`). What stands
+  in `events` up to there is history: shown, and pruned with time.
+- No index but the ids: to scan all events that are ever kept takes 25 ms, and each index costs every write.
+- `meta` further holds the kernel log position, the machine, and when the file was created (wall time).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from gpuwarden.ledger.errors import LedgerRefused
+
+MAJOR, MINOR = 1, 0
+
+_EVENT = """
+    kind TEXT NOT NULL,
+    boot_id TEXT NOT NULL,
+    boottime REAL NOT NULL,
+    wall REAL NOT NULL,
+    code TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    detail TEXT NOT NULL,
+    data TEXT NOT NULL
+"""
+
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    f"CREATE TABLE IF NOT EXISTS events (id INTEGER PRIMARY KEY AUTOINCREMENT, era INTEGER NOT NULL, {_EVENT})",
+    f"""CREATE TABLE IF NOT EXISTS checkpoint (
+        era INTEGER NOT NULL, number INTEGER NOT NULL, {_EVENT}, PRIMARY KEY (era, number)
+    ) WITHOUT ROWID""",
+)
+
+
+def check_version(db: sqlite3.Connection, path: Path) -> tuple[int, int] | None:
+    """The version of the file, None if it holds nothing yet. Raises LedgerRefused if it is not for us."""
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+    if not tables:
+        return None
+    if "meta" not in tables:
+        raise LedgerRefused(f"{path} is a database but no ledger of gpuwarden: move it away or set another --state-dir")
+    row = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
+    major, _, minor = (row[0] if row else "").partition(".")
+    if not (major.isdecimal() and minor.isdecimal()):
+        raise LedgerRefused(f"ledger {path} does not say its version: move it away; a new one will be begun")
+    if int(major) > MAJOR:
+        raise LedgerRefused(
+            f"ledger {path} has version {row[0]}, this gpuwarden reads up to {MAJOR}.x: install the newer gpuwarden "
+            "again, or move the file away and begin a new one"
+        )
+    return int(major), int(minor)
+
+
+def create(db: sqlite3.Connection, created: float) -> None:
+    """Make what is missing. Within a transaction of the caller."""
+    for statement in _TABLES:
+        db.execute(statement)
+    version = f"{MAJOR}.{MINOR}"
+    db.execute(
+        "INSERT INTO meta VALUES ('schema', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", (version,)
+    )
+    db.executemany(
+        "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO NOTHING", [("created", str(created)), ("era", "1")]
+    )

@@ -1,0 +1,167 @@
+"""Writing the ledger. Everything here may block for as long as the disk does: it belongs on a writer thread.
+
+SQLite in WAL mode with `synchronous=NORMAL`: what was committed survives the death of the process at any point; a
+power cut may take the last transactions, whole and from the end. An event and the kernel log position that it came
+with are one transaction, so that after a restart no line is lost and none is taken in twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self
+
+from gpuwarden.health.model import Event
+from gpuwarden.ledger import schema
+from gpuwarden.ledger.errors import LedgerCorrupt, LedgerUnavailable, translated
+from gpuwarden.ledger.machine import as_text
+from gpuwarden.ledger.reader import BUSY_TIMEOUT, Reader
+from gpuwarden.ledger.rows import row_of
+from gpuwarden_collectors.host import MachineIdentity
+from gpuwarden_collectors.kernel_log.reader import LogPosition
+
+KEEP_SECONDS = 35 * 86_400.0
+KEEP_ROWS = 200_000
+_WAL_LIMIT = 4 << 20  # bytes to which the log is cut back after a long reader let it grow
+
+_INSERT_EVENT = """
+    INSERT INTO events (era, kind, boot_id, boottime, wall, code, subject, detail, data)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_INSERT_CHECKPOINT = """
+    INSERT INTO checkpoint (era, number, kind, boot_id, boottime, wall, code, subject, detail, data)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_PRUNE = """
+    DELETE FROM events WHERE id IN (
+        SELECT id FROM events WHERE (wall < :before OR id <= :surplus) AND (era != :era OR id <= :through)
+        ORDER BY id LIMIT :most
+    )
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What is committed together. `position`: up to where the kernel log was taken in, these events included.
+
+    `checkpoint`: the events that make the state as it is after these `events`.
+    """
+
+    events: tuple[Event, ...] = ()
+    position: LogPosition | None = None
+    checkpoint: tuple[Event, ...] | None = None
+
+
+class Store(Reader):
+    """The one writing connection."""
+
+    @classmethod
+    def open(cls, path: Path, *, now: float, synchronous: Literal["NORMAL", "FULL"] = "NORMAL") -> Self:
+        """Open or begin the ledger; `now` is wall time.
+
+        Raises LedgerCorrupt, LedgerRefused (neither changes anything) or LedgerUnavailable.
+        """
+        with translated(path):
+            _create_file(path)
+            db = sqlite3.connect(path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
+            store = cls(db, path)
+            try:
+                store._prepare(now, synchronous)
+            except BaseException:
+                db.close()
+                raise
+            return store
+
+    def _prepare(self, now: float, synchronous: str) -> None:
+        version = schema.check_version(self._db, self.path)
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute(f"PRAGMA synchronous = {synchronous}")
+        self._db.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
+        (verdict,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise LedgerCorrupt(f"ledger {self.path} is corrupt: {verdict}")
+        if version is None or version < (schema.MAJOR, schema.MINOR):
+            with self._transaction():
+                schema.create(self._db, now)
+        self.begun = version is None
+        self._file = os.stat(self.path)  # noqa: PTH116 - compared with samestat
+
+    def append(self, entries: Iterable[Entry]) -> None:
+        """Commit all of them, in order, or none."""
+        with translated(self.path), self._transaction():
+            # Somebody may have moved the file away: what is written into it then is lost.
+            if not os.path.samestat(os.stat(self.path), self._file):  # noqa: PTH116 - compared with samestat
+                raise LedgerUnavailable(f"ledger {self.path} was replaced by another file; it is opened anew")
+            for entry in entries:
+                self._insert(entry.events)
+                if entry.position is not None:
+                    self._set_meta("kernel_log_boot_id", entry.position.boot_id)
+                    self._set_meta("kernel_log_sequence", str(entry.position.sequence))
+                if entry.checkpoint is not None:
+                    self._replace_checkpoint(entry.checkpoint)
+
+    def archive(self, machine: MachineIdentity, event: Event) -> None:
+        """Set everything known aside (pins, latches and acknowledgements are events): a new era begins with `event`."""
+        with translated(self.path), self._transaction():
+            self._db.execute("DELETE FROM meta WHERE key IN ('kernel_log_boot_id', 'kernel_log_sequence')")
+            self._set_meta("era", str(self.era() + 1))
+            self._set_meta("machine", as_text(machine))
+            self._insert((event,))
+        self.begun = True
+
+    def set_machine(self, machine: MachineIdentity) -> None:
+        with translated(self.path), self._transaction():
+            self._set_meta("machine", as_text(machine))
+
+    def prune(
+        self, now: float, *, keep_seconds: float = KEEP_SECONDS, keep_rows: int = KEEP_ROWS, most: int = 2_000
+    ) -> int:
+        """Delete at most `most` events that are too old or too many, the oldest first; how many went.
+
+        What is not in the checkpoint yet stays.
+        """
+        surplus = "SELECT id FROM events ORDER BY id DESC LIMIT 1 OFFSET ?"
+        with translated(self.path), self._transaction():
+            (too_many,) = self._db.execute(surplus, (keep_rows,)).fetchone() or (0,)
+            bounds = {"before": now - keep_seconds, "surplus": too_many, "era": self.era(), "most": most}
+            return self._db.execute(_PRUNE, {**bounds, "through": self._through()}).rowcount
+
+    def _insert(self, events: Iterable[Event]) -> None:
+        era = self.era()
+        self._db.executemany(_INSERT_EVENT, ((era, *row_of(event)) for event in events))
+
+    def _replace_checkpoint(self, events: Iterable[Event]) -> None:
+        era = self.era()
+        self._db.execute("DELETE FROM checkpoint WHERE era = ?", (era,))
+        rows = ((era, number, *row_of(event)) for number, event in enumerate(events))
+        self._db.executemany(_INSERT_CHECKPOINT, rows)
+        (newest,) = self._db.execute("SELECT max(id) FROM events").fetchone()
+        self._set_meta("checkpoint_through", str(newest or 0))
+
+    def _set_meta(self, key: str, value: str) -> None:
+        self._db.execute(
+            "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", (key, value)
+        )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            # It may be rolled back already, and the first error is the one to tell.
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute("ROLLBACK")
+            raise
+
+
+def _create_file(path: Path) -> None:
+    """With the modes it shall have; what exists keeps its own. SQLite gives its side files the mode of the file."""
+    path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640))

@@ -1,0 +1,179 @@
+"""Our own metrics: one row each. A row turns the snapshot into samples; nothing else knows a metric's name.
+
+GPU labels are `gpu` (NVML index, empty while unknown), `uuid` and `pci_bus_id` (the slot, as the kernel spells it).
+Whatever may be counted or found later stands at 0 from the start: an alert on an increase never sees the first step of
+a series that is born with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from gpuwarden.health.conditions import CONDITIONS
+from gpuwarden.health.model import Finding, GpuVerdict, Health
+from gpuwarden.health.xid_catalogue import XIDS, XidClass
+from gpuwarden.publish.snapshot import CollectorStatus, Snapshot
+from gpuwarden_collectors.base import PassOutcome
+
+Number = int | float
+Labels = tuple[str, ...]
+Sample = tuple[Labels, Number]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """`samples` gives the values of `labels`, in their order, with the number. Of equal label values the last counts."""
+
+    name: str
+    kind: str
+    labels: Labels
+    samples: Callable[[Snapshot], Iterable[Sample]]
+    help: str
+
+
+NO_GPU: Labels = ("", "", "")
+FAILURE_XIDS = tuple(str(row.xid) for row in XIDS.values() if row.klass is XidClass.FAILURE)
+
+
+def gpu_labels(gpu: GpuVerdict) -> Labels:
+    return ("" if gpu.index is None else str(gpu.index), gpu.uuid, gpu.slot)
+
+
+def _labels_of_slot(snapshot: Snapshot) -> Callable[[str], Labels]:
+    """The GPU labels for a slot; of a slot that is no GPU here (a switch) only the address is known."""
+    known = {gpu.slot: gpu_labels(gpu) for gpu in snapshot.verdict.gpus}
+    return lambda slot: known.get(slot, ("", "", slot))
+
+
+def _one(value: Number | None) -> Iterator[Sample]:
+    if value is not None:
+        yield (), value
+
+
+def _expected(snapshot: Snapshot) -> list[GpuVerdict]:
+    return [gpu for gpu in snapshot.verdict.gpus if gpu.expected]
+
+
+def _node_health(snapshot: Snapshot) -> Iterator[Sample]:
+    health = snapshot.health(snapshot.made)
+    return (((state.value,), int(state is health)) for state in Health)
+
+
+def _gpu_health(snapshot: Snapshot) -> Iterator[Sample]:
+    for gpu in snapshot.verdict.gpus:
+        labels = gpu_labels(gpu)
+        for state in Health:
+            yield (*labels, state.value), int(state is gpu.health)
+
+
+def _findings(snapshot: Snapshot) -> Iterator[Sample]:
+    gpus = [gpu_labels(gpu) for gpu in _expected(snapshot)]
+    for row in CONDITIONS.values():
+        per_gpu = row.scope in ("gpu", "link")
+        for labels in gpus if per_gpu else (NO_GPU,):
+            yield (row.code, row.severity.value, *labels), 0
+    labels_of = _labels_of_slot(snapshot)
+    for finding in snapshot.verdict.findings:
+        yield (finding.key.code, finding.severity.value, *labels_of(finding.key.subject.slot)), 1
+
+
+def _missing(snapshot: Snapshot) -> Iterator[Sample]:
+    def is_missing(finding: Finding) -> bool:
+        return finding.key.code == "gpu_missing"
+
+    gone = {finding.key.subject.slot for finding in filter(is_missing, snapshot.verdict.findings)}
+    return (((gpu.uuid, gpu.slot), int(gpu.slot in gone)) for gpu in _expected(snapshot))
+
+
+def _xids(snapshot: Snapshot) -> Iterator[Sample]:
+    for gpu in _expected(snapshot):
+        labels = gpu_labels(gpu)
+        for number in FAILURE_XIDS:
+            yield (*labels, number), 0
+    labels_of = _labels_of_slot(snapshot)
+    for xid in snapshot.xids:
+        yield (*labels_of(xid.slot), str(xid.xid)), xid.count
+
+
+def _last_xids(snapshot: Snapshot) -> Iterator[Sample]:
+    labels_of = _labels_of_slot(snapshot)
+    return (((*labels_of(x.slot), str(x.xid)), x.last) for x in snapshot.xids if x.last is not None)
+
+
+def _up(collector: CollectorStatus) -> Number | None:
+    if collector.outcome in (None, PassOutcome.ABSENT):
+        return None
+    return int(collector.outcome is PassOutcome.OBSERVED)
+
+
+def _last_success(collector: CollectorStatus) -> Number | None:
+    return None if collector.last_success is None else collector.last_success.wall
+
+
+def _restarts(collector: CollectorStatus) -> Number | None:
+    return None if collector.worker is None else collector.worker.restarts
+
+
+def _each_collector(value: Callable[[CollectorStatus], Number | None]) -> Callable[[Snapshot], Iterator[Sample]]:
+    def samples(snapshot: Snapshot) -> Iterator[Sample]:
+        for collector in snapshot.collectors:
+            if (number := value(collector)) is not None:
+                yield (collector.name,), number
+
+    return samples
+
+
+GAUGE, COUNTER = "gauge", "counter"
+GPU = ("gpu", "uuid", "pci_bus_id")
+PER_COLLECTOR = ("collector",)
+
+METRICS: tuple[Metric, ...] = (
+    # --- this daemon
+    Metric("gpuwarden_build_info", GAUGE, ("version",), lambda s: [((s.service.version,), 1)],
+           "Always 1; says which version runs."),
+    Metric("gpuwarden_node_info", GAUGE, ("node", "boot_id"), lambda s: [((s.service.node, s.service.boot_id), 1)],
+           "Always 1; says which node this is and which boot of it."),
+    Metric("gpuwarden_simulated", GAUGE, (), lambda s: _one(int(s.service.simulated)),
+           "1 while every GPU on this page is simulated."),
+    Metric("gpuwarden_heartbeat_timestamp_seconds", GAUGE, (), lambda s: _one(s.observed.wall if s.observed else None),
+           "When the GPUs were last really observed, Unix time. No series before the first observation."),
+    Metric("gpuwarden_dropped_total", COUNTER, ("what",), lambda s: (((what,), n) for what, n in s.dropped.items()),
+           "Writes given up because the log, the ledger or a file did not take them in time."),
+    Metric("gpuwarden_kernel_log_gaps_total", COUNTER, (), lambda s: _one(s.log_gaps),
+           "Times that records of the kernel log were overwritten before they could be read."),
+    Metric("gpuwarden_kernel_log_lost_records_total", COUNTER, (), lambda s: _one(s.log_lost),
+           "Records of the kernel log that were overwritten before they could be read."),
+    # --- the node
+    Metric("gpuwarden_node_health", GAUGE, ("state",), _node_health,
+           "1 for the state the node is in, 0 for the others."),
+    Metric("gpuwarden_schedulable", GAUGE, (), lambda s: _one(int(s.schedulable(s.made))),
+           "1 while the node may take work: healthy or warning, fresh, not excluded, no termination notice."),
+    Metric("gpuwarden_gpus_expected", GAUGE, (), lambda s: _one(s.verdict.expected),
+           "GPUs that should be here, configured or learned. No series while nothing says how many."),
+    Metric("gpuwarden_gpus_present", GAUGE, (), lambda s: _one(s.verdict.present),
+           "GPUs that are here."),
+    # --- GPUs
+    Metric("gpuwarden_gpu_health", GAUGE, (*GPU, "state"), _gpu_health,
+           "1 for the state the GPU is in, 0 for the others."),
+    Metric("gpuwarden_gpu_missing", GAUGE, ("uuid", "pci_bus_id"), _missing,
+           "1 while an expected GPU is judged to be gone."),
+    Metric("gpuwarden_finding", GAUGE, ("check", "severity", *GPU), _findings,
+           "1 while the finding is active. Stands at 0 from the start with the worst severity of its check. "
+           "Checks of the node have empty GPU labels; all links of a GPU share its series."),
+    Metric("gpuwarden_xid_total", COUNTER, (*GPU, "xid"), _xids,
+           "Xids since the ledger began."),
+    Metric("gpuwarden_xid_last_timestamp_seconds", GAUGE, (*GPU, "xid"), _last_xids,
+           "When this Xid last came, Unix time."),
+    # --- collectors
+    Metric("gpuwarden_collector_up", GAUGE, PER_COLLECTOR, _each_collector(_up),
+           "1 if the last pass observed, 0 if it failed or timed out. No series where the source does not exist."),
+    Metric("gpuwarden_collector_duration_seconds", GAUGE, PER_COLLECTOR, _each_collector(lambda c: c.duration),
+           "How long the last pass took."),
+    Metric("gpuwarden_collector_last_success_timestamp_seconds", GAUGE, PER_COLLECTOR, _each_collector(_last_success),
+           "When a pass last observed, Unix time."),
+    Metric("gpuwarden_collector_timeouts_total", COUNTER, PER_COLLECTOR, _each_collector(lambda c: c.timeouts),
+           "Passes that missed their deadline."),
+    Metric("gpuwarden_collector_restarts_total", COUNTER, PER_COLLECTOR, _each_collector(_restarts),
+           "Times that the worker process of the collector was started again."),
+)  # fmt: skip

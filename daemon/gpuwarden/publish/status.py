@@ -1,0 +1,203 @@
+"""The documents that tools read: heartbeat, status, GPUs, findings, events. Pure functions of a snapshot and `now`.
+
+Names of keys are a contract: some may be added, none renamed. Times are RFC 3339 in UTC. What is not known is null.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from gpuwarden.health.model import Event, Finding, GpuVerdict, Health, Latch
+from gpuwarden.publish.snapshot import CollectorStatus, Snapshot
+from gpuwarden_collectors.base import PassOutcome
+from gpuwarden_collectors.facts import GpuFacts, Stamp
+
+Document = dict[str, Any]
+
+MAIN_READINGS = (
+    "temperature", "temperature_memory", "power_usage_mw", "power_enforced_limit_mw", "clock_sm_mhz", "performance_state",
+    "utilization_gpu", "utilization_memory", "memory_total_bytes", "memory_used_bytes", "ecc_mode",
+    "ecc_corrected_volatile", "ecc_uncorrected_volatile", "remapped_rows_pending", "remapped_rows_failure",
+    "pcie_generation", "pcie_width", "mig_mode", "persistence_mode", "recovery_action",
+)  # fmt: skip
+"""The readings of `GpuReadings` that a person wants beside the health of a GPU."""
+
+ENDS_WHEN = {
+    Latch.NONE: "it is no longer seen",
+    Latch.RESET: "the GPU was reset or the node rebooted, and it is no longer seen",
+    Latch.REBOOT: "the node was rebooted, and it is no longer seen",
+    Latch.ACKNOWLEDGE: "it is no longer seen and an operator acknowledged it (gpuwarden ack)",
+}
+
+
+def rfc3339(wall: float) -> str:
+    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _when(stamp: Stamp | None) -> str | None:
+    return None if stamp is None else rfc3339(stamp.wall)
+
+
+def to_json(document: object) -> bytes:
+    return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _plain(values: Mapping[str, Any]) -> Document:
+    """JSON has no NaN and no infinity: such numbers are not known."""
+    return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
+
+
+def _age(since: Stamp | None, now: Stamp) -> float | None:
+    return None if since is None else round(max(0.0, now.boottime - since.boottime), 3)
+
+
+def _fresh(snapshot: Snapshot, now: Stamp) -> bool:
+    age = snapshot.age(now)
+    return age is not None and age <= snapshot.service.fresh_for
+
+
+def _reasons(snapshot: Snapshot, now: Stamp) -> list[str]:
+    """The verdict's reasons; a verdict that has grown old is a reason of its own."""
+    grew_old = snapshot.observed is not None and not _fresh(snapshot, now)
+    return [*snapshot.verdict.reasons, *(["observation_too_old"] if grew_old else [])]
+
+
+def heartbeat(snapshot: Snapshot, now: Stamp) -> tuple[int, Document]:
+    """The HTTP status (200 while the node may take work, else 503) and the document."""
+    service = snapshot.service
+    schedulable = snapshot.schedulable(now)
+    document = {
+        "node": service.node,
+        "status": snapshot.health(now).value,
+        "schedulable": schedulable,
+        "reasons": _reasons(snapshot, now),
+        "sequence": snapshot.sequence,
+        "observed_at": _when(snapshot.observed),
+        "age_seconds": _age(snapshot.observed, now),
+        "boot_id": service.boot_id,
+        "started_at": _when(service.started),
+        "version": service.version,
+        "mode": service.mode,
+        "simulated": service.simulated,
+        "gpus": {"expected": snapshot.verdict.expected, "present": snapshot.verdict.present},
+        "notice": None if snapshot.notice is None else dict(snapshot.notice),
+        "excluded_by": list(snapshot.excluded_by),
+    }
+    return (200 if schedulable else 503), document
+
+
+def status(snapshot: Snapshot, now: Stamp) -> Document:
+    _, document = heartbeat(snapshot, now)
+    del document["gpus"]
+    verdict = snapshot.verdict
+    return document | {
+        "ready": snapshot.ready,
+        "unknown": list(verdict.unknown),
+        "expected": {"count": verdict.expected, "from": verdict.expected_from},
+        "present": verdict.present,
+        "gpus": gpus(snapshot, now)["gpus"],
+        "findings": [_finding(snapshot, finding) for finding in verdict.findings],
+        "silenced": [_finding(snapshot, f) | {"silenced_by": f.silenced_by} for f in verdict.silenced],
+        "collectors": [_collector(collector, now) for collector in snapshot.collectors],
+        "trouble": list(_trouble(snapshot)),
+    }
+
+
+def gpus(snapshot: Snapshot, now: Stamp) -> Document:
+    facts = {} if snapshot.nvml is None else {gpu.slot: gpu for gpu in snapshot.nvml.gpus}
+    fresh = _fresh(snapshot, now)
+    rows = [_gpu(gpu, facts.get(gpu.slot) if fresh else None, fresh=fresh) for gpu in snapshot.verdict.gpus]
+    return {"simulated": snapshot.service.simulated, "gpus": rows}
+
+
+def findings(snapshot: Snapshot) -> Document:
+    rows = [_finding(snapshot, finding) for finding in snapshot.verdict.findings]
+    return {"simulated": snapshot.service.simulated, "findings": rows}
+
+
+def events(snapshot: Snapshot, happened: Iterable[Event]) -> Document:
+    return {"simulated": snapshot.service.simulated, "events": [event(one) for one in happened]}
+
+
+def event(one: Event) -> Document:
+    return {
+        "at": rfc3339(one.at.wall),
+        "kind": str(one.kind),
+        "id": None if one.key is None else str(one.key),
+        "check": None if one.key is None else one.key.code,
+        "pci_bus_id": None if one.key is None else one.key.subject.slot or None,
+        "boot_id": one.boot_id,
+        "data": _plain(one.data),
+    }
+
+
+def _gpu(gpu: GpuVerdict, facts: GpuFacts | None, *, fresh: bool) -> Document:
+    """Of an old observation only a failure is still said."""
+    readings = {} if facts is None else {name: getattr(facts.readings, name) for name in MAIN_READINGS}
+    health = gpu.health if fresh or gpu.health is Health.FAILURE else Health.UNKNOWN
+    return {
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "pci_bus_id": gpu.slot,
+        "name": gpu.name,
+        "serial": gpu.serial,
+        "health": health.value,
+        "expected": gpu.expected,
+        "present": gpu.present,
+        "reasons": list(gpu.reasons),
+        "readings": _plain({name: value for name, value in readings.items() if value is not None}),
+    }
+
+
+def _finding(snapshot: Snapshot, finding: Finding) -> Document:
+    subject = finding.key.subject
+    gpu = next((gpu for gpu in snapshot.verdict.gpus if gpu.slot == subject.slot), None)
+    return {
+        "id": str(finding.key),
+        "check": finding.key.code,
+        "severity": finding.severity.value,
+        "title": finding.title,
+        "gpu": None if gpu is None else gpu.index,
+        "uuid": None if gpu is None else gpu.uuid,
+        "pci_bus_id": subject.slot or None,
+        "detail": finding.key.detail or (f"{subject.kind} {subject.part}" if subject.part else ""),
+        "advice": finding.advice.value,
+        "evidence": _plain(finding.evidence),
+        "first_seen": _when(finding.first_seen),
+        "last_seen": _when(finding.last_seen),
+        "count": finding.count,
+        "latched": finding.latched,
+        "ends_when": ENDS_WHEN[finding.latch],
+    }
+
+
+def _collector(collector: CollectorStatus, now: Stamp) -> Document:
+    """`age_seconds` is the time since a pass last observed."""
+    worker = None
+    if collector.worker is not None:
+        worker = asdict(collector.worker) | {"silent_since": _when(collector.worker.silent_since)}
+    return {
+        "name": collector.name,
+        "outcome": None if collector.outcome is None else collector.outcome.value,
+        "age_seconds": _age(collector.last_success, now),
+        "duration_seconds": collector.duration,
+        "error": collector.error,
+        "worker": worker,
+    }
+
+
+def _trouble(snapshot: Snapshot) -> Iterable[str]:
+    """What the daemon itself could not do, for people to read."""
+    for collector in snapshot.collectors:
+        if collector.outcome in (PassOutcome.FAILED, PassOutcome.TIMED_OUT):
+            yield f"{collector.name}: {collector.outcome.value.replace('_', ' ')}: {collector.error or 'no more is known'}"
+    for what, count in snapshot.dropped.items():
+        if count:
+            yield f"{what}: {count} writes dropped, because they were not taken in time"
+    if snapshot.log_gaps:
+        yield f"kernel log: {snapshot.log_lost} records lost in {snapshot.log_gaps} gaps"

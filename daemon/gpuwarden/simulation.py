@@ -1,0 +1,60 @@
+"""A GPU host that does not exist: its PCI bus, its kernel log, and the faults that an operator injects.
+
+Only the host is simulated. The collectors, the worker process, the judge and everything after them are the real ones;
+they are pointed at this folder instead of /sys, /dev/kmsg and the vendor's library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gpuwarden_collectors.facts import PciDevice
+from gpuwarden_collectors.nvml import simulated_faults as faults
+from gpuwarden_collectors.nvml.simulated_faults import Fault
+from gpuwarden_collectors.nvml.simulated_gpu import simulated_slot
+from gpuwarden_collectors.simulated_pci import h100, write_tree
+
+
+class Simulation:
+    """`gpus` GPUs in `directory`, which belongs to this simulation alone."""
+
+    def __init__(self, directory: Path, gpus: int) -> None:
+        self.directory = directory
+        self.sysfs = directory / "sys"
+        self.kmsg = directory / "kmsg"
+        self._gpus = gpus
+
+    def prepare(self) -> None:
+        """A healthy host; faults of an earlier run are gone. Raises OSError."""
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.kmsg.touch()
+        faults.save(self.directory, ())
+        self._plug(())
+
+    def inject(self, words: Sequence[str], gpu: int | None, at: float) -> str:
+        """Carry out `gpuwarden inject`; what was done, in words. Raises ValueError for what cannot be meant."""
+        if gpu is not None and not 0 <= gpu < self._gpus:
+            raise ValueError(f"there is no GPU {gpu}: {self._gpus} are simulated, numbered from 0")
+        if list(words) == ["clear"]:
+            self._plug(faults.update(self.directory, lambda held: faults.clear(held, gpu)))
+            return "all faults are cleared" if gpu is None else f"the faults of GPU {gpu} are cleared"
+        fault = faults.parse_fault(words, gpu)
+        self._plug(faults.update(self.directory, lambda held: faults.add(held, fault, at)))
+        where = "the driver" if gpu is None else f"GPU {gpu} ({simulated_slot(gpu)})"
+        return f"injected into {where}: {' '.join(words)}"
+
+    def _plug(self, held: Sequence[Fault]) -> None:
+        """The PCI bus as the faults make it: a lost GPU no longer answers there either."""
+        write_tree(self.sysfs, [_device(number, held) for number in range(self._gpus)])
+
+
+def _device(number: int, held: Sequence[Fault]) -> PciDevice:
+    device = h100(simulated_slot(number))
+    for fault in held:
+        if fault.gpu == number and fault.name == "lost":
+            device = replace(device, responds=False)
+        if fault.gpu == number and fault.name == "pcie-width":
+            device = replace(device, width=fault.number)
+    return device

@@ -1,0 +1,78 @@
+"""What a configuration means on this host: the parts' arguments, each found out once and before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+
+from gpuwarden.config import Config
+from gpuwarden.health.view import Rules
+from gpuwarden.publish.snapshot import Service
+from gpuwarden.readers import Sources
+from gpuwarden.simulation import Simulation
+from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.host import MachineIdentity, boot_id, identify
+
+LEDGER = "ledger.db"
+ETC = Path("/etc")
+SIMULATED_MACHINE = MachineIdentity(machine_id="simulated")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """`simulation` is there only with `--simulate`; then nothing here points to a real GPU or to its kernel log."""
+
+    config: Config
+    boot_id: str
+    machine: MachineIdentity
+    sources: Sources
+    rules: Rules
+    simulation: Simulation | None = None
+
+    @classmethod
+    def of(cls, config: Config) -> Site:
+        nvml, pci = config.collectors.nvml, config.collectors.pci
+        simulation = None
+        sysfs, kmsg = config.paths.sysfs, config.paths.kmsg
+        machine = identify(config.paths.sysfs, ETC)
+        if nvml.simulate:
+            simulation = Simulation(config.run.dir / "simulation", nvml.simulate)
+            nvml = replace(nvml, simulate_dir=str(simulation.directory))
+            sysfs, kmsg, machine = simulation.sysfs, simulation.kmsg, SIMULATED_MACHINE
+        sources = Sources(
+            nvml=nvml, sysfs=sysfs, kmsg=kmsg if config.collectors.kernel_log.enabled else None,
+            pci_enabled=pci.enabled, pci_interval=pci.interval, pci_deadline=pci.deadline,
+        )  # fmt: skip
+        rules = Rules(
+            expected_gpus=config.inventory.expected_gpus,
+            nvml_fresh_for=fresh_for(nvml.interval, nvml.deadline),
+            pci_fresh_for=fresh_for(pci.interval, pci.deadline),
+        )
+        return cls(
+            config=config, boot_id=boot_id(config.paths.proc), machine=machine, sources=sources, rules=rules,
+            simulation=simulation,
+        )  # fmt: skip
+
+    @property
+    def ledger(self) -> Path:
+        return self.config.state.dir / LEDGER
+
+    def service(self, started: Stamp) -> Service:
+        return Service(
+            node=self.config.node, boot_id=self.boot_id, started=started, version=version("gpuwarden"),
+            mode=self.config.mode, simulated=self.simulation is not None, interval=self.sources.nvml.interval,
+            fresh_for=self.rules.nvml_fresh_for,
+        )  # fmt: skip
+
+    def about(self) -> Mapping[str, str | bool]:
+        simulated = self.simulation is not None
+        return {
+            "node": self.config.node, "mode": self.config.mode, "simulated": simulated, "version": version("gpuwarden"),
+        }  # fmt: skip
+
+
+def fresh_for(interval: float, deadline: float) -> float:
+    """How old an observation may be, seconds: two passes may fail, or one may take all of its deadline."""
+    return max(3 * interval, deadline + interval)

@@ -1,0 +1,119 @@
+"""What operators may ask of the running daemon through the control socket."""
+
+from __future__ import annotations
+
+import asyncio
+import pwd
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from gpuwarden.desk import Desk
+from gpuwarden.health.model import Event
+from gpuwarden.ledger.reader import read_only
+from gpuwarden.publish import status
+from gpuwarden.publish.control import TRY_AGAIN, Peer, Verb, VerbError
+from gpuwarden.publish.exposition import Holder
+from gpuwarden.schedule import detached
+from gpuwarden.simulation import Simulation
+from gpuwarden_collectors.base import Clock
+
+LEDGER_ANSWERS_WITHIN = 3.0
+EVENTS_MOST = 10_000
+
+
+class Service(Protocol):
+    """What the verbs need of the daemon. `record` takes events that the desk has folded; `look` reads everything now."""
+
+    desk: Desk
+    holder: Holder
+    recent: Iterable[Event]
+
+    def record(self, events: Sequence[Event]) -> None: ...
+    def look(self) -> None: ...
+
+
+class Verbs:
+    def __init__(self, service: Service, ledger: Path, simulation: Simulation | None, clock: Clock) -> None:
+        self._service = service
+        self._ledger = ledger
+        self._simulation = simulation
+        self._clock = clock
+        self._reading: asyncio.Future[list[Event]] | None = None
+
+    def table(self) -> Mapping[str, Verb]:
+        return {
+            "status": self._status,
+            "events": self._events,
+            "ack": self._acknowledge,
+            "inventory": self._inventory,
+            "accept": self._accept,
+            "inject": self._inject,
+        }
+
+    async def events_since(self, since: float, limit: int) -> list[Event]:
+        """From the ledger; from memory, as far back as that goes, while the ledger cannot be read."""
+        if self._reading is None or self._reading.done():
+            self._reading = detached("events", lambda: self._from_ledger(since, limit))
+            await asyncio.wait((self._reading,), timeout=LEDGER_ANSWERS_WITHIN)
+            if self._reading.done() and self._reading.exception() is None:
+                return self._reading.result()
+        return [event for event in self._service.recent if event.at.wall >= since][:limit]
+
+    def _from_ledger(self, since: float, limit: int) -> list[Event]:
+        with read_only(self._ledger) as reader:
+            return [recorded.event for recorded in reader.events(since=since, limit=limit)]
+
+    async def _status(self, _: dict[str, Any], __: Peer) -> Any:
+        return status.status(self._service.holder.snapshot, self._clock())
+
+    async def _events(self, arguments: dict[str, Any], _: Peer) -> Any:
+        since, limit = arguments.get("since"), arguments.get("limit", 1000)
+        if not isinstance(since, int | float | None) or not isinstance(limit, int) or not 0 < limit <= EVENTS_MOST:
+            raise VerbError(f"events needs a `since` in Unix time, or null, and a `limit` of 1 to {EVENTS_MOST}")
+        happened = await self.events_since(since or 0.0, limit)
+        return status.events(self._service.holder.snapshot, happened)["events"]
+
+    async def _acknowledge(self, arguments: dict[str, Any], peer: Peer) -> Any:
+        finding = arguments.get("finding")
+        if not isinstance(finding, str):
+            raise VerbError("ack needs the id of a finding; `gpuwarden status` lists them")
+        try:
+            event = self._service.desk.acknowledge(finding, _name(peer.uid), self._clock())
+        except ValueError as error:
+            raise VerbError(str(error)) from error
+        self._service.record([event])
+        return f"acknowledged: {event.key}"
+
+    async def _inventory(self, _: dict[str, Any], __: Peer) -> Any:
+        return self._service.desk.inventory(self._clock())
+
+    async def _accept(self, _: dict[str, Any], __: Peer) -> Any:
+        try:
+            events = self._service.desk.accept_inventory(self._clock())
+        except ValueError as error:
+            raise VerbError(str(error), TRY_AGAIN) from error
+        self._service.record(events)
+        return {"given_up": [event.key.subject.slot for event in events if event.key is not None]}
+
+    async def _inject(self, arguments: dict[str, Any], _: Peer) -> Any:
+        if self._simulation is None:
+            raise VerbError("faults are injected into simulated GPUs only, and this daemon watches real ones")
+        words, gpu = arguments.get("fault"), arguments.get("gpu")
+        if not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
+            raise VerbError("inject needs a fault; `gpuwarden inject --help` lists them")
+        if not isinstance(gpu, int | None):
+            raise VerbError("inject needs a GPU as a number, or none")
+        try:
+            done = self._simulation.inject(words, gpu, self._clock().boottime)
+        except ValueError as error:
+            raise VerbError(str(error)) from error
+        self._service.look()
+        return done
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"

@@ -1,0 +1,118 @@
+"""The bytes of the page: both formats, as their reference parsers read them."""
+
+from __future__ import annotations
+
+import gzip
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwarden.health.model import NODE, gpu
+from gpuwarden.publish.exposition import Holder, Page, Renderer, dcgm_bus_id, number
+from gpuwarden.publish.snapshot import Snapshot, XidCount
+from gpuwarden_collectors.facts import NvmlFacts
+from support.scrape import parse_openmetrics, parse_text
+from support.snapshots import UPTIME, at, finding, gpu_facts, missing, slot, snapshot
+
+Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def text_series(page: Page) -> Series:
+    """The parser gives DCGM's counters an ending that the page does not have."""
+    families = parse_text(page.text)
+    return {
+        (
+            s.name.removesuffix("_total") if s.name.startswith("DCGM") else s.name,
+            tuple(sorted(s.labels.items())),
+        ): s.value
+        for family in families
+        for s in family.samples
+    }
+
+
+def openmetrics_series(page: Page) -> Series:
+    families = parse_openmetrics(page.openmetrics)
+    return {(s.name, tuple(sorted(s.labels.items()))): s.value for f in families for s in f.samples}
+
+
+def busy() -> Snapshot:
+    """A snapshot with something in every metric."""
+    shown = missing(snapshot(), 5)
+    findings = (*shown.verdict.findings, finding("xid", gpu(slot(2)), detail="79"), finding("ledger_unavailable", NODE))
+    xids = (XidCount(slot=slot(2), xid=79, count=1, last=at(UPTIME).wall),)
+    return replace(shown, verdict=replace(shown.verdict, findings=findings), xids=xids)
+
+
+@pytest.mark.parametrize("shown", [snapshot(), busy(), snapshot(0), replace(snapshot(1), nvml=None, observed=None)])
+def test_both_formats_parse_and_say_the_same(shown: Snapshot) -> None:
+    page = Renderer().render(shown)
+    series = text_series(page)
+    assert series == openmetrics_series(page)
+    assert len(series) == page.series
+
+
+def test_openmetrics_knows_our_counters_and_takes_dcgm_counters_as_untyped() -> None:
+    page = Renderer().render(busy())
+    types = {family.name: family.type for family in parse_openmetrics(page.openmetrics)}
+    assert types["gpuwarden_xid"] == "counter"
+    assert types["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"] == "unknown"
+    assert types["DCGM_FI_DEV_GPU_TEMP"] == "gauge"
+    assert page.openmetrics.endswith(b"# EOF\n")
+    assert b"# TYPE gpuwarden_xid_total counter\n" in page.text
+    assert b"# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION counter\n" in page.text
+
+
+def test_the_compressed_forms_hold_the_same_bytes() -> None:
+    page = Renderer().render(snapshot())
+    assert gzip.decompress(page.text_gzip) == page.text
+    assert gzip.decompress(page.openmetrics_gzip) == page.openmetrics
+
+
+def test_eight_h100_stay_below_1500_series() -> None:
+    assert Renderer().render(snapshot(8)).series < 1500
+
+
+def test_the_same_snapshot_gives_the_same_bytes_whatever_was_rendered_before() -> None:
+    renderer = Renderer()
+    for shown in (snapshot(16), busy(), snapshot(2)):
+        renderer.render(shown)
+    assert renderer.render(snapshot()) == Renderer().render(snapshot())
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
+def test_any_text_can_be_the_name_of_a_gpu(name: str) -> None:
+    shown = replace(snapshot(1), nvml=NvmlFacts(gpus=(replace(gpu_facts(0), name=name),)))
+    page = Renderer().render(shown)
+    for families in (parse_text(page.text), parse_openmetrics(page.openmetrics)):
+        names = {s.labels["modelName"] for f in families for s in f.samples if f.name == "DCGM_FI_DEV_GPU_TEMP"}
+        assert names == {name}
+
+
+def test_a_name_that_is_no_unicode_costs_its_bad_characters_only() -> None:
+    shown = replace(snapshot(1), nvml=NvmlFacts(gpus=(replace(gpu_facts(0), name="H100\udcff"),)))
+    assert b'modelName="H100?"' in Renderer().render(shown).text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(math.nan, "NaN"), (math.inf, "+Inf"), (-math.inf, "-Inf"), (0, "0"), (1.5, "1.5"), (10**19, "1" + "0" * 19)]
+)  # fmt: skip
+def test_numbers_are_written_as_both_formats_read_them(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("address", "spelled"),
+    [("0000:4e:00.0", "00000000:4E:00.0"), ("10000:01:00.0", "00010000:01:00.0"), ("", "")],
+)
+def test_a_slot_is_spelled_as_dcgm_spells_it(address: str, spelled: str) -> None:
+    assert dcgm_bus_id(address) == spelled
+
+
+def test_the_holder_shows_page_and_snapshot_of_one_moment() -> None:
+    holder = Holder(Renderer(), snapshot(1))
+    holder.show(snapshot(2))
+    assert holder.snapshot.verdict.present == 2
+    assert b"gpuwarden_gpus_present 2\n" in holder.page.text

@@ -1,0 +1,209 @@
+"""The documents, key by key: tools depend on them."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from gpuwarden.health.model import NODE, Event, EventKind, Health, Key, Latch, Severity, Subject, gpu
+from gpuwarden.publish import status
+from gpuwarden_collectors.base import PassOutcome
+from support.snapshots import FRESH_FOR, UPTIME, at, collector, finding, missing, slot, snapshot
+
+NOW = at(UPTIME + 2.5)
+LATER = at(UPTIME + FRESH_FOR + 1)
+
+
+def test_a_heartbeat_says_everything_that_its_contract_names() -> None:
+    code, document = status.heartbeat(snapshot(), NOW)
+    assert code == 200
+    assert document == {
+        "node": "gpu-node01",
+        "status": "healthy",
+        "schedulable": True,
+        "reasons": [],
+        "sequence": 7,
+        "observed_at": "2027-01-15T08:16:40.000Z",
+        "age_seconds": 2.5,
+        "boot_id": "a-boot",
+        "started_at": "2027-01-15T08:01:40.000Z",
+        "version": "1.2.3",
+        "mode": "observe",
+        "simulated": False,
+        "gpus": {"expected": 8, "present": 8},
+        "notice": None,
+        "excluded_by": [],
+    }
+
+
+@pytest.mark.parametrize(
+    ("health", "code"), [(Health.HEALTHY, 200), (Health.WARNING, 200), (Health.FAILURE, 503), (Health.UNKNOWN, 503)]
+)
+def test_a_node_may_take_work_while_it_is_healthy_or_warned(health: Health, code: int) -> None:
+    assert status.heartbeat(snapshot(health=health), NOW)[0] == code
+
+
+def test_an_old_observation_is_unknown_and_says_why() -> None:
+    code, document = status.heartbeat(snapshot(), LATER)
+    assert (code, document["status"], document["schedulable"]) == (503, "unknown", False)
+    assert document["reasons"] == ["observation_too_old"]
+
+
+def test_a_failure_stays_a_failure_however_old_it_grows() -> None:
+    shown = snapshot(health=Health.FAILURE, findings=[finding("gpu_missing", gpu(slot(1)))])
+    code, document = status.heartbeat(shown, LATER)
+    assert (code, document["status"]) == (503, "failure")
+    assert document["reasons"] == ["gpu_missing", "observation_too_old"]
+
+
+def test_before_the_first_observation_times_are_null() -> None:
+    code, document = status.heartbeat(replace(snapshot(), observed=None), NOW)
+    assert (code, document["status"]) == (503, "unknown")
+    assert (document["observed_at"], document["age_seconds"]) == (None, None)
+
+
+@pytest.mark.parametrize("change", [{"excluded_by": ("slurm",)}, {"notice": {"kind": "preemption"}}])
+def test_an_excluded_or_departing_node_takes_no_work(change: dict[str, object]) -> None:
+    code, document = status.heartbeat(replace(snapshot(), **change), NOW)  # type: ignore[arg-type]  # one change or the other
+    assert (code, document["status"], document["schedulable"]) == (503, "healthy", False)
+
+
+def test_a_clock_that_was_set_back_gives_no_negative_age() -> None:
+    assert status.heartbeat(snapshot(), at(UPTIME - 5))[1]["age_seconds"] == 0.0
+
+
+def test_simulated_is_said_in_every_document() -> None:
+    shown = snapshot(simulated=True)
+    documents = (
+        status.heartbeat(shown, NOW)[1],
+        status.status(shown, NOW),
+        status.gpus(shown, NOW),
+        status.findings(shown),
+        status.events(shown, []),
+    )
+    assert all(document["simulated"] is True for document in documents)
+
+
+def test_status_holds_the_whole_node() -> None:
+    root = finding("gpu_missing", gpu(slot(3)))
+    quiet = replace(finding("nvlink_down", Subject("link", slot(3), "4")), silenced_by=str(root.key))
+    shown = missing(snapshot(), 3)
+    shown = replace(shown, verdict=replace(shown.verdict, silenced=(quiet,), unknown=("something",)))
+    document = status.status(shown, NOW)
+    assert document["expected"] == {"count": 8, "from": "learned"}
+    assert document["present"] == 7
+    assert document["unknown"] == ["something"]
+    assert [row["index"] for row in document["gpus"]] == [0, 1, 2, None, 4, 5, 6, 7]
+    assert [row["id"] for row in document["findings"]] == [f"gpu_missing@gpu/{slot(3)}"]
+    assert [(row["id"], row["silenced_by"]) for row in document["silenced"]] == [
+        (f"nvlink_down@link/{slot(3)}/4", f"gpu_missing@gpu/{slot(3)}")
+    ]
+    assert json.loads(status.to_json(document)) == document
+
+
+def test_a_gpu_says_who_it_is_how_it_is_and_its_main_readings() -> None:
+    row = status.gpus(snapshot(), NOW)["gpus"][2]
+    assert {name: row[name] for name in row if name != "readings"} == {
+        "index": 2,
+        "uuid": "GPU-0002",
+        "pci_bus_id": slot(2),
+        "name": "NVIDIA H100 80GB HBM3",
+        "serial": "1652",
+        "health": "healthy",
+        "expected": True,
+        "present": True,
+        "reasons": [],
+    }
+    assert set(row["readings"]) == set(status.MAIN_READINGS)
+
+
+def test_old_readings_are_not_shown_and_a_gpu_without_news_is_unknown() -> None:
+    rows = status.gpus(missing(snapshot(), 3), LATER)["gpus"]
+    assert all(row["readings"] == {} for row in rows)
+    assert [row["health"] for row in rows] == ["unknown"] * 3 + ["failure"] + ["unknown"] * 4
+
+
+def test_a_finding_names_its_gpu_and_what_ends_it() -> None:
+    shown = snapshot(findings=[finding("xid", gpu(slot(1)), detail="79", latch=Latch.REBOOT)])
+    (row,) = status.findings(shown)["findings"]
+    assert row == {
+        "id": f"xid.79@gpu/{slot(1)}",
+        "check": "xid",
+        "severity": "failure",
+        "title": "the title of xid",
+        "gpu": 1,
+        "uuid": "GPU-0001",
+        "pci_bus_id": slot(1),
+        "detail": "79",
+        "advice": "observe",
+        "evidence": {"count": 1, "text": "what was seen"},
+        "first_seen": "2027-01-15T08:15:40.000Z",
+        "last_seen": "2027-01-15T08:16:40.000Z",
+        "count": 1,
+        "latched": False,
+        "ends_when": "the node was rebooted, and it is no longer seen",
+    }
+
+
+def test_every_latch_says_what_ends_it() -> None:
+    assert set(status.ENDS_WHEN) == set(Latch)
+
+
+def test_a_finding_on_the_node_names_no_gpu_and_one_on_a_link_names_the_link() -> None:
+    shown = snapshot(
+        findings=[
+            finding("ledger_unavailable", NODE, Severity.WARNING),
+            finding("nvlink_down", Subject("link", slot(0), "3")),
+        ]
+    )
+    node, link = status.findings(shown)["findings"]
+    assert (node["gpu"], node["uuid"], node["pci_bus_id"], node["detail"]) == (None, None, None, "")
+    assert (link["gpu"], link["detail"]) == (0, "link 3")
+
+
+def test_a_number_that_json_cannot_say_is_null() -> None:
+    odd = replace(finding("xid", NODE), evidence={"rate": math.nan, "most": math.inf, "least": 1.5})
+    document = status.findings(snapshot(findings=[odd]))
+    assert json.loads(status.to_json(document))["findings"][0]["evidence"] == {"rate": None, "most": None, "least": 1.5}
+
+
+def test_a_collector_tells_its_last_pass_and_its_worker() -> None:
+    (row,) = status.status(replace(snapshot(), collectors=(collector(),)), NOW)["collectors"]
+    assert (row["name"], row["outcome"], row["age_seconds"], row["duration_seconds"]) == ("nvml", "observed", 3.5, 0.25)
+    assert (row["worker"]["pid"], row["worker"]["silent_since"]) == (4711, None)
+
+
+def test_trouble_says_what_the_daemon_could_not_do() -> None:
+    shown = replace(
+        snapshot(),
+        collectors=(replace(collector("pci", PassOutcome.FAILED), error="cannot read /sys"),),
+        dropped={"log": 3, "ledger": 0},
+        log_gaps=1,
+        log_lost=40,
+    )
+    assert status.status(shown, NOW)["trouble"] == [
+        "pci: failed: cannot read /sys",
+        "log: 3 writes dropped, because they were not taken in time",
+        "kernel log: 40 records lost in 1 gaps",
+    ]
+
+
+def test_an_event_says_what_happened_to_what_and_when() -> None:
+    raised = Event(
+        kind=EventKind.RAISED, at=at(UPTIME), boot_id="a-boot", key=Key("xid", gpu(slot(1)), "79"), data={"severity": "failure"}
+    )  # fmt: skip
+    started = Event(kind=EventKind.STARTED, at=at(UPTIME), boot_id="a-boot")
+    first, second = status.events(snapshot(), [started, raised])["events"]
+    assert (first["kind"], first["id"], first["check"], first["pci_bus_id"]) == ("started", None, None, None)
+    assert second == {
+        "at": "2027-01-15T08:16:40.000Z",
+        "kind": "raised",
+        "id": f"xid.79@gpu/{slot(1)}",
+        "check": "xid",
+        "pci_bus_id": slot(1),
+        "boot_id": "a-boot",
+        "data": {"severity": "failure"},
+    }

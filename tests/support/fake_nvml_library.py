@@ -1,0 +1,222 @@
+"""The fake `libnvidia-ml.so.1`: compiled from tests/support/fake_nvml, told what to answer through a control file.
+
+    fake = FakeNvml.build(tmp_path).write(gpus=8)
+    subprocess.Popen(command, env={**os.environ, **fake.environment})
+    fake.reading(3, "temperature", 95).xid(3, 79)
+
+A process that has the library loaded sees a change of the file at its next call; no file at all is a healthy node of
+eight H100. The file is text, one directive a line, empty lines and lines that open with `#` aside; a line that is no
+directive ends the process with a message on stderr. GPU is a number from 0 to 15 that stays with the board whatever
+NVML's index of it is, or `*`; CALL an exported name such as nvmlDeviceGetTemperature, or `*`; READING and LINK_READING
+a row of readings.def; VALUE a number or `none` (not supported); numbers may be hexadecimal.
+
+    gpus N                               0 to 16 GPUs; 8 unless given
+    generation NAME                      hopper (unless given), blackwell, ampere, volta
+    frozen                               time stands still: no reading moves
+    set GPU READING VALUE
+    link GPU LINK LINK_READING VALUE     LINK is a number or `*`
+    text GPU NAME VALUE                  a TEXT row of readings.def; the rest of the line, \\xNN for any byte
+    error GPU CALL CODE [once=PATH]      CODE an nvmlReturn (0: none after all); CALL may be field:ID, for one field value
+    slow GPU CALL MICROSECONDS [once=PATH]
+    hang GPU CALL [once=PATH]            until the file changes and no longer says so
+    hang_hard GPU CALL [once=PATH]       the same, and the process ignores SIGTERM meanwhile
+    crash GPU CALL [once=PATH]           SIGSEGV
+    vanish GPU                           gone from the enumeration, handles to it are lost
+    mig GPU GI CI PROFILE MEMORY_MIB     an instance; seen while `set GPU mig_mode 1`
+    process GPU PID BYTES|none [GI CI]
+    xid SEQUENCE GPU NUMBER [GI CI]      once to each event set older than the line; SEQUENCE grows, from 1
+
+Of two lines that contradict each other the later one wins. A fault with `*` for GPU also strikes calls that are about
+no GPU, as nvmlInitWithFlags. With once=PATH it strikes only the call that creates this file: one call of one process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Literal, Self
+
+SOURCES = Path(__file__).parent / "fake_nvml"
+BUILDS = Path(__file__).parents[2] / ".build" / "fake_nvml"
+LIBRARY_NAME = "libnvidia-ml.so.1"
+CONTROL_VARIABLE = "GPUWARDEN_FAKE_NVML"
+COMPILER = "gcc"
+FLAGS = (
+    *("-std=gnu11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread"),
+    *(f"-Wl,-soname,{LIBRARY_NAME}", "-Wl,-z,defs", "-Wall", "-Wextra", "-Werror"),
+)
+
+Gpu = int | Literal["*"]
+Value = int | Literal["none"]
+Generation = Literal["hopper", "blackwell", "ampere", "volta"]
+
+
+class FakeNvmlError(Exception):
+    """The library cannot be built here, or was asked for something it does not know."""
+
+
+def nvml_header() -> Path:
+    """nvml.h of the installed package nvidia-nvml-dev, wherever this version of the package keeps it."""
+    try:
+        files = importlib.metadata.files("nvidia-nvml-dev") or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        if file.name == "nvml.h":
+            return Path(str(file.locate()))
+    raise FakeNvmlError("nvml.h is missing: install the development dependencies, of which nvidia-nvml-dev brings it")
+
+
+def compiler() -> str:
+    found = shutil.which(COMPILER)
+    if found is None:
+        raise FakeNvmlError(
+            f"{COMPILER} is missing: the fake NVML library is compiled by the tests (Debian: apt install gcc)"
+        )
+    return found
+
+
+def build_library(builds: Path = BUILDS) -> Path:
+    """The compiled library, in a folder named after what went into it. Processes that build it at once do no harm."""
+    header, command = nvml_header(), compiler()
+    inputs = [header, *sorted(SOURCES.iterdir())]
+    version = subprocess.run([command, "--version"], capture_output=True, check=True).stdout
+    content = b"".join([version, repr(FLAGS).encode(), *(file.read_bytes() for file in inputs)])
+    library = builds / hashlib.sha256(content).hexdigest()[:16] / LIBRARY_NAME
+    if not library.exists():
+        library.parent.mkdir(parents=True, exist_ok=True)
+        _compile(command, header, library)
+    return library
+
+
+def _compile(command: str, header: Path, library: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        output = Path(folder) / LIBRARY_NAME
+        sources = [str(source) for source in sorted(SOURCES.glob("*.c"))]
+        arguments = [command, *FLAGS, "-isystem", str(header.parent), *sources, "-o", str(output), "-ldl"]
+        done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise FakeNvmlError(f"the fake NVML library does not compile:\n{done.stderr}")
+        output.replace(library)
+
+
+@cache
+def names(kind: Literal["READING", "LINK", "TEXT"]) -> frozenset[str]:
+    """What readings.def names."""
+    return frozenset(re.findall(rf"^{kind}\((\w+),", (SOURCES / "readings.def").read_text(), re.MULTILINE))
+
+
+class FakeNvml:
+    """The library and the control file of one simulated node. Every method that changes the node does so at once."""
+
+    def __init__(self, library: Path, folder: Path) -> None:
+        self.library = library
+        self.control = folder / "control"
+        self._exported = library.read_bytes()
+        self._node: list[str] = []
+        self._faults: list[str] = []
+        self._xids = 0
+        self._markers = 0
+
+    @classmethod
+    def build(cls, folder: Path) -> Self:
+        """A healthy node of 8 H100 with its control file in `folder`. Raises FakeNvmlError without gcc or nvml.h."""
+        return cls(build_library(), folder).write()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process needs to find the library by its name, and the control file."""
+        others = os.environ.get("LD_LIBRARY_PATH")
+        path = os.pathsep.join([str(self.library.parent), *([others] if others else [])])
+        return {CONTROL_VARIABLE: str(self.control), "LD_LIBRARY_PATH": path}
+
+    def write(self, *, gpus: int = 8, generation: Generation = "hopper", frozen: bool = False) -> Self:
+        """This node, without faults."""
+        self._node = [f"gpus {gpus}", f"generation {generation}", *(["frozen"] if frozen else [])]
+        return self.clear()
+
+    def clear(self) -> Self:
+        """Ends every fault and hang, brings back every GPU and value."""
+        self._faults = []
+        return self.add()
+
+    def add(self, *lines: str) -> Self:
+        """Adds directives, all at once."""
+        self._faults += lines
+        fresh = self.control.with_suffix(".new")
+        fresh.write_text("".join(f"{line}\n" for line in [*self._node, *self._faults]))
+        fresh.replace(self.control)
+        return self
+
+    def reading(self, gpu: Gpu, name: str, value: Value) -> Self:
+        return self.add(f"set {gpu} {_known(name, 'READING')} {value}")
+
+    def link(self, gpu: Gpu, link: int | Literal["*"], name: str, value: Value) -> Self:
+        return self.add(f"link {gpu} {link} {_known(name, 'LINK')} {value}")
+
+    def text(self, gpu: Gpu, name: str, value: str | bytes) -> Self:
+        raw = value.encode() if isinstance(value, str) else value
+        return self.add(f"text {gpu} {_known(name, 'TEXT')} {''.join(f'\\x{byte:02x}' for byte in raw)}")
+
+    def error(self, gpu: Gpu, call: str, code: int, *, once: bool = False) -> Self:
+        return self.add(f"error {gpu} {self._call(call)} {code}{self._marker(once)}")
+
+    def slow(self, gpu: Gpu, call: str, microseconds: int, *, once: bool = False) -> Self:
+        return self.add(f"slow {gpu} {self._call(call)} {microseconds}{self._marker(once)}")
+
+    def hang(self, gpu: Gpu, call: str, *, hard: bool = False, once: bool = False) -> Self:
+        return self.add(f"{'hang_hard' if hard else 'hang'} {gpu} {self._call(call)}{self._marker(once)}")
+
+    def crash(self, gpu: Gpu, call: str, *, once: bool = False) -> Self:
+        return self.add(f"crash {gpu} {self._call(call)}{self._marker(once)}")
+
+    def init_error(self, code: int) -> Self:
+        """9: driver not loaded, 18: library and driver of different versions, 4: no permission."""
+        return self.error("*", "nvmlInitWithFlags", code)
+
+    def lost(self, gpu: Gpu, code: int = 15) -> Self:
+        """Every call about the GPU fails; 15: GPU is lost, 16: reset required, 10: timeout, 999: unknown error."""
+        return self.error(gpu, "*", code)
+
+    def vanish(self, gpu: Gpu) -> Self:
+        return self.add(f"vanish {gpu}")
+
+    def mig(self, gpu: Gpu, gpu_instance: int, compute_instance: int, profile: str, memory_mib: int) -> Self:
+        """Turns MIG on and adds an instance."""
+        return self.add(f"set {gpu} mig_mode 1", f"mig {gpu} {gpu_instance} {compute_instance} {profile} {memory_mib}")
+
+    def process(self, gpu: Gpu, pid: int, memory: Value, instance: tuple[int, int] | None = None) -> Self:
+        return self.add(f"process {gpu} {pid} {memory}{_instance(instance)}")
+
+    def xid(self, gpu: int, number: int, instance: tuple[int, int] | None = None) -> Self:
+        self._xids += 1
+        return self.add(f"xid {self._xids} {gpu} {number}{_instance(instance)}")
+
+    def _call(self, name: str) -> str:
+        known = name == "*" or name.startswith("field:") or b"\0" + name.encode() + b"\0" in self._exported
+        if not known:
+            raise FakeNvmlError(f"{name} is no entry point of the fake NVML library")
+        return name
+
+    def _marker(self, once: bool) -> str:
+        if not once:
+            return ""
+        self._markers += 1
+        return f" once={self.control}.{self._markers}"
+
+
+def _known(name: str, kind: Literal["READING", "LINK", "TEXT"]) -> str:
+    if name not in names(kind):
+        raise FakeNvmlError(f"{name} is no {kind} row of readings.def")
+    return name
+
+
+def _instance(instance: tuple[int, int] | None) -> str:
+    return "" if instance is None else f" {instance[0]} {instance[1]}"

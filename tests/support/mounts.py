@@ -1,0 +1,52 @@
+"""Filesystems of our own: small, full, read-only or frozen. For disposable hosts, as root."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def _run(*command: str | Path) -> None:
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+
+@contextmanager
+def tmpfs(folder: Path, size: str) -> Iterator[Path]:
+    folder.mkdir()
+    _run("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder)
+    try:
+        yield folder
+    finally:
+        _run("umount", "--lazy", folder)
+
+
+def remount(mount: Path, options: str) -> None:
+    _run("mount", "-o", f"remount,{options}", mount)
+
+
+@contextmanager
+def ext4(folder: Path) -> Iterator[Path]:
+    """A filesystem that can be frozen, in a file beside `folder`."""
+    image = folder.with_name(f"{folder.name}.img")
+    with image.open("wb") as file:
+        file.truncate(16 << 20)
+    _run("mkfs.ext4", "-q", image)
+    folder.mkdir()
+    _run("mount", "-o", "loop", image, folder)
+    try:
+        yield folder
+    finally:
+        _run("umount", "--lazy", folder)
+
+
+@contextmanager
+def frozen(mount: Path) -> Iterator[None]:
+    """Whoever writes below `mount` hangs meanwhile. It thaws also if the test is killed, or takes more than a minute."""
+    thaw = subprocess.Popen(["/bin/sh", "-c", 'timeout 60 cat; fsfreeze -u "$0"', mount], stdin=subprocess.PIPE)
+    _run("fsfreeze", "-f", mount)
+    try:
+        yield
+    finally:
+        thaw.communicate()

@@ -1,0 +1,176 @@
+"""Readers for real worker processes. `Reader` misbehaves in the way that its options name; the ways stand below it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuwarden_collectors.base import CollectorError, SourceAbsent
+from gpuwarden_collectors.facts import HostEvent, Source, Stamp, XidEvent
+from gpuwarden_collectors.worker_frames import MAX_PAYLOAD
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """`how` names one of the WAYS, taken in `where` ("connect" or "read") while the file `trouble` exists, if one is named.
+
+    `events`: so many Xids are sent at the start. `closed`: a file that is written when the reader is closed.
+    """
+
+    how: str = ""
+    where: str = "read"
+    trouble: str = ""
+    events: int = 0
+    closed: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """Facts that tell which process answered, and for how many times."""
+
+    pid: int
+    reads: int
+    text: str = ""
+
+
+class Reader:
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._reads = 0
+        self.spent = False
+
+    def connect(self) -> None:
+        self._misbehave("connect")
+
+    def read(self) -> Said:
+        self._reads += 1
+        text = self._misbehave("read")
+        self.spent = text == "spent"
+        return Said(pid=os.getpid(), reads=self._reads, text=text)
+
+    def events(self, emit: Callable[[HostEvent], None], stop: threading.Event) -> None:
+        for number in range(self._options.events):
+            emit(XidEvent(at=Stamp(1.0, 2.0), source=Source.NVML, slot="0000:4e:00.0", xid=number))
+        stop.wait()
+
+    def close(self) -> None:
+        if self._options.closed:
+            Path(self._options.closed).write_text(str(os.getpid()))
+
+    def _misbehave(self, where: str) -> str:
+        options = self._options
+        if not options.how or options.where != where or (options.trouble and not Path(options.trouble).exists()):
+            return ""
+        return WAYS[options.how]() or ""
+
+
+class OddReader:
+    """Takes no options, has no events, and answers with what has no JSON form."""
+
+    def connect(self) -> None: ...
+
+    def read(self) -> object:
+        return Said(pid=object(), reads=1)  # type: ignore[arg-type]  # on purpose
+
+    def close(self) -> None: ...
+
+
+def hang() -> None:
+    time.sleep(1000)
+
+
+def hang_ignoring_sigterm() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(1000)
+
+
+def hang_locked() -> None:
+    """No thread of the process runs on, since the interpreter lock is held; signals keep their dispositions."""
+    ctypes.PyDLL(None).sleep(1000)
+
+
+def hang_deaf() -> None:
+    """Only SIGKILL ends this one."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    hang_locked()
+
+
+def hang_in_kernel() -> None:
+    """D state for real: the parent of a vfork sleeps uninterruptibly until its child is gone."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    libc = ctypes.PyDLL(None)
+    if libc.vfork() == 0:
+        libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: nothing is left when the parent is killed
+        libc.sleep(1000)
+
+
+def answer_late() -> str:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(0.8)
+    return "late"
+
+
+def segfault() -> None:
+    ctypes.string_at(0)
+
+
+def leave() -> None:
+    sys.exit("a word before leaving")
+
+
+def print_garbage() -> str:
+    os.write(1, b"\x07\xff garbage " * 10_000 + b"\n")
+    return "printed"
+
+
+def answer_hugely() -> str:
+    return "x" * (MAX_PAYLOAD + 1)
+
+
+def be_absent() -> None:
+    raise SourceAbsent("there is no such library here")
+
+
+def fail() -> None:
+    raise CollectorError("the library said no")
+
+
+def raise_anything() -> None:
+    raise ZeroDivisionError("by a library")
+
+
+def spend() -> str:
+    return "spent"
+
+
+def tell_environment() -> str:
+    return " ".join(sorted(os.environ))
+
+
+WAYS: dict[str, Callable[[], str | None]] = {
+    way.__name__: way
+    for way in (
+        hang,
+        hang_ignoring_sigterm,
+        hang_locked,
+        hang_deaf,
+        hang_in_kernel,
+        answer_late,
+        segfault,
+        leave,
+        print_garbage,
+        answer_hugely,
+        be_absent,
+        fail,
+        raise_anything,
+        spend,
+        tell_environment,
+    )
+}
