@@ -99,7 +99,12 @@ def _refusal(expected: str) -> Callable[[Any], Any]:
 
 def _float_form() -> _Form:
     refuse = _refusal("float")
-    return _Form(frozenset({float}), lambda data: float(data) if type(data) is int else refuse(data), None)
+
+    def read(data: Any) -> Any:
+        # beyond 2**1000 an int may be too large for any float
+        return float(data) if type(data) is int and data.bit_length() <= 1000 else refuse(data)
+
+    return _Form(frozenset({float}), read, None)
 
 
 def _enum_form(kind: type[StrEnum]) -> _Form:

@@ -136,8 +136,9 @@ class Daemon:
             self._readers.look_at_the_bus.set()
 
     def _pci_observed(self, observation: Observation[PciFacts]) -> None:
-        self.desk.pci(observation)
-        self._soon()
+        changed = self.desk.pci(observation)
+        if changed:
+            self._soon()
 
     def _happened(self, events: Iterable[HostEvent]) -> None:
         self.desk.happened(events)

@@ -85,7 +85,7 @@ def _plain(value: Any, kind: type[T]) -> T:
 def _from_text(expected: str, parse: Callable[[str], Any]) -> Callable[[Any, Any], Any]:
     def parsed(value: Any, _: Any) -> Any:
         if not isinstance(value, str):
-            raise _unexpected(expected, value, ": put it in quotes")
+            raise _unexpected(expected, value, ": write it in quotes, as shown")
         try:
             return parse(value)
         except ValueError:

@@ -52,9 +52,12 @@ class Desk:
             self.sequence += 1
             self.observed = observation.finished
 
-    def pci(self, observation: Observation[PciFacts]) -> None:
-        self.view = replace(self.view, pci=self.view.pci.after(observation))
+    def pci(self, observation: Observation[PciFacts]) -> bool:
+        """Whether it says anything else than the one before."""
+        before = self.view.pci
+        self.view = replace(self.view, pci=before.after(observation))
         self.note(observation)
+        return (before.outcome, before.facts) != (self.view.pci.outcome, self.view.pci.facts)
 
     def happened(self, events: Iterable[HostEvent]) -> None:
         for event in events:

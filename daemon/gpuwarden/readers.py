@@ -70,8 +70,14 @@ class Readers:
         if self._sources.pci_enabled:
             self._task(every(self._sources.pci_interval, self._pci.observe, pci, self.look_at_the_bus))
 
-    async def once(self) -> tuple[Observation[NvmlFacts], Observation[PciFacts]]:
-        return await asyncio.gather(self._nvml.observe(), self._pci.observe())
+    async def once(self, patience: float) -> tuple[Observation[NvmlFacts], Observation[PciFacts]]:
+        """One pass of each. A library that is still being initialised is waited for, up to `patience` seconds."""
+        pci = asyncio.create_task(self._pci.observe())
+        give_up = self._clock().boottime + patience
+        nvml = await self._nvml.observe()
+        while nvml.outcome is PassOutcome.TIMED_OUT and self._clock().boottime < give_up:
+            nvml = await self._nvml.observe()
+        return nvml, await pci
 
     def follow_kernel_log(self, resume: LogPosition | None, *, first: bool) -> None:
         """Follow it from `resume` on; `first`: nothing is remembered, so what is old is history. Never raises."""

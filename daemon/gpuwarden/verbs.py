@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import pwd
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,7 +28,7 @@ class Service(Protocol):
 
     desk: Desk
     holder: Holder
-    recent: Iterable[Event]
+    recent: deque[Event]
 
     def record(self, events: Sequence[Event]) -> None: ...
     def look(self) -> None: ...

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import typing
-from enum import StrEnum
-from types import NoneType
 from typing import Any
 
 import pytest
@@ -26,7 +25,6 @@ from gpuwarden_collectors.facts import (
     NvmlProblem,
     PciDevice,
     PciFacts,
-    PciKind,
     Source,
     Stamp,
     SxidEvent,
@@ -68,10 +66,8 @@ JSON = st.recursive(
 @given(JSON)
 def test_other_json_is_facts_or_a_codec_error_and_nothing_else(data: Any) -> None:
     for kind in (NvmlFacts, PciFacts, XidEvent):
-        try:
+        with contextlib.suppress(CodecError):
             assert type(from_wire(kind, data)) is kind
-        except CodecError:
-            pass
 
 
 def test_what_has_its_default_is_left_out() -> None:
@@ -122,6 +118,7 @@ def test_a_whole_number_serves_as_a_float() -> None:
         (LinkFacts, {"link": None}, "link: expected int, found NoneType None"),
         (PciDevice, {"kind": "toaster"}, "kind: expected one of gpu, switch, other, found str 'toaster'"),
         (PciDevice, {"kind": ["gpu"]}, "kind: expected one of gpu, switch, other, found list ['gpu']"),
+        (Stamp, {"boottime": 10**400}, "boottime: expected float, found int 100000000000000000...0000000000000000000"),
         (Stamp, {"boottime": "x" * 10_000}, "boottime: expected float, found str 'xxxxxxxxxxxx...xxxxxxxxxxxxx'"),
     ],
 )

@@ -173,7 +173,7 @@ def test_killed_at_any_point_nothing_committed_is_lost_and_nothing_is_there_twic
     chance = random.Random(9)
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join((*sys.path, str(Path(__file__).parent)))}
     for _ in range(30):
-        command = [sys.executable, "-c", WRITER, str(path)]
+        command: list[str] = [sys.executable, "-c", WRITER, str(path)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as writer:
             assert writer.stdout is not None
             for _ in range(chance.randrange(1, 60)):
@@ -255,9 +255,9 @@ async def test_a_ledger_that_is_ruined_while_it_is_open_is_moved_aside_and_nothi
     assert await ledger.close(PATIENCE)
     ledger = make(path)
     await opened(ledger)
-    with sqlite3.connect(path) as other:  # its write makes the daemon read the file again
-        other.execute("UPDATE meta SET value = value")
-        other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("UPDATE meta SET value = value")  # it makes the daemon read the file again
+    other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     other.close()
     ruin_middle(path)
     ledger.append([event(1_000)], position=LogPosition("b1", 5))

@@ -1,4 +1,4 @@
-"""The fake `libnvidia-ml.so.1`: compiled from tests/support/fake_nvml, told what to answer through a control file.
+r"""The fake `libnvidia-ml.so.1`: compiled from tests/support/fake_nvml, told what to answer through a control file.
 
     fake = FakeNvml.build(tmp_path).write(gpus=8)
     subprocess.Popen(command, env={**os.environ, **fake.environment})
@@ -15,7 +15,7 @@ a row of readings.def; VALUE a number or `none` (not supported); numbers may be 
     frozen                               time stands still: no reading moves
     set GPU READING VALUE
     link GPU LINK LINK_READING VALUE     LINK is a number or `*`
-    text GPU NAME VALUE                  a TEXT row of readings.def; the rest of the line, \\xNN for any byte
+    text GPU NAME VALUE                  a TEXT row of readings.def; the rest of the line, \xNN for any byte
     error GPU CALL CODE [once=PATH]      CODE an nvmlReturn (0: none after all); CALL may be field:ID, for one field value
     slow GPU CALL MICROSECONDS [once=PATH]
     hang GPU CALL [once=PATH]            until the file changes and no longer says so
@@ -39,7 +39,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from functools import cache
+import time
 from pathlib import Path
 from typing import Literal, Self
 
@@ -107,7 +107,6 @@ def _compile(command: str, header: Path, library: Path) -> None:
         output.replace(library)
 
 
-@cache
 def names(kind: Literal["READING", "LINK", "TEXT"]) -> frozenset[str]:
     """What readings.def names."""
     return frozenset(re.findall(rf"^{kind}\((\w+),", (SOURCES / "readings.def").read_text(), re.MULTILINE))
@@ -138,12 +137,12 @@ class FakeNvml:
         return {CONTROL_VARIABLE: str(self.control), "LD_LIBRARY_PATH": path}
 
     def write(self, *, gpus: int = 8, generation: Generation = "hopper", frozen: bool = False) -> Self:
-        """This node, without faults."""
+        """Makes it this node, without faults."""
         self._node = [f"gpus {gpus}", f"generation {generation}", *(["frozen"] if frozen else [])]
         return self.clear()
 
     def clear(self) -> Self:
-        """Ends every fault and hang, brings back every GPU and value."""
+        """Ends every fault and hang, brings back every GPU and value, drops Xids that nobody fetched."""
         self._faults = []
         return self.add()
 
@@ -152,6 +151,8 @@ class FakeNvml:
         self._faults += lines
         fresh = self.control.with_suffix(".new")
         fresh.write_text("".join(f"{line}\n" for line in [*self._node, *self._faults]))
+        # The kernel's own stamp moves in ticks of some milliseconds; two files within one tick would look the same.
+        os.utime(fresh, ns=(time.time_ns(), time.time_ns()))
         fresh.replace(self.control)
         return self
 
@@ -163,7 +164,8 @@ class FakeNvml:
 
     def text(self, gpu: Gpu, name: str, value: str | bytes) -> Self:
         raw = value.encode() if isinstance(value, str) else value
-        return self.add(f"text {gpu} {_known(name, 'TEXT')} {''.join(f'\\x{byte:02x}' for byte in raw)}")
+        escaped = "".join(rf"\x{byte:02x}" for byte in raw)
+        return self.add(f"text {gpu} {_known(name, 'TEXT')} {escaped}")
 
     def error(self, gpu: Gpu, call: str, code: int, *, once: bool = False) -> Self:
         return self.add(f"error {gpu} {self._call(call)} {code}{self._marker(once)}")

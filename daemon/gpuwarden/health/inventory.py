@@ -103,6 +103,8 @@ def learn(state: State, sight: Sight) -> Iterator[Event]:
             yield event(EventKind.GPU_REPLACED, pin=seen)
         elif (facts.uuid and not pin.uuid) or seen.links & ~pin.links:
             yield event(EventKind.GPU_PINNED, pin=replace(seen, links=pin.links | seen.links))
+    if sight.view.nvml.outcome is None:
+        return  # NVML is about to say more of them than the bus can
     for slot, device in (sight.devices or {}).items():
         if slot not in state.pins and slot not in sight.gpus and not foreign(device) and device.driver != "nouveau":
             yield event(EventKind.GPU_PINNED, pin=Pin(slot=slot))

@@ -16,7 +16,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-enum { MAX_BOARDS = 16, MAX_LINKS = 18, MAX_MIG = 7, MAX_PROCESSES = 64, MAX_XIDS = 64, MAX_RULES = 64 };
+enum { MAX_BOARDS = 16, MAX_LINKS = 18, MAX_MIG = 7, MAX_PROCESSES = 64, MAX_XIDS = 512, MAX_RULES = 64 };
 enum { TEXT_SIZE = 96 };
 enum { NO_BOARD = -1, ANY_BOARD = -2, WHOLE_GPU = -1 };
 

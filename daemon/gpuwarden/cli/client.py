@@ -1,0 +1,108 @@
+"""Talking to the daemon: one JSON object on a line there, one on a line back, through a Unix socket, within a deadline."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpuwarden.cli.parser import NOT_ALLOWED, TRY_AGAIN, UNAVAILABLE, CommandError
+from gpuwarden.places import run_dir, simulation_home
+
+SOCKET = "control.sock"
+DEADLINE = 5.0  # seconds, for everything together
+ANSWER_MAX = 16 << 20  # bytes
+
+
+class NoDaemon(CommandError):  # noqa: N818 - a state of the host
+    """Nobody listens there."""
+
+
+class Daemon:
+    """The daemon of `directory`; `simulated` is where one of simulated GPUs would be, and is told of if only that one is
+    there.
+    """
+
+    def __init__(self, directory: Path, simulated: Path, *, deadline: float = DEADLINE) -> None:
+        self.path = directory / SOCKET
+        self._simulated = simulated
+        self._deadline = deadline
+
+    @classmethod
+    def chosen(cls, given: Path | None, environment: Mapping[str, str]) -> Daemon:
+        """The one that the command line or the environment names, else that of this host's real GPUs."""
+        return cls(given or run_dir(environment), simulation_home(environment) / "run")
+
+    def ask(self, verb: str, **arguments: object) -> Any:
+        """The result of a verb. Raises NoDaemon, or CommandError when there is no answer or the daemon says no."""
+        request = json.dumps({"verb": verb, **arguments}).encode() + b"\n"
+        until = time.monotonic() + self._deadline
+        try:
+            with socket.socket(socket.AF_UNIX) as talk:
+                talk.settimeout(self._deadline)
+                talk.connect(str(self.path))
+                talk.sendall(request)
+                line = self._line(talk, until)
+        except (FileNotFoundError, ConnectionRefusedError):
+            raise NoDaemon(f"no daemon answers at {self.path}{self._elsewhere()}", UNAVAILABLE) from None
+        except PermissionError:
+            raise CommandError(
+                f"no permission to talk to the daemon at {self.path}: be root or a member of its [control] group",
+                NOT_ALLOWED,
+            ) from None
+        except TimeoutError:
+            raise CommandError(
+                f"the daemon at {self.path} has not answered within {self._deadline:g} s: is it stopped or very busy?",
+                TRY_AGAIN,
+            ) from None
+        except OSError as error:
+            raise CommandError(f"cannot talk to the daemon at {self.path}: {error}", UNAVAILABLE) from error
+        return self._result(line)
+
+    def _elsewhere(self) -> str:
+        if not listens(self._simulated / SOCKET):
+            return ""
+        return f"; one with simulated GPUs does elsewhere: add --run-dir {self._simulated}"
+
+    def _line(self, talk: socket.socket, until: float) -> bytes:
+        received = bytearray()
+        while not received.endswith(b"\n"):
+            left = until - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            talk.settimeout(left)
+            chunk = talk.recv(1 << 16)
+            if not chunk:
+                raise CommandError(f"the daemon at {self.path} hung up before it had answered", TRY_AGAIN)
+            received += chunk
+            if len(received) > ANSWER_MAX:
+                raise self._nonsense(f"more than {ANSWER_MAX} bytes")
+        return bytes(received)
+
+    def _result(self, line: bytes) -> Any:
+        try:
+            answer = json.loads(line)
+        except (ValueError, RecursionError):
+            raise self._nonsense("no JSON") from None
+        match answer:
+            case {"ok": True, "result": result}:
+                return result
+            case {"ok": False, "error": str(error), "code": int(code)} if 0 < code < 256:
+                raise CommandError(error, code)
+        raise self._nonsense("neither a result nor an error")
+
+    def _nonsense(self, what: str) -> CommandError:
+        return CommandError(f"what answers at {self.path} is no gpuwarden of this version: {what}", UNAVAILABLE)
+
+
+def listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as talk:
+        talk.setblocking(False)
+        try:
+            talk.connect(str(path))
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,43 @@
+"""`gpuwarden config`: is it sound, and what is in force."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from gpuwarden.cli.parser import Parser
+from gpuwarden.cli.sources import faulty, sources
+from gpuwarden.config import ConfigError, load_with_origins
+from gpuwarden.config_toml import as_toml
+
+HELP = """
+Checks the configuration, telling every fault at once, or shows it with where each value comes from.
+
+A later source overrides an earlier one, key by key: defaults, /etc/gpuwarden/gpuwarden.toml, conf.d/*.toml beside it
+by name, environment (GPUWARDEN_COLLECTORS__NVML__INTERVAL=1s), options of run.
+
+exit code: 0 when it is sound, 64 when it has a fault
+
+examples:
+  gpuwarden config check
+  gpuwarden config check --config new.toml && install new.toml /etc/gpuwarden/gpuwarden.toml
+  gpuwarden config show | grep -v default
+"""
+
+
+def arguments(parser: Parser) -> None:
+    parser.add_argument("action", choices=("check", "show"), help="check: tell its faults; show: print it as TOML")
+    parser.add_config()
+
+
+def main(options: argparse.Namespace) -> int:
+    try:
+        config, origins = load_with_origins(sources(options, os.environ))
+    except ConfigError as error:
+        raise faulty(error) from error
+    if options.action == "show":
+        print(as_toml(config, origins), end="")
+    else:
+        given = ", ".join(dict.fromkeys(origins.values()))
+        print(f"the configuration is sound ({given or 'all defaults: nothing is configured'})")
+    return 0

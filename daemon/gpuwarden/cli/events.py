@@ -1,0 +1,120 @@
+"""`gpuwarden events`: from the daemon, and when there is none, from the ledger it left."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from gpuwarden.cli.client import Daemon, NoDaemon
+from gpuwarden.cli.parser import UNAVAILABLE, CommandError, Parser, folder
+from gpuwarden.cli.text import clean, when
+from gpuwarden.durations import parse_duration
+
+HELP = """
+Lists what happened on this node: Xids, findings raised and cleared, boots, resets, acknowledgements. Without a running
+daemon it is read from the ledger, which is not changed.
+
+examples:
+  gpuwarden events                    the last 7 days
+  gpuwarden events --since 2h --follow
+  gpuwarden events --since 2026-01-31T08:00 --json | jq 'select(.kind == "xid")'
+"""
+
+LIMIT = 10_000
+LOOK_AGAIN = 1.0  # seconds
+OVERLAP = 30.0  # seconds by which looks overlap: an event may be told a little after its time
+
+Event = dict[str, Any]
+Look = Callable[[float], list[Event]]
+"""The events since a wall time, in order, at most LIMIT. Raises CommandError."""
+
+
+def arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "--since",
+        metavar="T",
+        type=_since,
+        default="7d",
+        help="how far back, such as 90s, 2h, 7d (the default), or a date or time such as 2026-01-31T08:00 (local)",
+    )
+    parser.add_argument("--follow", action="store_true", help="go on, until interrupted")
+    parser.add_argument("--json", action="store_true", help="one JSON object on each line")
+    parser.add_run_dir()
+    parser.add_argument(
+        "--state-dir", metavar="D", type=folder, help="where the ledger is (default: as the configuration says)"
+    )
+
+
+def _since(text: str) -> float:
+    try:
+        return time.time() - parse_duration(text)
+    except ValueError:
+        pass
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"expected a duration (2h) or a time (2026-01-31T08:00), found {text!r}") from None
+
+
+def main(options: argparse.Namespace) -> int:
+    show = _as_json if options.json else _as_text
+    look = _look(Daemon.chosen(options.run_dir, os.environ), options.state_dir)
+    events = look(options.since)
+    for event in events:
+        print(show(event))
+    if len(events) >= LIMIT:
+        print(f"only {LIMIT} events are shown: ask for a shorter time", file=sys.stderr)
+    if options.follow:
+        for event in _following(look, events):
+            print(show(event), flush=True)
+    return 0
+
+
+def _look(daemon: Daemon, state_dir: Path | None) -> Look:
+    def look(since: float) -> list[Event]:
+        try:
+            events: list[Event] = daemon.ask("events", since=since, limit=LIMIT)["events"]
+        except NoDaemon as nobody:
+            from gpuwarden.cli.ledger_events import ledger_events  # noqa: PLC0415 - SQLite is for this case only
+
+            try:
+                return ledger_events(state_dir, since, LIMIT)
+            except CommandError as error:
+                raise CommandError(f"{nobody}, and {error}", UNAVAILABLE) from error
+        return events
+
+    return look
+
+
+def _following(look: Look, shown: list[Event]) -> Iterator[Event]:
+    """What comes after `shown`, for ever. A daemon that restarts meanwhile is waited for."""
+    seen = {_as_json(event) for event in shown}
+    looked = time.time()
+    while True:
+        sys.stdout.flush()
+        time.sleep(LOOK_AGAIN)
+        # The wall clock may be set back, and then events with earlier times than before are new.
+        since = min(looked, time.time()) - OVERLAP
+        try:
+            events = look(since)
+        except CommandError:
+            continue
+        looked = time.time()
+        yield from (event for event in events if _as_json(event) not in seen)
+        seen = {_as_json(event) for event in events}
+
+
+def _as_json(event: Event) -> str:
+    return json.dumps(event)
+
+
+def _as_text(event: Event) -> str:
+    data = " ".join(f"{clean(name)}={clean(value)}" for name, value in event["data"].items())
+    return f"{when(event['at'])}  {clean(event['kind']):<14} {clean(event['id'] or '-')}  {data}".rstrip()

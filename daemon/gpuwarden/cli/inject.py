@@ -1,0 +1,38 @@
+"""`gpuwarden inject`: faults for simulated GPUs. A daemon that looks after real ones refuses."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from gpuwarden.cli.client import Daemon
+from gpuwarden.cli.parser import Parser
+from gpuwarden_collectors.nvml.simulated_faults import FAULTS
+
+HELP = """
+Puts a fault into a simulated GPU (gpuwarden run --simulate N), to see what the daemon makes of it. Real GPUs are never
+touched, and nothing is written to the kernel log.
+
+examples:
+  gpuwarden inject --gpu 3 xid 79
+  gpuwarden inject --gpu 0 pcie-width 4
+  gpuwarden inject driver-gone
+  gpuwarden inject --gpu 3 clear             ends the faults of one GPU
+  gpuwarden inject clear                     ends all
+"""
+
+
+def arguments(parser: Parser) -> None:
+    parser.add_argument("--gpu", metavar="N", type=int, help="number of the simulated GPU; faults of the driver take none")
+    parser.add_argument("fault", metavar="FAULT", nargs="+", help="the fault, and its number where it takes one")
+    parser.add_run_dir()
+    faults = {f"{name} {kind.parameter}".strip(): kind.help for name, kind in FAULTS.items()}
+    listed = "\n".join(f"  {name:<22} {text}" for name, text in (faults | {"clear": "faults end"}).items())
+    parser.epilog = f"{parser.epilog}\n\nfaults:\n{listed}"
+
+
+def main(options: argparse.Namespace) -> int:
+    Daemon.chosen(options.run_dir, os.environ).ask("inject", fault=options.fault, gpu=options.gpu)
+    where = "" if options.gpu is None else f" (simulated GPU {options.gpu})"
+    print(f"injected: {' '.join(options.fault)}{where}")
+    return 0

@@ -1,0 +1,31 @@
+"""Events from the ledger itself, for when no daemon can be asked. Nothing is written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from gpuwarden.cli.parser import UNAVAILABLE, CommandError
+from gpuwarden.config import ConfigError, load
+from gpuwarden.config_sources import Sources
+from gpuwarden.ledger.errors import LedgerError
+from gpuwarden.ledger.reader import read_only
+from gpuwarden.publish.status import event
+
+
+def ledger_events(state_dir: Path | None, since: float, limit: int) -> list[dict[str, Any]]:
+    """As the daemon tells them. Raises CommandError."""
+    path = (state_dir or _configured()) / "ledger.db"
+    try:
+        with read_only(path) as ledger:
+            return [event(recorded.event) for recorded in ledger.events(since=since, limit=limit)]
+    except LedgerError as error:
+        raise CommandError(str(error), UNAVAILABLE) from error
+
+
+def _configured() -> Path:
+    try:
+        return load(Sources(environment=os.environ)).state.dir
+    except ConfigError as error:
+        raise CommandError(f"the configuration does not say where the ledger is:\n{error}") from error

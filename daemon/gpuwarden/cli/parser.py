@@ -1,0 +1,75 @@
+"""What all verbs share: their parser, their exit codes, the way they fail."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+# sysexits.h
+USAGE, UNAVAILABLE, TRY_AGAIN, NOT_ALLOWED = 64, 69, 75, 77
+
+HEALTH_CODES = {"healthy": 0, "warning": 1, "failure": 2}
+UNKNOWN = 3  # any other health, and none at all
+
+
+class CommandError(Exception):
+    """Ends the command with `code` and its message, which says what could not be done and what to do about it."""
+
+    def __init__(self, message: str, code: int = USAGE) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Parser(argparse.ArgumentParser):
+    """As argparse has it, but bad usage exits with 64: 2 means that GPUs have failed."""
+
+    def __init__(self, prog: str, description: str, epilog: str) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(USAGE, f"{self.prog}: {message}\n")
+
+    def add_run_dir(self) -> None:
+        self.add_argument(
+            "--run-dir",
+            metavar="D",
+            type=folder,
+            help="where the daemon's socket is (default: $GPUWARDEN_RUN_DIR, else /run/gpuwarden)",
+        )
+
+    def add_json(self) -> None:
+        self.add_argument("--json", action="store_true", help="JSON instead of text")
+
+    def add_config(self) -> None:
+        self.add_argument(
+            "--config",
+            metavar="F",
+            type=Path,
+            help="configuration file; conf.d/*.toml beside it is read too (default: /etc/gpuwarden/gpuwarden.toml)",
+        )
+
+    def add_simulate(self) -> None:
+        self.add_argument(
+            "--simulate",
+            metavar="N",
+            type=int,
+            choices=range(1, 65),
+            help="1 to 64 simulated GPUs instead of this host's; reads neither /etc/gpuwarden nor GPUWARDEN_* "
+            "variables, and keeps everything in a folder of yours below the temporary directory",
+        )
+
+
+def folder(text: str) -> Path:
+    """An absolute path, from one that may be relative to where the command was given."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected a folder, found nothing")
+    return Path(text).absolute()

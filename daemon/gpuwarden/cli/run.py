@@ -1,0 +1,54 @@
+"""`gpuwarden run`: the daemon."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from gpuwarden.cli.parser import CommandError, Parser, folder
+from gpuwarden.cli.sources import configuration
+from gpuwarden.places import PlaceRefused, make_private, simulation_home
+
+HELP = """
+Runs the daemon in the foreground: reads the GPUs of this node, judges them, and publishes how they are, until SIGTERM.
+
+exit code: 0 after SIGTERM or SIGINT, 64 when the configuration has a fault (then nothing was started)
+
+examples:
+  gpuwarden run                               this host's GPUs, as /etc/gpuwarden says
+  gpuwarden run --simulate 8                  eight GPUs that do not exist, to try it anywhere
+  gpuwarden run --config gpuwarden.toml --listen 127.0.0.1:9839
+"""
+
+
+def arguments(parser: Parser) -> None:
+    parser.add_config()
+    parser.add_simulate()
+    parser.add_argument(
+        "--listen", metavar="H:P", help="address for metrics and heartbeat (default: 0.0.0.0:9839; port 0: any free one)"
+    )
+    parser.add_argument("--state-dir", metavar="D", type=folder, help="where the ledger is (default: /var/lib/gpuwarden)")
+    parser.add_argument(
+        "--run-dir", metavar="D", type=folder, help="where socket and verdict file are (default: /run/gpuwarden)"
+    )
+    parser.add_argument(
+        "--mode", choices=("observe", "enforce"), help="observe: show what would be done (default); enforce: do it"
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    config = configuration(options, os.environ)
+    if options.simulate is not None:
+        _make_home(options)
+    from gpuwarden.app import serve  # noqa: PLC0415 - a fault in the configuration is told before asyncio is loaded
+
+    return serve(config)
+
+
+def _make_home(options: argparse.Namespace) -> None:
+    if options.run_dir and options.state_dir:
+        return
+    try:
+        make_private(simulation_home(os.environ))
+    except PlaceRefused as error:
+        raise CommandError(str(error)) from error

@@ -1,0 +1,90 @@
+"""The status document as a person reads it: the verdict, why, each GPU, each finding and how it ends, what is not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gpuwarden.cli.text import clean, table, when
+from gpuwarden.cli.words import ADVICE
+
+Document = dict[str, Any]
+
+
+def status_text(status: Document) -> Iterator[str]:
+    if status.get("simulated"):
+        yield "SIMULATED: these GPUs do not exist"
+    yield from _headline(status)
+    if status["gpus"]:
+        yield ""
+        yield from _gpus(status["gpus"])
+    for finding in status["findings"]:
+        yield ""
+        yield from _finding(finding)
+    silenced = [f"{clean(f['id'])} (because of {clean(f['silenced_by'])})" for f in status["silenced"]]
+    trouble = [*_unseen(status["collectors"]), *map(clean, status["trouble"])]
+    for title, lines in (("consequences, not counted", silenced), ("not in order with the daemon itself", trouble)):
+        if lines:
+            yield from ("", f"{title}:", *(f"  {line}" for line in lines))
+
+
+def _headline(status: Document) -> Iterator[str]:
+    why = ", ".join(map(clean, status["reasons"]))
+    yield f"{clean(status['node'])} is {str(status['status']).upper()}{f': {why}' if why else ''}"
+    expected, source = status["expected"]["count"], status["expected"]["from"]
+    count = f"of {expected} GPUs present ({clean(source)})" if expected is not None else "GPUs present, none expected"
+    age = status["age_seconds"]
+    seen = "nothing observed yet" if age is None else f"observed {age:.0f} s ago"
+    work = "may take work" if status["schedulable"] else "may not take work"
+    yield f"{work}; {status['present']} {count}; {seen}; mode {clean(status['mode'])}"
+
+
+def _reading(name: str, unit: str, per: float = 1) -> Callable[[Document], str]:
+    def shown(gpu: Document) -> str:
+        value = gpu.get("readings", {}).get(name)
+        return "-" if value is None else f"{value / per:.0f} {unit}"
+
+    return shown
+
+
+_COLUMNS: dict[str, Callable[[Document], str]] = {
+    "GPU": lambda gpu: "-" if gpu["index"] is None else str(gpu["index"]),
+    "HEALTH": lambda gpu: clean(gpu["health"]),
+    "PCI BUS ID": lambda gpu: clean(gpu["pci_bus_id"]),
+    "NAME": lambda gpu: clean(gpu["name"]) or "-",
+    "TEMP": _reading("temperature", "C"),
+    "POWER": _reading("power_usage_mw", "W", 1000),
+    "LOAD": _reading("utilization_gpu", "%"),
+    "MEMORY": _reading("memory_used_bytes", "GiB", 1 << 30),
+    "WHY": lambda gpu: ", ".join(map(clean, gpu["reasons"])),
+}
+
+
+def _gpus(gpus: list[Document]) -> Iterator[str]:
+    yield from table(list(_COLUMNS), [[column(gpu) for column in _COLUMNS.values()] for gpu in gpus])
+
+
+def _finding(finding: Document) -> Iterator[str]:
+    where = "" if finding["gpu"] is None else f"GPU {finding['gpu']}"
+    slot = clean(finding["pci_bus_id"] or "")
+    place = f"{where} ({slot})" if where and slot else where or slot or "this node"
+    yield f"{str(finding['severity']).upper()}: {clean(finding['title'])}: {place}"
+    yield f"  id: {clean(finding['id'])}"
+    count = f", {finding['count']} times" if finding["count"] > 1 else ""
+    gone = "; no longer seen, but not over" if finding["latched"] else ""
+    yield f"  seen: from {when(finding['first_seen'])} to {when(finding['last_seen'])}{count}{gone}"
+    evidence = ", ".join(f"{clean(name)} {clean(value)}" for name, value in finding["evidence"].items())
+    if evidence:
+        yield f"  evidence: {evidence}"
+    yield f"  to do: {ADVICE.get(finding['advice'], clean(finding['advice']))}"
+    yield f"  ends when {clean(finding['ends_when'])}"
+
+
+def _unseen(collectors: list[Document]) -> Iterator[str]:
+    """Sources that are not there or were not asked yet; those that fail are in the daemon's own list of trouble."""
+    for collector in collectors:
+        name, error = clean(collector["name"]), clean(collector["error"])
+        if collector["outcome"] is None:
+            yield f"{name}: has not been read yet"
+        elif collector["outcome"] == "absent":
+            yield f"{name}: not on this host{f': {error}' if error else ''}"
