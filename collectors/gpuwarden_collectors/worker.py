@@ -102,9 +102,11 @@ class Worker(Generic[Facts]):
             child = self._child
             self._part(child)
             child.hang_up()
-            if not await child.gone(self._limits.term_grace):
+            await child.gone(self._limits.term_grace)
+            self._reap()
+        for child in self._leaving.copy():
+            if child.fate is None:
                 await self._end(child)
-        for child in self._leaving:
             child.release()
         self._leaving.clear()
 
@@ -225,7 +227,10 @@ class Worker(Generic[Facts]):
 
     def _left_behind(self) -> str:
         pids = ", ".join(str(child.pid) for child in self._leaving)
-        return f"no worker is started beside what could not be ended (pid {pids}): see the kernel log; the host may need a reboot"
+        return (
+            f"no worker is started beside what could not be ended (pid {pids}): "
+            "see the kernel log for the driver; the host may need a reboot"
+        )
 
     def _report(self) -> WorkerReport:
         life = self._life

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -16,6 +17,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from support.fake_nvml_library import FakeNvml
+
+NVML_ERROR_NOT_SUPPORTED = 3
 
 
 class NvmlClient:
@@ -38,6 +41,10 @@ class NvmlClient:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
+    def answers_within(self, seconds: float) -> bool:
+        assert self.process.stdout is not None
+        return bool(select.select([self.process.stdout], [], [], seconds)[0])
+
     def ask(self, expression: str) -> Any:
         self.send(expression)
         answer = self.receive()
@@ -47,6 +54,16 @@ class NvmlClient:
     def code(self, expression: str) -> int:
         self.send(expression)
         return int(self.receive().get("code", 0))
+
+
+def field(client: NvmlClient, gpu: int, identifier: int, link: int = 0) -> int | None:
+    """The value as its type says, or None where the field is not supported."""
+    (answer,) = client.ask(f"nvmlDeviceGetFieldValues(gpu({gpu}), [({identifier}, {link})])")
+    if answer["nvmlReturn"] == NVML_ERROR_NOT_SUPPORTED:
+        return None
+    assert answer["nvmlReturn"] == 0
+    member = {1: "uiVal", 3: "ullVal", 5: "siVal"}[answer["valueType"]]
+    return int(answer["value"][member])
 
 
 @contextmanager
@@ -69,9 +86,7 @@ def nvml_client(fake: FakeNvml, *, initialise: bool = True) -> Iterator[NvmlClie
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, ctypes.Structure):
-        return {name: _plain(getattr(value, name)) for name, *_ in value._fields_}
-    if isinstance(value, ctypes.Union):
+    if isinstance(value, (ctypes.Structure, ctypes.Union)):
         return {name: _plain(getattr(value, name)) for name, *_ in value._fields_}
     if isinstance(value, (list, tuple, ctypes.Array)):
         return [_plain(item) for item in value]
@@ -96,15 +111,24 @@ def _serve() -> None:
         call(device, ctypes.byref(structure))
         return structure
 
+    def gpm(before: Any, after: Any, *metrics: int) -> list[tuple[int, float]]:
+        query = pynvml.c_nvmlGpmMetricsGet_t()
+        query.version, query.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, len(metrics)
+        query.sample1, query.sample2 = before, after
+        for place, metric in enumerate(metrics):
+            query.metrics[place].metricId = metric
+        pynvml.nvmlGpmMetricsGet(query)
+        return [(metric.nvmlReturn, metric.value) for metric in query.metrics[: len(metrics)]]
+
     def sweep_while_waiting(event_set: Any, passes: int) -> list[int]:
-        """The number of calls answered while another thread sits in nvmlEventSetWait."""
+        """The temperatures read while another thread sits in nvmlEventSetWait."""
         thread = threading.Thread(target=pynvml.nvmlEventSetWait_v2, args=(event_set, 60_000), daemon=True)
         thread.start()
         gpus = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
         return [pynvml.nvmlDeviceGetTemperature(gpu, 0) for _ in range(passes) for gpu in gpus]
 
-    names = {**vars(pynvml), "filled": filled, "sweep_while_waiting": sweep_while_waiting, "kept": {}}
-    names["gpu"] = pynvml.nvmlDeviceGetHandleByIndex
+    names = vars(pynvml) | {"gpu": pynvml.nvmlDeviceGetHandleByIndex, "kept": {}}
+    names |= {"filled": filled, "gpm": gpm, "sweep_while_waiting": sweep_while_waiting}
     for line in sys.stdin:
         print(json.dumps(_answer(line, names)), flush=True)  # noqa: T201 - the pipe to the parent
 

@@ -83,17 +83,17 @@ class OddReader:
 
 
 def hang() -> None:
-    time.sleep(1000)
+    time.sleep(100)
 
 
 def hang_ignoring_sigterm() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    time.sleep(1000)
+    time.sleep(100)
 
 
 def hang_locked() -> None:
     """No thread of the process runs on, since the interpreter lock is held; signals keep their dispositions."""
-    ctypes.PyDLL(None).sleep(1000)
+    ctypes.PyDLL(None).sleep(100)
 
 
 def hang_deaf() -> None:
@@ -108,7 +108,7 @@ def hang_in_kernel() -> None:
     libc = ctypes.PyDLL(None)
     if libc.vfork() == 0:
         libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: nothing is left when the parent is killed
-        libc.sleep(1000)
+        libc.sleep(100)
 
 
 def answer_late() -> str:

@@ -187,11 +187,11 @@ class NvmlReader:
         """Keep what the next pass and the event thread need; forget GPUs that are no longer listed."""
         for slot in self._gpus.keys() - set(slots):
             self._gpus.pop(slot).close()
-        session = self._session
-        if session is not None and (slots != self._slots or not session.devices):
-            devices = tuple((handle, slot) for handle, slot in zip(handles, slots, strict=True) if handle is not None)
-            self._session = replace(session, devices=devices)
         self._slots = slots
+        devices = tuple((handle, slot) for handle, slot in zip(handles, slots, strict=True) if handle is not None)
+        session = self._session
+        if session is not None and {slot for _, slot in devices} - {slot for _, slot in session.devices}:
+            self._session = replace(session, devices=devices)
 
 
 def _cuda_version(nvml: Any) -> str:

@@ -1,6 +1,6 @@
 """NVML's own stream of Xids, the second source beside the kernel log.
 
-An event set knows the GPUs that were registered with it, so it is made anew whenever the sweep finds other GPUs or
+An event set knows the GPUs that were registered with it, so it is made anew whenever the sweep finds a GPU more or
 initialises NVML again: the sweep publishes a new `Session`, and the loop here compares.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -54,18 +55,19 @@ class XidEvents:
 
     def follow(self, stop: threading.Event) -> None:
         """Blocks until `stop`, and never raises."""
-        pause = _FIRST_PAUSE
+        pause = _FIRST_PAUSE / 2
         while not stop.is_set():
             current = self._session()
             if current is None or not current.devices:
                 stop.wait(_IDLE)
                 continue
+            began = time.monotonic()
             try:
                 self._follow_session(current, stop)
-                pause = _FIRST_PAUSE
             except Exception:  # noqa: BLE001 - the kernel log is the other source; this one must never end
+                lasted = time.monotonic() - began > _LONGEST_PAUSE
+                pause = _FIRST_PAUSE if lasted else min(2 * pause, _LONGEST_PAUSE)
                 stop.wait(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _follow_session(self, mine: Session, stop: threading.Event) -> None:
         """Returns when the session is no longer the current one. Raises NVMLError."""

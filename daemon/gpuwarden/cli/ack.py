@@ -24,6 +24,5 @@ def arguments(parser: Parser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    Daemon.chosen(options.run_dir, os.environ).ask("ack", finding=options.finding)
-    print(f"acknowledged: {clean(options.finding)}")
+    print(clean(Daemon.chosen(options.run_dir, os.environ).ask("ack", finding=options.finding)))
     return 0

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 
-from gpuwarden.cli.parser import CommandError, Parser, folder
+from gpuwarden.cli.parser import Parser, folder
 from gpuwarden.cli.sources import configuration
 from gpuwarden.cli.status import show
-from gpuwarden.places import PlaceRefused, check_private, simulation_home
 
 HELP = """
 Looks at the GPUs of this node once, without a daemon, and says how they are. Reads the ledger where there is one, and
@@ -27,16 +26,13 @@ def arguments(parser: Parser) -> None:
     parser.add_json()
     parser.add_config()
     parser.add_simulate()
-    parser.add_argument("--state-dir", metavar="D", type=folder, help="where the ledger is (default: /var/lib/gpuwarden)")
+    parser.add_argument(
+        "--state-dir", metavar="D", type=folder, help="where the ledger is (default: /var/lib/gpuwarden)"
+    )
 
 
 def main(options: argparse.Namespace) -> int:
     config = configuration(options, os.environ)
-    if options.simulate is not None:
-        try:
-            check_private(simulation_home(os.environ))
-        except PlaceRefused as error:
-            raise CommandError(str(error)) from error
     from gpuwarden.check import check_once  # noqa: PLC0415 - a fault in the configuration is told before asyncio is loaded
 
     return show(check_once(config), as_json=options.json)

@@ -31,6 +31,9 @@ LIMIT = 10_000
 LOOK_AGAIN = 1.0  # seconds
 OVERLAP = 30.0  # seconds by which looks overlap: an event may be told a little after its time
 
+ONLY_IN_JSON = ("first_boottime", "first_wall", "latch")
+"""Data of events by which the daemon remembers, and which tell a person nothing."""
+
 Event = dict[str, Any]
 Look = Callable[[float], list[Event]]
 """The events since a wall time, in order, at most LIMIT. Raises CommandError."""
@@ -60,7 +63,8 @@ def _since(text: str) -> float:
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(f"expected a duration (2h) or a time (2026-01-31T08:00), found {text!r}") from None
+        expected = "a duration (2h) or a time (2026-01-31T08:00)"
+        raise argparse.ArgumentTypeError(f"expected {expected}, found {text!r}") from None
 
 
 def main(options: argparse.Namespace) -> int:
@@ -70,7 +74,7 @@ def main(options: argparse.Namespace) -> int:
     for event in events:
         print(show(event))
     if len(events) >= LIMIT:
-        print(f"only {LIMIT} events are shown: ask for a shorter time", file=sys.stderr)
+        print(f"these are the first {LIMIT} events: ask for a shorter time to see the last", file=sys.stderr)
     if options.follow:
         for event in _following(look, events):
             print(show(event), flush=True)
@@ -80,7 +84,7 @@ def main(options: argparse.Namespace) -> int:
 def _look(daemon: Daemon, state_dir: Path | None) -> Look:
     def look(since: float) -> list[Event]:
         try:
-            events: list[Event] = daemon.ask("events", since=since, limit=LIMIT)["events"]
+            events: list[Event] = daemon.ask("events", since=since, limit=LIMIT)
         except NoDaemon as nobody:
             from gpuwarden.cli.ledger_events import ledger_events  # noqa: PLC0415 - SQLite is for this case only
 
@@ -116,5 +120,8 @@ def _as_json(event: Event) -> str:
 
 
 def _as_text(event: Event) -> str:
-    data = " ".join(f"{clean(name)}={clean(value)}" for name, value in event["data"].items())
+    told = {
+        name: value for name, value in event["data"].items() if name not in ONLY_IN_JSON and value not in ("", None)
+    }
+    data = " ".join(f"{clean(name)}={clean(value)}" for name, value in told.items())
     return f"{when(event['at'])}  {clean(event['kind']):<14} {clean(event['id'] or '-')}  {data}".rstrip()

@@ -7,6 +7,7 @@ import os
 
 from gpuwarden.cli.client import Daemon
 from gpuwarden.cli.parser import Parser
+from gpuwarden.cli.text import clean
 from gpuwarden_collectors.nvml.simulated_faults import FAULTS
 
 HELP = """
@@ -23,7 +24,9 @@ examples:
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("--gpu", metavar="N", type=int, help="number of the simulated GPU; faults of the driver take none")
+    parser.add_argument(
+        "--gpu", metavar="N", type=int, help="number of the simulated GPU; faults of the driver take none"
+    )
     parser.add_argument("fault", metavar="FAULT", nargs="+", help="the fault, and its number where it takes one")
     parser.add_run_dir()
     faults = {f"{name} {kind.parameter}".strip(): kind.help for name, kind in FAULTS.items()}
@@ -32,7 +35,5 @@ def arguments(parser: Parser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    Daemon.chosen(options.run_dir, os.environ).ask("inject", fault=options.fault, gpu=options.gpu)
-    where = "" if options.gpu is None else f" (simulated GPU {options.gpu})"
-    print(f"injected: {' '.join(options.fault)}{where}")
+    print(clean(Daemon.chosen(options.run_dir, os.environ).ask("inject", fault=options.fault, gpu=options.gpu)))
     return 0

@@ -6,11 +6,13 @@ import argparse
 import json
 import os
 import sys
+import time
+from collections.abc import Iterator
 from typing import Any
 
 from gpuwarden.cli.client import Daemon
 from gpuwarden.cli.parser import Parser
-from gpuwarden.cli.text import clean, table, when
+from gpuwarden.cli.text import clean, table
 
 HELP = """
 Shows the GPUs that belong in this machine, or accepts those that are in it now.
@@ -40,23 +42,23 @@ def main(options: argparse.Namespace) -> int:
         json.dump(result, sys.stdout, indent=2)
         print()
     elif options.action == "show":
-        _show(result)
+        print("\n".join(_shown(result)))
     else:
-        gone = result["unpinned"]
-        print(f"no longer expected: {', '.join(map(clean, gone))}" if gone else "nothing to accept: all expected GPUs are here")
+        gone = ", ".join(map(clean, result["given_up"]))
+        print(f"no longer expected: {gone}" if gone else "nothing to accept: every expected GPU is here")
     return 0
 
 
-def _show(inventory: dict[str, Any]) -> None:
-    count, source = inventory["expected"]["count"], inventory["expected"]["from"]
-    print(f"expected: {count} GPUs ({clean(source)})" if count is not None else "expected: not known yet")
-    rows = [
-        [clean(gpu["pci_bus_id"]), clean(gpu["uuid"]), clean(gpu["name"]), when(gpu["first_seen"]), _here(gpu)]
-        for gpu in inventory["gpus"]
-    ]
-    if rows:
-        print("\n".join(table(("PCI BUS ID", "UUID", "NAME", "SINCE", "NOW"), rows)))
+def _shown(inventory: list[dict[str, Any]]) -> Iterator[str]:
+    if not inventory:
+        yield "no GPU belongs here, and none was seen"
+        return
+    yield from table(("PCI BUS ID", "BELONGS HERE", "NOW", "UUID", "NAME"), [_row(gpu) for gpu in inventory])
 
 
-def _here(gpu: dict[str, Any]) -> str:
-    return "present" if gpu["present"] else "MISSING"
+def _row(gpu: dict[str, Any]) -> list[str]:
+    since = time.strftime("since %Y-%m-%d", time.gmtime(gpu["first_seen"]))
+    why = f": {clean(gpu['why'])}" if gpu["why"] else ""
+    now = f"{clean(gpu['presence'])}{why}"
+    belongs = since if gpu["expected"] else "no"
+    return [clean(gpu["pci_bus_id"]), belongs, now, clean(gpu["uuid"]) or "-", clean(gpu["name"]) or "-"]

@@ -13,6 +13,8 @@ USAGE, UNAVAILABLE, TRY_AGAIN, NOT_ALLOWED = 64, 69, 75, 77
 HEALTH_CODES = {"healthy": 0, "warning": 1, "failure": 2}
 UNKNOWN = 3  # any other health, and none at all
 
+_SIMULATED_MAX = 64  # more than any host has
+
 
 class CommandError(Exception):
     """Ends the command with `code` and its message, which says what could not be done and what to do about it."""
@@ -61,11 +63,16 @@ class Parser(argparse.ArgumentParser):
         self.add_argument(
             "--simulate",
             metavar="N",
-            type=int,
-            choices=range(1, 65),
-            help="1 to 64 simulated GPUs instead of this host's; reads neither /etc/gpuwarden nor GPUWARDEN_* "
-            "variables, and keeps everything in a folder of yours below the temporary directory",
+            type=_count,
+            help=f"1 to {_SIMULATED_MAX} simulated GPUs instead of this host's; reads neither /etc/gpuwarden nor "
+            "GPUWARDEN_* variables, and writes to a folder of yours below the temporary directory",
         )
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 3 and 0 < int(text) <= _SIMULATED_MAX):
+        raise argparse.ArgumentTypeError(f"expected 1 to {_SIMULATED_MAX}, found {text!r}")
+    return int(text)
 
 
 def folder(text: str) -> Path:

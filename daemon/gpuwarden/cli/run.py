@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 
-from gpuwarden.cli.parser import CommandError, Parser, folder
+from gpuwarden.cli.parser import Parser, folder
 from gpuwarden.cli.sources import configuration
-from gpuwarden.places import PlaceRefused, make_private, simulation_home
+from gpuwarden.places import make_private
 
 HELP = """
 Runs the daemon in the foreground: reads the GPUs of this node, judges them, and publishes how they are, until SIGTERM.
 
-exit code: 0 after SIGTERM or SIGINT, 64 when the configuration has a fault (then nothing was started)
+exit code: 0 after SIGTERM or SIGINT, 64 when the configuration has a fault (then nothing was started), 69 when it
+cannot start here: its port or its run directory is taken
 
 examples:
   gpuwarden run                               this host's GPUs, as /etc/gpuwarden says
@@ -25,9 +26,13 @@ def arguments(parser: Parser) -> None:
     parser.add_config()
     parser.add_simulate()
     parser.add_argument(
-        "--listen", metavar="H:P", help="address for metrics and heartbeat (default: 0.0.0.0:9839; port 0: any free one)"
+        "--listen",
+        metavar="H:P",
+        help="address for metrics and heartbeat (default: 0.0.0.0:9839; port 0: any free one)",
     )
-    parser.add_argument("--state-dir", metavar="D", type=folder, help="where the ledger is (default: /var/lib/gpuwarden)")
+    parser.add_argument(
+        "--state-dir", metavar="D", type=folder, help="where the ledger is (default: /var/lib/gpuwarden)"
+    )
     parser.add_argument(
         "--run-dir", metavar="D", type=folder, help="where socket and verdict file are (default: /run/gpuwarden)"
     )
@@ -37,18 +42,7 @@ def arguments(parser: Parser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    config = configuration(options, os.environ)
-    if options.simulate is not None:
-        _make_home(options)
+    config = configuration(options, os.environ, secure=make_private)
     from gpuwarden.app import serve  # noqa: PLC0415 - a fault in the configuration is told before asyncio is loaded
 
     return serve(config)
-
-
-def _make_home(options: argparse.Namespace) -> None:
-    if options.run_dir and options.state_dir:
-        return
-    try:
-        make_private(simulation_home(os.environ))
-    except PlaceRefused as error:
-        raise CommandError(str(error)) from error

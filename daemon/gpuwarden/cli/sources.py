@@ -8,27 +8,35 @@ then is said on the command line, or in a file named there that is not one of th
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from gpuwarden.cli.parser import CommandError
 from gpuwarden.config import Config, ConfigError, load
 from gpuwarden.config_sources import Layer, Sources, nested
-from gpuwarden.places import CONFIG_FILE, is_real, simulation_home
+from gpuwarden.places import CONFIG_FILE, PlaceRefused, check_private, is_real, simulation_home
 
 _OPTIONS = {"mode": "mode", "listen": "publish.listen", "state_dir": "state.dir", "run_dir": "run.dir"}
 """The options that set a key."""
 
 
-def configuration(options: argparse.Namespace, environment: Mapping[str, str]) -> Config:
-    """Raises CommandError with every fault."""
+def configuration(
+    options: argparse.Namespace, environment: Mapping[str, str], secure: Callable[[Path], None] = check_private
+) -> Config:
+    """Raises CommandError with every fault. `secure` sees to the folder of the simulation, if anything is to be there."""
     try:
-        if getattr(options, "simulate", None) is None:
+        if options.simulate is None:
             return load(sources(options, environment))
-        return _simulated(options, simulation_home(environment))
+        home = simulation_home(environment)
+        config = _simulated(options, home)
+        if home in config.run.dir.parents or home in config.state.dir.parents:
+            secure(home)
     except ConfigError as error:
         raise faulty(error) from error
+    except PlaceRefused as error:
+        raise CommandError(str(error)) from error
+    return config
 
 
 def faulty(error: ConfigError) -> CommandError:
@@ -66,17 +74,10 @@ def _simulated(options: argparse.Namespace, home: Path) -> Config:
     )
     _refuse_real(config.run.dir, "run.dir")
     _refuse_real(config.state.dir, "state.dir")
-    return _with_simulated_gpus(config, options.simulate)
+    nvml = replace(config.collectors.nvml, simulate=options.simulate)
+    return replace(config, collectors=replace(config.collectors, nvml=nvml))
 
 
 def _refuse_real(place: Path, what: str) -> None:
     if is_real(place):
         raise CommandError(f"{what}: {place} is for real GPUs, and --simulate keeps away from them: name another place")
-
-
-def _with_simulated_gpus(config: Config, count: int) -> Config:
-    """All that is read of the host lies in a folder of its own below the run directory."""
-    folder = config.run.dir / "simulated"
-    nvml = replace(config.collectors.nvml, simulate=count, simulate_dir=str(folder), library="")
-    paths = replace(config.paths, sysfs=folder / "sysfs", kmsg=folder / "kmsg")
-    return replace(config, paths=paths, collectors=replace(config.collectors, nvml=nvml))

@@ -73,7 +73,8 @@ def _finding(finding: Document) -> Iterator[str]:
     count = f", {finding['count']} times" if finding["count"] > 1 else ""
     gone = "; no longer seen, but not over" if finding["latched"] else ""
     yield f"  seen: from {when(finding['first_seen'])} to {when(finding['last_seen'])}{count}{gone}"
-    evidence = ", ".join(f"{clean(name)} {clean(value)}" for name, value in finding["evidence"].items())
+    told = {name: value for name, value in finding["evidence"].items() if value not in ("", None)}
+    evidence = ", ".join(f"{clean(name)} {clean(value)}" for name, value in told.items())
     if evidence:
         yield f"  evidence: {evidence}"
     yield f"  to do: {ADVICE.get(finding['advice'], clean(finding['advice']))}"

@@ -1,4 +1,4 @@
-"""What the codes of advice say to a person."""
+"""What the codes of advice and of reasons say to a person."""
 
 from __future__ import annotations
 
@@ -14,3 +14,18 @@ ADVICE = {
     "inspect_hardware": "have the hardware inspected: seating, cables, power, cooling",
     "contact_support": "open a case with the vendor",
 }
+
+UNKNOWN_REASONS = {
+    "starting": "the daemon has only just started: the first look at the GPUs is not finished",
+    "no_gpu_expected": "there is no NVIDIA device here and none was ever seen; on a node without GPUs set "
+    "inventory.expected_gpus = 0",
+    "nvml_not_installed": "the NVML library, which comes with the driver, cannot be loaded",
+    "nvml_not_answering": "NVML has not answered lately: the last readings are too old to judge by",
+    "driver_not_loaded": "the NVIDIA driver is not loaded; a reload or a slow boot may still bring it",
+    "library_mismatch": "NVML and the loaded driver have different versions: nothing can be read until the driver is "
+    "reloaded",
+    "no_permission": "the daemon may not open the GPUs",
+    "other": "NVML as a whole fails, for a reason of its own: see the collectors in status",
+    "observation_too_old": "the last look at the GPUs is too old to judge by: the daemon is stuck or its reader hangs",
+}
+"""Why nothing can be said of a node."""

@@ -36,7 +36,7 @@ _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 # ... and what the operator can do about the others.
 _ADVICE = {
     sqlite3.SQLITE_READONLY: "the filesystem, directory or file is read-only: remount it or correct its permissions",
-    sqlite3.SQLITE_CANTOPEN: "check that its directory exists, is writable, and that the disk has room",
+    sqlite3.SQLITE_CANTOPEN: "check that its directory exists, that its filesystem is not read-only and has room",
     sqlite3.SQLITE_PERM: "correct the permissions of the file and its directory",
     sqlite3.SQLITE_FULL: "the disk is full: make room",
     sqlite3.SQLITE_IOERR: "the disk gave an I/O error: look into the kernel log, check free space and quota",
@@ -57,4 +57,7 @@ def translated(path: Path) -> Iterator[None]:
         advice = _ADVICE.get(primary, "see sqlite.org/rescode.html")
         raise LedgerUnavailable(f"cannot use ledger {path}: {error}; {advice}") from error
     except OSError as error:
-        raise LedgerUnavailable(f"cannot use ledger {path}: {error.strerror or error}") from error
+        why = error.strerror or error
+        raise LedgerUnavailable(
+            f"cannot use ledger {path}: {why}; check the directory, its permissions and the disk"
+        ) from error

@@ -110,14 +110,13 @@ class Reader:
 def read_only(path: Path) -> Reader:
     """Open the ledger for reading while a daemon writes it or none does, as any user who may read the file.
 
-    Nothing is written, not even lock or index files. Raises LedgerUnavailable, LedgerCorrupt or LedgerRefused.
+    No file is written or made, not even the index of the log. Raises LedgerUnavailable, LedgerCorrupt or LedgerRefused.
     Open it anew for every look: a ledger that no daemon had open is taken as unchanging.
     """
     path = path.absolute()
     with translated(path):
         os.stat(path)  # noqa: PTH116 - Path.stat is the same; said so that a missing file is no empty database
     if path.with_name(f"{path.name}-wal").exists():  # somebody has it open, or was killed
-        # The index of the log is memory shared with the writer; touching it would hang on a frozen filesystem.
         with contextlib.suppress(LedgerUnavailable):
             return _connect_read_only(path, "mode=ro&readonly_shm=1")
     return _connect_read_only(path, "mode=ro&immutable=1")

@@ -48,11 +48,13 @@ def begin_again(path: Path, opener: Opener, error: LedgerCorrupt, broken: Store 
 
     Raises LedgerUnavailable.
     """
-    moved = move_aside(path, opener.at.wall).name
-    if broken is not None:
+    try:
+        moved = move_aside(path, opener.at.wall).name
+    finally:
         # Only now: closing removes the log beside the file under the name it was opened with.
-        with contextlib.suppress(LedgerError):
-            broken.close()
+        if broken is not None:
+            with contextlib.suppress(LedgerError):
+                broken.close()
     store = Store.open(path, now=opener.at.wall)
     _settle_in(store, opener)
     store.append([Entry(events=(opener.event(EventKind.LEDGER_MOVED, moved_to=moved, why=str(error)),))])

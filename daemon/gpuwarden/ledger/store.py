@@ -27,6 +27,7 @@ from gpuwarden_collectors.kernel_log.reader import LogPosition
 
 KEEP_SECONDS = 35 * 86_400.0
 KEEP_ROWS = 200_000
+_CACHE = 512  # KiB; what is written is small, and the check at the start would fill any cache
 _WAL_LIMIT = 4 << 20  # bytes to which the log is cut back after a long reader let it grow
 
 _INSERT_EVENT = """
@@ -81,6 +82,7 @@ class Store(Reader):
         version = schema.check_version(self._db, self.path)
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute(f"PRAGMA synchronous = {synchronous}")
+        self._db.execute(f"PRAGMA cache_size = -{_CACHE}")
         self._db.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
         (verdict,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
@@ -162,6 +164,8 @@ class Store(Reader):
 
 
 def _create_file(path: Path) -> None:
-    """With the modes it shall have; what exists keeps its own. SQLite gives its side files the mode of the file."""
+    """With the modes it shall have. SQLite gives the files beside it the mode of the file."""
     path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640))
+    # What exists is not opened here: closing it would end the locks that SQLite may hold on it in this process.
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640))

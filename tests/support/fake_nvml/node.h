@@ -129,7 +129,7 @@ struct visit {
     if (!is_handle(device))                                                                                            \
         return NVML_ERROR_INVALID_ARGUMENT;                                                                            \
     ENTER_BOARD((device)->board);                                                                                      \
-    if ((device)->mig != WHOLE_GPU && mig_instance_of(device) == NULL)                                                \
+    if ((device)->mig != WHOLE_GPU && mig_instance_of(device) == NULL)                                                 \
     return NVML_ERROR_INVALID_ARGUMENT
 #define ENTER(device)                                                                                                  \
     ENTER_GPU_OR_MIG(device);                                                                                          \

@@ -1,0 +1,275 @@
+"""The table of readings against the vendor's bindings and against what the (fake) driver answers, value by value."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from gpuwarden_collectors.facts import GpuReadings, LinkFacts
+from gpuwarden_collectors.nvml.calls import _FIELD_VALUE, decode_field
+from gpuwarden_collectors.nvml.gpm import _METRIC
+from gpuwarden_collectors.nvml.library import Code
+from gpuwarden_collectors.nvml.readings import CALLS, FIELDS, GPM, LINK_FIELDS, LINK_SUMS, MEMORY_V2, VITAL, Call
+from support.fake_nvml_library import names
+from support.nvml_nodes import MINUTE, Node, node_in
+
+READINGS = [attribute.name for attribute in fields(GpuReadings)]
+SMALL = {"performance_state": 3, "mig_mode": 0, "inforom_valid": 1}  # only these values mean something
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    with node_in(tmp_path, monkeypatch) as node:
+        yield node
+
+
+def chain(call: Call | None) -> list[Call]:
+    return [] if call is None else [call, *chain(call.otherwise)]
+
+
+ALL_CALLS = [call for row in (*VITAL, *CALLS) for call in chain(row)]
+
+
+# --- the table
+
+
+def test_every_attribute_of_the_readings_has_a_source() -> None:
+    sources = [*(name for call in (*VITAL, *CALLS) for name in call.into), *(field.into for field in FIELDS), *GPM]
+    assert set(READINGS) == set(sources) | set(LINK_SUMS)
+    assert [name for name, count in Counter(sources).items() if count > 1] == []
+
+
+def test_a_second_choice_fills_nothing_that_the_first_does_not() -> None:
+    assert all(set(later.into) <= set(row.into) for row in (*VITAL, *CALLS) for later in chain(row))
+
+
+def test_the_bindings_know_every_function_of_the_table() -> None:
+    assert [
+        call.function for call in ALL_CALLS if isinstance(call.function, str) and not hasattr(pynvml, call.function)
+    ] == []
+
+
+def test_the_numbers_are_those_of_the_bindings() -> None:
+    assert all(code == getattr(pynvml, f"NVML_ERROR_{code.name}") for code in Code if code is not Code.SUCCESS)
+    assert pynvml.nvmlMemory_v2 == MEMORY_V2
+    assert all(field.id < pynvml.NVML_FI_MAX for field in FIELDS)
+    assert len({(field.id, field.scope) for field in FIELDS}) == len(FIELDS)
+    assert set(LINK_FIELDS.values()) <= set(range(pynvml.NVML_FI_MAX))
+
+
+def test_the_layouts_that_are_unpacked_are_those_of_the_bindings() -> None:
+    assert _FIELD_VALUE.size == ctypes.sizeof(pynvml.c_nvmlFieldValue_t)
+    assert _METRIC.size == ctypes.sizeof(pynvml.c_nvmlGpmMetric_t)
+    value = pynvml.c_nvmlFieldValue_t(fieldId=1, scopeId=2, timestamp=3, latencyUsec=4, valueType=5, nvmlReturn=6)
+    value.value.siVal = -7
+    *rest, raw = _FIELD_VALUE.unpack_from(value)
+    assert (rest, decode_field(5, raw)) == ([1, 2, 3, 4, 5, 6], -7)
+
+
+@pytest.mark.parametrize(
+    ("kind", "member", "given", "value"),
+    [
+        (0, "dVal", 41.6, 42),
+        (0, "dVal", float("nan"), None),
+        (0, "dVal", float("inf"), None),
+        (1, "uiVal", 7, 7),
+        (1, "uiVal", 0xFFFFFFFF, None),
+        (2, "ulVal", 2**63, 2**63),
+        (3, "ullVal", 2**64 - 2, 2**64 - 2),
+        (3, "ullVal", 2**64 - 1, None),
+        (4, "sllVal", -5, -5),
+        (5, "siVal", -1, -1),
+        (6, "usVal", 65535, 65535),
+        (99, "ullVal", 12, 12),
+    ],
+)
+def test_a_field_value_is_read_as_the_type_it_declares(kind: int, member: str, given: float, value: int | None) -> None:
+    union = pynvml.c_nvmlValue_t()
+    setattr(union, member, given)
+    assert decode_field(kind, bytes(union)) == value
+
+
+# --- the values
+
+
+def test_every_reading_of_the_driver_arrives_in_its_own_attribute(node: Node) -> None:
+    told = {name: SMALL.get(name, 20 + number) for number, name in enumerate(READINGS) if name in names("READING")}
+    assert len(told) > 100
+    node.fake.add(*(f"set 0 {name} {value}" for name, value in told.items()))
+    node.reader.connect()
+    node.read()
+    readings = node.gpu().readings
+    assert {name: getattr(readings, name) for name in told} == told
+    assert readings.memory_free_bytes is not None
+    assert readings.bar1_free_bytes is not None
+
+
+def test_nvlink_4_counters_arrive_per_link_and_summed(node: Node) -> None:
+    for name, value in {"crc_flit_errors": 3, "crc_data_errors": 5, "replay_errors": 7, "recovery_errors": 11}.items():
+        node.fake.link(0, 4, name, value)
+    node.fake.link(0, 9, "replay_errors", 100).link(0, 17, "active", 0)
+    node.reader.connect()
+    gpu = node.gpu()
+    assert gpu.links[4] == LinkFacts(
+        link=4, active=True, version=6, crc_flit_errors=3, crc_data_errors=5, replay_errors=7, recovery_errors=11
+    )
+    assert (gpu.links[17].link, gpu.links[17].active, len(gpu.links)) == (17, False, 18)
+    assert gpu.readings.nvlink_replay_errors == gpu.readings.nvlink_dl_replay_errors == 107
+    assert gpu.readings.nvlink_crc_flit_errors == gpu.readings.nvlink_dl_crc_errors == 3
+    assert gpu.readings.nvlink_recovery_errors == gpu.readings.nvlink_dl_recovery_errors == 11
+    assert gpu.readings.nvlink_tx_kib is not None
+    assert gpu.readings.nvlink5_rx_errors is None
+
+
+def test_nvlink_5_counters_arrive_per_link_and_summed(node: Node) -> None:
+    node.fake.write(gpus=2, generation="blackwell", frozen=True)
+    for name in ("rx_errors", "rx_symbol_errors", "recovery_successes", "recovery_failures", "effective_errors"):
+        node.fake.link(1, 2, name, 40).link(1, 3, name, 2)
+    node.reader.connect()
+    gpu = node.gpu(1)
+    assert gpu.links[2] == LinkFacts(
+        link=2, active=True, version=7,
+        rx_errors=40, rx_symbol_errors=40, recoveries=40, recovery_failures=40, effective_errors=40,
+    )  # fmt: skip
+    readings = gpu.readings
+    assert readings.nvlink5_rx_errors == readings.nvlink5_rx_symbol_errors == readings.nvlink5_recoveries == 42
+    assert readings.nvlink5_recovery_failures == 42
+    assert readings.nvlink5_tx_bytes is not None
+    assert readings.nvlink_crc_flit_errors is readings.nvlink_dl_replay_errors is None
+
+
+@pytest.mark.parametrize("generation", ["hopper", "blackwell", "ampere", "volta"])
+def test_a_healthy_gpu_of_any_generation_is_read_without_an_error(node: Node, generation: str) -> None:
+    node.fake.write(gpus=2, generation=generation)  # type: ignore[arg-type] # pytest gives plain strings
+    node.reader.connect()
+    node.read()
+    for gpu in node.read().gpus:
+        assert gpu.errors == ()
+        assert gpu.readings.temperature is not None
+        assert gpu.readings.power_usage_mw is not None
+
+
+def test_gpm_metrics_are_there_from_the_second_pass_on(node: Node) -> None:
+    node.reader.connect()
+    assert node.gpu().readings.gpm_sm_active is None
+    assert node.gpu(after=0.05).readings.gpm_sm_active is None  # too soon for the library
+    assert node.gpu().readings.gpm_sm_active == pytest.approx(86, abs=9)
+
+
+@pytest.mark.parametrize(
+    ("name", "nonsense"),
+    [("temperature", 255), ("temperature_memory", 250), ("temperature_slowdown", 201), ("performance_state", 32)],
+)
+def test_a_value_that_is_documented_as_invalid_is_no_value(node: Node, name: str, nonsense: int) -> None:
+    node.fake.reading(0, name, nonsense)
+    node.reader.connect()
+    assert getattr(node.gpu().readings, name) is None
+
+
+def test_a_margin_beyond_the_slowdown_point_is_negative(node: Node) -> None:
+    node.fake.reading(0, "temperature_margin", -6)
+    node.reader.connect()
+    assert node.gpu().readings.temperature_margin == -6
+
+
+# --- how often
+
+
+def test_a_threshold_is_asked_once_a_minute_and_kept_in_between(node: Node) -> None:
+    node.reader.connect()
+    node.read()
+    node.fake.reading(0, "temperature_slowdown", 77).reading(0, "temperature", 61)
+    readings = node.gpu().readings
+    assert (readings.temperature, readings.temperature_slowdown) == (61, 87)
+    assert node.gpu(after=MINUTE).readings.temperature_slowdown == 77
+
+
+def test_a_threshold_that_could_not_be_read_is_asked_again_in_the_next_pass(node: Node) -> None:
+    node.fake.error(0, "nvmlDeviceGetTemperatureThreshold", Code.UNKNOWN)
+    node.reader.connect()
+    assert node.gpu().readings.temperature_slowdown is None
+    node.fake.clear()
+    assert node.gpu().readings.temperature_slowdown == 87
+
+
+def test_the_inforom_is_checked_each_hour_one_gpu_in_a_pass(node: Node) -> None:
+    node.fake.write(gpus=3).reading("*", "inforom_valid", 0)
+    node.reader.connect()
+    valid = [[gpu.readings.inforom_valid for gpu in node.read().gpus] for _ in range(3)]
+    assert valid == [[0, None, None], [0, 0, None], [0, 0, 0]]
+    node.fake.clear()
+    assert {gpu.readings.inforom_valid for _ in range(3) for gpu in node.read().gpus} == {0}
+    node.now += 3600
+    for _ in range(3):
+        facts = node.read()
+    assert {gpu.readings.inforom_valid for gpu in facts.gpus} == {1}
+
+
+def test_link_states_are_read_in_each_pass_and_counters_each_minute(node: Node) -> None:
+    node.reader.connect()
+    node.read()
+    node.fake.link(0, 3, "active", 0).link(0, 4, "replay_errors", 9)
+    links = node.gpu().links
+    assert (links[3].active, links[4].replay_errors) == (False, 0)
+    assert node.gpu(after=MINUTE).links[4].replay_errors == 9
+
+
+# --- what is not supported
+
+
+def test_what_a_gpu_does_not_support_is_not_asked_again_until_the_next_connection(node: Node) -> None:
+    unsupported = ["temperature_margin", "pcie_replays", "recovery_action", "sram_threshold_exceeded", "fabric_state"]
+    for name in unsupported:
+        node.fake.reading(0, name, "none")
+    node.reader.connect()
+    gpu = node.gpu()
+    assert (gpu.errors, [getattr(gpu.readings, name) for name in unsupported]) == ((), [None] * 5)
+    node.fake.clear()
+    assert [getattr(node.gpu().readings, name) for name in unsupported] == [None] * 5
+    node.reader.connect()
+    assert None not in [getattr(node.gpu().readings, name) for name in unsupported]
+
+
+@pytest.mark.parametrize("code", [Code.INVALID_ARGUMENT, Code.FUNCTION_NOT_FOUND, Code.ARGUMENT_VERSION_MISMATCH])
+def test_a_call_that_the_driver_does_not_know_is_not_asked_again(node: Node, code: Code) -> None:
+    node.fake.error("*", "nvmlDeviceGetMarginTemperature", code).error("*", "field:230", code)
+    node.reader.connect()
+    assert node.gpu().errors == ()
+    node.fake.clear()
+    assert node.gpu().readings.temperature_margin is None
+    assert node.gpu().readings.recovery_action is None
+
+
+def test_an_older_driver_is_asked_in_its_own_way(node: Node) -> None:
+    for call in ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetCurrentClocksEventReasons"):
+        node.fake.error("*", call, Code.FUNCTION_NOT_FOUND)
+    node.reader.connect()
+    readings = node.gpu().readings
+    assert readings.temperature is not None
+    assert (readings.memory_total_bytes, readings.memory_reserved_bytes) == (85520809984, None)
+    assert readings.clock_event_reasons == 0
+
+
+def test_turning_mig_on_and_off_asks_everything_anew(node: Node) -> None:
+    node.fake.mig(0, 1, 0, "3g.40gb", 40448).reading(0, "remapped_rows_pending", "none")
+    node.reader.connect()
+    assert node.gpu().readings.remapped_rows_pending is None
+    node.fake.clear()
+    node.read()
+    assert node.gpu().readings.remapped_rows_pending == 0
+
+
+def test_another_board_in_a_slot_is_asked_everything_anew(node: Node) -> None:
+    node.fake.reading(0, "temperature_margin", "none")
+    node.reader.connect()
+    assert node.gpu().readings.temperature_margin is None
+    node.fake.clear().text(0, "uuid", "GPU-another-board").text(0, "serial", "42")
+    gpu = node.gpu()
+    assert (gpu.uuid, gpu.serial) == ("GPU-another-board", "42")
+    assert gpu.readings.temperature_margin is not None

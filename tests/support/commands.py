@@ -1,0 +1,30 @@
+"""The command line as people use it: a process of its own, in an environment of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+COMMAND = (sys.executable, "-m", "gpuwarden")
+
+
+def environment(temporary: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Nothing of the host's GPUWARDEN_* variables; simulations live below `temporary`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GPUWARDEN_")}
+    return {**kept, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(temporary), **(more or {})}
+
+
+def gpuwarden(
+    *words: str | Path,
+    temporary: Path,
+    more: Mapping[str, str] | None = None,
+    command: Sequence[str] = COMMAND,
+    cwd: Path | None = None,
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*command, *map(str, words)],
+        env=environment(temporary, more), capture_output=True, text=True, timeout=60, check=False, cwd=cwd,
+    )  # fmt: skip

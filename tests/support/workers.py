@@ -1,0 +1,114 @@
+"""Real workers for tests: making, waiting for and looking at them, and the proof that nothing is left of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
+from gpuwarden_collectors.worker import Worker
+from gpuwarden_collectors.worker_life import WorkerLimits
+from support.worker_readers import Options, Said
+
+SOON = 30.0  # seconds that anything here may take at most
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+PATIENT = WorkerLimits(deadline=SOON)
+HASTY = WorkerLimits(deadline=0.5, term_grace=0.5)
+GOOD = Options()
+
+Make = Callable[..., Worker[Any]]
+
+
+@asynccontextmanager
+async def workers() -> AsyncIterator[Make]:
+    """Gives a maker of workers. At the end they are closed, and no process, task or descriptor may be left of them."""
+    before, children = _held(), _children()
+    made: list[Worker[Any]] = []
+
+    def make(options: Options | None = GOOD, limits: WorkerLimits = PATIENT, **others: Any) -> Worker[Any]:
+        arguments: dict[str, Any] = {
+            "reader": "support.worker_readers:Reader",
+            "facts_type": Said,
+            "options": options,
+            "on_event": lambda _: None,
+            "environment": ENVIRONMENT,
+        }
+        made.append(Worker("test", limits=limits, **arguments | others))
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for worker in made:
+            await worker.close()
+        left = _children() - children
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+    assert (_held(), left) == (before, set())
+
+
+def _held() -> tuple[int, set[asyncio.Task[Any]]]:
+    """How many descriptors this process has open, and its tasks but for the one that asks."""
+    return len(list(Path("/proc/self/fd").iterdir())), asyncio.all_tasks() - {asyncio.current_task()}
+
+
+def _children() -> set[int]:
+    """Children that this thread started, zombies too."""
+    return set(map(int, Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()))
+
+
+def said(seen: Observation[Any]) -> Said:
+    assert isinstance(seen.facts, Said), seen.error
+    return seen.facts
+
+
+def report(seen: Observation[Any]) -> WorkerReport:
+    assert seen.worker is not None
+    return seen.worker
+
+
+def pid_of(seen: Observation[Any]) -> int:
+    pid = report(seen).pid
+    assert pid is not None
+    return pid
+
+
+async def observed(worker: Worker[Any]) -> Said:
+    """The next facts; passes that time out or wait for a pause to end are let go by."""
+    return said(await _first(worker, lambda seen: seen.outcome is PassOutcome.OBSERVED))
+
+
+async def seen_when(worker: Worker[Any], wanted: Callable[[WorkerReport], object]) -> Observation[Any]:
+    """The first observation whose worker report is as wanted."""
+    return await _first(worker, lambda seen: wanted(report(seen)))
+
+
+async def _first(worker: Worker[Any], wanted: Callable[[Observation[Any]], object]) -> Observation[Any]:
+    async with asyncio.timeout(SOON):
+        while not wanted(seen := await worker.observe()):
+            await asyncio.sleep(0.05)
+    return seen
+
+
+async def exited(pid: int) -> None:
+    """Wait until our child has exited with all its threads; it stays to be reaped, unless it is already."""
+    with contextlib.suppress(ChildProcessError):
+        async with asyncio.timeout(SOON):
+            while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:  # noqa: ASYNC222 - WNOHANG
+                await asyncio.sleep(0.02)
+
+
+async def vanished(pid: int) -> None:
+    """Wait until a process that is not our child has ended; whoever inherited it may leave it a zombie."""
+    async with asyncio.timeout(SOON):
+        with contextlib.suppress(OSError):
+            while b") Z" not in Path(f"/proc/{pid}/stat").read_bytes():
+                await asyncio.sleep(0.02)
