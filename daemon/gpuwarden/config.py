@@ -198,7 +198,8 @@ def _misfits(config: Config) -> Iterator[Misfit]:
 def _bad_names(config: Config) -> Iterator[Misfit]:
     count = config.inventory.expected_gpus
     if count is not None and not 0 <= count <= 256:
-        yield ("inventory.expected_gpus",), f"expected 0 to 256, found {count}"
+        found = count if abs(count) < 10**9 else "a number far beyond"
+        yield ("inventory.expected_gpus",), f"expected 0 to 256, found {found}"
     if not 0 < len(config.node) <= _NODE_MAX or not config.node.isprintable() or " " in config.node:
         yield ("node",), f"expected a host's name of 1 to {_NODE_MAX} characters, found {config.node[:60]!r}"
     socket = config.run.dir / "control.sock"

@@ -39,7 +39,12 @@ class Fault:
     message: str
 
     def __str__(self) -> str:
-        return ": ".join(part for part in (self.source, self.key, self.message) if part)
+        return ": ".join(_on_one_line(part) for part in (self.source, self.key, self.message) if part)
+
+
+def _on_one_line(text: str) -> str:
+    """Names of files and keys may hold anything."""
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,7 @@ def nested(path: Iterable[str], value: object) -> Tree:
 def _value(text: str) -> object:
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return text
     return parsed["value"] if parsed.keys() == {"value"} else text
 
@@ -148,7 +153,7 @@ def _parsed(file: Path, data: bytes) -> Layer | Fault:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         return Fault(str(file), "", f"expected UTF-8 text, found byte 0x{data[error.start]:02x} (at line {line})")
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # TOMLDecodeError, or an integer of thousands of digits
         end = f"at line {len(data.splitlines())}, the end of the file"
         return Fault(str(file), "", f"is not valid TOML: {error}".replace("at end of document", end))
     except RecursionError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?) ?(ms|s|m|h|d)", re.ASCII)
+_DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,3})?) ?(ms|s|m|h|d)", re.ASCII)
 
 EXPECTED = 'a duration such as "500ms", "5s", "10m", "2h" or "28d"'
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pynvml
 import pytest
 
 from gpuwarden_collectors.base import SourceAbsent
@@ -203,6 +204,25 @@ def test_the_errors_of_one_pass_are_bounded(node: Node) -> None:
     node.fake.add(*(f"error 0 field:{number} 999" for number in range(60)))
     node.reader.connect()
     assert len(node.gpu().errors) <= 32
+
+
+def test_bindings_that_stumble_over_one_gpu_hide_none_of_the_others(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.reader.connect()
+    sick = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(2))
+    original = pynvml.nvmlDeviceGetPowerUsage
+
+    def stumbling(handle: object) -> int:
+        if pynvml.nvmlDeviceGetUUID(handle) == sick:
+            raise AttributeError("no such member")
+        return int(original(handle))
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetPowerUsage", stumbling)
+    facts = node.read()
+    assert [gpu.answer for gpu in facts.gpus].count(GpuAnswer.OK) == 7
+    assert facts.gpus[2].answer is GpuAnswer.UNKNOWN
+    assert facts.gpus[2].errors[0].text == "AttributeError: no such member"
 
 
 # --- GPUs that come, go and are renumbered

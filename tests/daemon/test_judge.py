@@ -398,6 +398,29 @@ def test_the_drivers_word_that_no_recovery_is_needed_any_more_counts_as_a_reset(
     assert host.health is Health.HEALTHY
 
 
+def test_a_line_that_is_read_late_still_counts() -> None:
+    host = Host(8)
+    host.step()
+    late = host.xid(3, 95)
+    host.uptime += 3000  # the daemon was away
+    host.step(late)
+    host.run(20)
+    assert host.codes == ["xid"]
+
+
+def test_a_line_that_is_read_late_does_not_count_if_the_gpu_was_reset_since() -> None:
+    host = Host(8)
+    host.step()
+    late, reset = (
+        host.xid(3, 95),
+        GpuResetEvent(at=replace(host.now, boottime=host.now.boottime + 60), slot=slot(3), ok=True),
+    )
+    host.uptime += 3000
+    host.step(late, reset)
+    host.run(20)
+    assert host.health is Health.HEALTHY
+
+
 def test_a_reset_of_one_gpu_does_not_clear_another() -> None:
     host = Host(8)
     host.step(host.xid(3, 95), host.xid(4, 95))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -28,3 +29,9 @@ def gpuwarden(
         [*command, *map(str, words)],
         env=environment(temporary, more), capture_output=True, text=True, timeout=60, check=False, cwd=cwd,
     )  # fmt: skip
+
+
+def options(**given: object) -> Namespace:
+    """What the parsers of `run` and `check` make of these options and no others."""
+    none = ("config", "simulate", "listen", "state_dir", "run_dir", "mode")
+    return Namespace(**{**dict.fromkeys(none), **given})

@@ -46,7 +46,7 @@ from typing import Literal, Self
 SOURCES = Path(__file__).parent / "fake_nvml"
 BUILDS = Path(__file__).parents[2] / ".build" / "fake_nvml"
 LIBRARY_NAME = "libnvidia-ml.so.1"
-CONTROL_VARIABLE = "GPUWARDEN_FAKE_NVML"
+CONTROL_VARIABLE = "FAKE_NVML_CONTROL"
 COMPILER = "gcc"
 FLAGS = (
     *("-std=gnu11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread"),

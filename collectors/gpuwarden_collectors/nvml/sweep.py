@@ -86,7 +86,7 @@ class NvmlReader:
             problem = PROBLEMS.get(error.value, NvmlProblem.OTHER)
             self.spent = problem is NvmlProblem.LIBRARY_MISMATCH and self._misfit_lasts()
             return NvmlFacts(problem=problem, problem_text=error_text(self._nvml, error.value), simulated=simulated)
-        self._replace_at = 0.0
+        self._replace_at = 0.0  # it fits; if that ends, another library was installed
         return NvmlFacts(gpus=gpus, simulated=simulated, **self._versions)
 
     def _misfit_lasts(self) -> bool:

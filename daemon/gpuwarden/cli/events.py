@@ -19,11 +19,12 @@ from gpuwarden.durations import parse_duration
 
 HELP = """
 Lists what happened on this node: Xids, findings raised and cleared, boots, resets, acknowledgements. Without a running
-daemon it is read from the ledger, which is not changed.
+daemon they are read from the ledger, which is not changed.
 
 examples:
   gpuwarden events                    the last 7 days
   gpuwarden events --since 2h --follow
+  gpuwarden events --state-dir /mnt/var/lib/gpuwarden
   gpuwarden events --since 2026-01-31T08:00 --json | jq 'select(.kind == "xid")'
 """
 
@@ -51,7 +52,7 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object on each line")
     parser.add_run_dir()
     parser.add_argument(
-        "--state-dir", metavar="D", type=folder, help="where the ledger is (default: as the configuration says)"
+        "--state-dir", metavar="D", type=folder, help="read the ledger that is there, without asking a daemon"
     )
 
 
@@ -69,7 +70,7 @@ def _since(text: str) -> float:
 
 def main(options: argparse.Namespace) -> int:
     show = _as_json if options.json else _as_text
-    look = _look(Daemon.chosen(options.run_dir, os.environ), options.state_dir)
+    look = _look(options)
     events = look(options.since)
     for event in events:
         print(show(event))
@@ -81,20 +82,28 @@ def main(options: argparse.Namespace) -> int:
     return 0
 
 
-def _look(daemon: Daemon, state_dir: Path | None) -> Look:
+def _look(options: argparse.Namespace) -> Look:
+    daemon = Daemon.chosen(options.run_dir, os.environ)
+
     def look(since: float) -> list[Event]:
+        if options.state_dir is not None:
+            return _from_ledger(options.state_dir, since)
         try:
             events: list[Event] = daemon.ask("events", since=since, limit=LIMIT)
         except NoDaemon as nobody:
-            from gpuwarden.cli.ledger_events import ledger_events  # noqa: PLC0415 - SQLite is for this case only
-
             try:
-                return ledger_events(state_dir, since, LIMIT)
+                return _from_ledger(None, since)
             except CommandError as error:
                 raise CommandError(f"{nobody}, and {error}", UNAVAILABLE) from error
         return events
 
     return look
+
+
+def _from_ledger(state_dir: Path | None, since: float) -> list[Event]:
+    from gpuwarden.cli.ledger_events import ledger_events  # noqa: PLC0415 - SQLite and cattrs are for this case only
+
+    return ledger_events(state_dir, since, LIMIT)
 
 
 def _following(look: Look, shown: list[Event]) -> Iterator[Event]:

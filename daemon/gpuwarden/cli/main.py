@@ -28,6 +28,7 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 """Verb: its module in this folder, and one line about it."""
 
+INTERNAL = 70  # EX_SOFTWARE of sysexits.h
 INTERRUPTED, PIPE_CLOSED = 130, 141  # 128 and the number of the signal, as a shell says it
 
 
@@ -48,6 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read has gone; what is still buffered must not be tried again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
+    except Exception:  # noqa: BLE001 - left to Python it would exit with 1, which says that a GPU has a warning
+        sys.excepthook(*sys.exc_info())
+        return INTERNAL
     return code
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-Json = object
 
-
-def clean(value: Json) -> str:
+def clean(value: object) -> str:
     """`value` without anything that would move the cursor: names and kernel log lines hold what users put into them."""
     text = value if isinstance(value, str) else json.dumps(value)
     if text.isprintable():

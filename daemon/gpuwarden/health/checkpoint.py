@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuwarden.health.model import Event, EventKind, Evidence, Key, Latch, gpu
+from gpuwarden.health.model import Event, EventKind, Evidence, Key, gpu
 from gpuwarden.health.state import Record, State, Track, pin_event
 from gpuwarden_collectors.facts import Stamp
 
@@ -24,6 +24,7 @@ def checkpoint(state: State, now: Stamp) -> list[Event]:
         *(pin_event(EventKind.GPU_PINNED, pin.first_seen, boot, pin) for pin in state.pins.values()),
         *(_record(record) for record in state.records.values()),
         *(event for track in state.tracks.values() for event in _track(track, boot)),
+        *(_reset(slot, at, boot) for slot, at in state.resets.items()),
     ]
 
 
@@ -41,6 +42,7 @@ def _track(track: Track, boot: str) -> Iterator[Event]:
     yield Event(kind=kind, at=track.last_seen, boot_id=boot, key=track.key, data=data)
     if track.latched:
         yield Event(kind=EventKind.LATCHED, at=track.last_seen, boot_id=boot, key=track.key)
-    if track.released is not None and track.latch is Latch.RESET:
-        subject = Key("gpu", gpu(track.key.subject.slot))
-        yield Event(kind=EventKind.RESET, at=track.released, boot_id=boot, key=subject, data={"ok": True})
+
+
+def _reset(slot: str, at: Stamp, boot: str) -> Event:
+    return Event(kind=EventKind.RESET, at=at, boot_id=boot, key=Key("gpu", gpu(slot)), data={"ok": True})

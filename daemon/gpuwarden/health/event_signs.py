@@ -1,7 +1,8 @@
 """Signs in the records of momentary events: Xids, NVSwitch errors, fatal PCIe errors.
 
-An event is seen for `SEEN_FOR` seconds; what remains of it after that is the latch (a failure) or the fall time
-(a warning) of its finding.
+A record is seen in the step that brings it, however old its line is (the daemon may have been away), and for `SEEN_FOR`
+seconds more, so that a storm is one sighting. What remains of it then is the latch (a failure) or the fall time (a
+warning) of its finding.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ def recent(state: State, sight: Sight, code: str) -> Iterator[Record]:
     for record in state.records.values():
         if record.key.code != code or record.boot_id != sight.view.boot_id:
             continue
+        reset = state.resets.get(record.key.subject.slot)
+        if reset is not None and record.last <= reset:
+            continue  # it was done away with before we heard of it
         if record.history:
             if record.key not in state.tracks and _confirmed(record, sight):
                 yield record
-        elif sight.now.boottime - record.last.boottime <= SEEN_FOR:
+        elif record.key in state.news or sight.now.boottime - record.last.boottime <= SEEN_FOR:
             yield record
 
 

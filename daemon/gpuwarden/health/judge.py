@@ -70,6 +70,7 @@ def judge(state: State, view: View, happened: Sequence[HostEvent], rules: Rules,
     steps.state, recorded = records(steps.state, happened, view.boot_id)
     for event in recorded:
         steps.take(event)
+    steps.state = replace(steps.state, news=frozenset(event.key for event in recorded if event.key is not None))
     steps.state = _counted(steps.state, sight)
     for code, detector in DETECTORS.items():
         _follow(steps, CONDITIONS[code], detector(steps.state, sight), sight)

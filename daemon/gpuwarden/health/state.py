@@ -62,13 +62,18 @@ Unpaired = Mapping[tuple[Key, str], tuple[float, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """`windows` and `unpaired` span seconds to an hour and are not kept over a restart; everything else is."""
+    """`resets`: by slot, when the GPU was last reset. `news`: the records of this step.
+
+    `windows`, `unpaired` and `news` span a moment to an hour and are not kept over a restart; everything else is.
+    """
 
     boot_id: str = ""
     health: Health = Health.UNKNOWN
     pins: Mapping[str, Pin] = field(default_factory=dict)
     tracks: Mapping[Key, Track] = field(default_factory=dict)
     records: Mapping[Key, Record] = field(default_factory=dict)
+    resets: Mapping[str, Stamp] = field(default_factory=dict)
+    news: frozenset[Key] = frozenset()
     windows: Windows = field(default_factory=dict)
     unpaired: Unpaired = field(default_factory=dict)
 
@@ -184,13 +189,17 @@ def _unpinned(state: State, event: Event) -> State:
     )
 
 
+RESETS_KEPT = 256
+"""More slots than any host has GPUs."""
+
+
 def fold(state: State, event: Event) -> State:  # noqa: C901, PLR0911, PLR0912 - one arm for each kind of event, on one screen
     """The state after `event`. Events of kinds that change nothing leave it as it is."""
     match event.kind:
         case EventKind.BOOT if event.boot_id == state.boot_id:
             return state
         case EventKind.BOOT:
-            state = replace(state, boot_id=event.boot_id)
+            state = replace(state, boot_id=event.boot_id, resets={})
             return _released(state, event.at, None, (Latch.RESET, Latch.REBOOT))
         case EventKind.RISING:
             return _raise(state, event, raised=False)
@@ -204,7 +213,10 @@ def fold(state: State, event: Event) -> State:  # noqa: C901, PLR0911, PLR0912 -
         case EventKind.XID | EventKind.SXID | EventKind.AER:
             return _record(state, event)
         case EventKind.RESET if event.key is not None and event.data.get("ok") is True:
-            return _released(state, event.at, event.key.subject.slot, (Latch.RESET,))
+            slot = event.key.subject.slot
+            newest = dict(list({**state.resets, slot: event.at}.items())[-RESETS_KEPT:])
+            state = replace(state, resets=newest)
+            return _released(state, event.at, slot, (Latch.RESET,))
         case EventKind.GPU_PINNED | EventKind.GPU_REPLACED:
             return _pinned(state, event)
         case EventKind.GPU_UNPINNED:

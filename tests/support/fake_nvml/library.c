@@ -10,7 +10,7 @@ atomic_int users;
 nvmlReturn_t nvmlInitWithFlags(unsigned int flags) {
     (void)flags;
     if (users == 0)
-        follow_control_file(getenv("GPUWARDEN_FAKE_NVML"));
+        follow_control_file(getenv("FAKE_NVML_CONTROL"));
     VISIT(__func__, NO_BOARD);
     users += visit.code == NVML_SUCCESS;
     return visit.code;

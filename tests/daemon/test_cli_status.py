@@ -1,0 +1,127 @@
+"""What `status` tells a person and a script."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwarden.cli.status_text import status_text
+from gpuwarden.cli.words import ADVICE
+from gpuwarden.health.model import NODE, Advice, Health, Latch, Severity, gpu
+from gpuwarden.publish.snapshot import CollectorStatus, Snapshot
+from gpuwarden.publish.status import status
+from gpuwarden_collectors.base import PassOutcome
+from support.commands import gpuwarden
+from support.control_server import refusal, result, serving
+from support.snapshots import UPTIME, at, finding, missing, slot, snapshot
+
+
+def document(shown: Snapshot) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(json.dumps(status(shown, at(UPTIME + 3))))
+    return made
+
+
+def text(shown: Snapshot) -> str:
+    return "\n".join(status_text(document(shown)))
+
+
+@pytest.mark.parametrize(("health", "code"), [("healthy", 0), ("warning", 1), ("failure", 2), ("unknown", 3)])
+def test_the_exit_code_is_the_health_as_nagios_has_it(health: str, code: int, tmp_path: Path) -> None:
+    shown = document(snapshot(2, health=Health(health)))
+    with serving(tmp_path / "run", lambda _: result(shown)):
+        for words in (("status",), ("status", "--json")):
+            done = gpuwarden(*words, temporary=tmp_path, more={"GPUWARDEN_RUN_DIR": str(tmp_path / "run")})
+            assert (done.returncode, done.stderr) == (code, "")
+    assert json.loads(done.stdout) == shown
+
+
+def test_without_a_daemon_the_health_is_unknown(tmp_path: Path) -> None:
+    done = gpuwarden("status", "--run-dir", tmp_path, temporary=tmp_path)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == f"gpuwarden status: no daemon answers at {tmp_path}/control.sock\n"
+
+
+def test_a_daemon_that_refuses_leaves_the_health_unknown(tmp_path: Path) -> None:
+    with serving(tmp_path / "run", lambda _: refusal("internal error", 70)):
+        done = gpuwarden("status", "--run-dir", tmp_path / "run", temporary=tmp_path)
+    assert (done.returncode, done.stderr) == (3, "gpuwarden status: internal error\n")
+
+
+def test_a_healthy_node_is_a_headline_and_a_row_for_each_gpu() -> None:
+    lines = text(snapshot(2)).splitlines()
+    assert lines[0] == "gpu-node01 is HEALTHY"
+    assert lines[1] == "may take work; 2 of 2 GPUs present (learned); observed 3 s ago; mode observe"
+    assert lines[3].split() == ["GPU", "HEALTH", "PCI", "BUS", "ID", "NAME", "TEMP", "POWER", "LOAD", "MEMORY", "WHY"]
+    assert lines[4].split()[:3] == ["0", "healthy", slot(0)]
+    assert lines[5].endswith("20 GiB")
+    assert len(lines) == 6
+
+
+def test_that_gpus_are_simulated_is_said_first() -> None:
+    assert text(snapshot(1, simulated=True)).startswith("SIMULATED")
+
+
+def test_a_gpu_that_is_gone_is_told_with_what_to_do_and_how_it_ends() -> None:
+    told = text(missing(snapshot(4), 2))
+    assert "3 of 4 GPUs present" in told
+    assert "may not take work" in told
+    assert f"FAILURE: the title of gpu_missing: {slot(2)}\n  id: gpu_missing@gpu/{slot(2)}\n" in told
+    assert "  to do: keep an eye on it\n  ends when it is no longer seen" in told
+    assert "  evidence: count 1, text what was seen\n" in told
+
+
+def test_a_finding_that_is_latched_says_that_it_is_no_longer_seen() -> None:
+    held = replace(finding("xid", gpu(slot(0)), detail="79", latch=Latch.RESET), latched=True, count=12)
+    told = text(snapshot(1, health=Health.FAILURE, findings=[held]))
+    assert "gpu-node01 is FAILURE: xid" in told
+    assert f": GPU 0 ({slot(0)})\n" in told
+    assert ", 12 times; no longer seen, but not over\n" in told
+    assert "ends when the GPU was reset or the node rebooted" in told
+
+
+def test_consequences_and_what_the_daemon_cannot_see_are_told_apart_from_findings() -> None:
+    shown = snapshot(1)
+    quiet = replace(finding("gpu_missing", gpu(slot(0))), silenced_by="driver_not_loaded@node")
+    shown = replace(
+        shown,
+        verdict=replace(shown.verdict, silenced=(quiet,)),
+        collectors=(
+            CollectorStatus(name="nvml"),
+            CollectorStatus(name="pci", outcome=PassOutcome.ABSENT, error="no PCI bus"),
+            CollectorStatus(name="kernel_log", outcome=PassOutcome.FAILED, error="no permission"),
+        ),
+        dropped={"log": 3},
+    )
+    told = text(shown).split("\n\n")
+    assert told[-2] == f"consequences, not counted:\n  gpu_missing@gpu/{slot(0)} (because of driver_not_loaded@node)"
+    assert told[-1].splitlines()[1:] == [
+        "  nvml: has not been read yet",
+        "  pci: not on this host: no PCI bus",
+        "  kernel_log: failed: no permission",
+        "  log: 3 writes dropped, because they were not taken in time",
+    ]
+
+
+def test_a_node_where_nothing_was_observed_yet_can_be_shown() -> None:
+    shown = snapshot(0, health=Health.UNKNOWN)
+    shown = replace(shown, observed=None, verdict=replace(shown.verdict, expected=None, reasons=("starting",)))
+    assert text(shown).splitlines()[:2] == [
+        "gpu-node01 is UNKNOWN: starting",
+        "may not take work; 0 GPUs present, none expected; nothing observed yet; mode observe",
+    ]
+
+
+def test_what_users_wrote_into_names_and_kernel_lines_cannot_move_the_cursor() -> None:
+    evil = replace(
+        finding("xid", NODE, Severity.WARNING), evidence={"name": "\x1b[2J\rHEALTHY\n", "x": "\u202e", "ok": "ü"}
+    )
+    told = text(snapshot(1, health=Health.WARNING, findings=[evil]))
+    assert "evidence: name \\x1b[2J\\rHEALTHY\\n, x \\u202e, ok ü" in told
+
+
+def test_every_advice_has_words() -> None:
+    assert set(ADVICE) == {advice.value for advice in Advice}

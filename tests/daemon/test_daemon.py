@@ -1,0 +1,302 @@
+"""The daemon on a host, as its operators and their tools see it: real process, real NVML bindings, real sockets."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.daemons import FakeHost, RunningDaemon, alive, slots
+from support.scrape import Scrape
+
+
+HOT_CALL = "nvmlDeviceGetPowerUsage"
+"""A call that every pass makes of every GPU."""
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
+    return FakeHost(tmp_path, gpus=4)
+
+
+@pytest.fixture
+def daemon(host: FakeHost) -> Iterator[RunningDaemon]:
+    with host.daemon() as running:
+        running.wait_status("healthy")
+        yield running
+
+
+def test_a_healthy_host_is_healthy_everywhere_it_is_asked(host: FakeHost, daemon: RunningDaemon) -> None:
+    code, body = daemon.get("/heartbeat")
+    beat = json.loads(body)
+    assert (code, beat["status"], beat["schedulable"], beat["gpus"]) == (
+        200,
+        "healthy",
+        True,
+        {"expected": 4, "present": 4},
+    )
+    assert daemon.get("/readyz")[0] == 200
+    scrape = Scrape(daemon.get("/metrics")[1])
+    assert scrape.value("gpuwarden_node_health", state="healthy") == 1.0
+    assert len(scrape.values("DCGM_FI_DEV_GPU_TEMP")) == 4
+    daemon.wait((host.run_dir / "verdict").exists, "the verdict file")
+    assert "state=healthy\n" in (host.run_dir / "verdict").read_text()
+    shown = host.command("status", "--run-dir", host.run_dir)
+    assert (shown.returncode, "healthy" in shown.stdout) == (0, True)
+
+
+def test_the_sequence_grows_with_each_pass_that_observed(daemon: RunningDaemon) -> None:
+    first = daemon.heartbeat()["sequence"]
+    daemon.wait(lambda: daemon.heartbeat()["sequence"] > first + 2, "three more passes")
+
+
+def test_an_xid_line_is_in_the_heartbeat_and_counted_once_with_nvml_s_own_event(
+    host: FakeHost, daemon: RunningDaemon
+) -> None:
+    host.fake.xid(2, 48)
+    host.xid(2, 48)
+    daemon.wait_status("failure", "xid.48")
+    time.sleep(1.0)  # long enough for the other source to be heard too
+    scrape = Scrape(daemon.get("/metrics")[1])
+    assert scrape.value("gpuwarden_xid_total", pci_bus_id=slots(4)[2], xid="48") == 1.0
+    assert scrape.value("gpuwarden_xid_total", pci_bus_id=slots(4)[1], xid="48") == 0.0
+    (finding,) = daemon.status()["findings"]
+    assert (finding["check"], finding["gpu"], finding["severity"]) == ("xid", 2, "failure")
+
+
+def test_a_gpu_that_falls_off_the_bus_is_missing_and_its_series_end(host: FakeHost, daemon: RunningDaemon) -> None:
+    host.fake.lost(1)
+    host.plug(4, missing=frozenset({1}))
+    daemon.wait_status("failure", "gpu_missing")
+    scrape = Scrape(daemon.get("/metrics")[1])
+    assert scrape.values("gpuwarden_gpu_missing", pci_bus_id=slots(4)[1]) == [1.0]
+    assert (scrape.value("gpuwarden_gpus_expected"), scrape.value("gpuwarden_gpus_present")) == (4.0, 3.0)
+    assert len(scrape.values("DCGM_FI_DEV_GPU_TEMP")) == 3
+    assert daemon.get("/heartbeat")[0] == 503
+
+
+def test_a_gpu_that_is_gone_when_the_daemon_starts_is_missed(host: FakeHost) -> None:
+    with host.daemon() as running:
+        running.wait_status("healthy")
+        assert running.stop() == 0
+    host.fake.vanish(3)
+    host.plug(4, missing=frozenset({3}))
+    with host.daemon() as running:
+        host.fake.vanish(3)
+        running.wait_status("failure", "gpu_missing")
+
+
+def test_a_driver_that_hangs_is_a_failure_while_everything_keeps_answering(host: FakeHost) -> None:
+    host.configure(deadline="1s")
+    with host.daemon() as running:
+        running.wait_status("healthy")
+        host.fake.hang("*", HOT_CALL)
+        host.fake.hang("*", "nvmlInitWithFlags")
+        answers = []
+        while not running.is_now("failure", "driver_unresponsive"):
+            begun = time.monotonic()
+            running.get("/heartbeat")
+            running.get("/metrics")
+            answers.append(time.monotonic() - begun)
+            time.sleep(0.1)
+            assert len(answers) < 1000
+        assert sorted(answers)[len(answers) // 2] < 1.0  # not the driver's time: it would be a minute
+        shown = host.command("status", "--run-dir", host.run_dir)
+        assert (shown.returncode, "driver_unresponsive" in shown.stdout) == (2, True)
+        host.fake.clear()
+        running.wait(lambda: running.heartbeat()["status"] != "failure", "the driver's return")
+
+
+def test_a_crash_inside_the_library_costs_a_pass_and_not_the_verdict(host: FakeHost, daemon: RunningDaemon) -> None:
+    before = daemon.heartbeat()["sequence"]
+    host.fake.crash(0, HOT_CALL, once=True)
+    daemon.wait(
+        lambda: Scrape(daemon.get("/metrics")[1]).value("gpuwarden_collector_restarts_total", collector="nvml"),
+        "a restart",
+    )
+    daemon.wait(lambda: daemon.heartbeat()["sequence"] > before + 3, "passes after the crash")
+    assert daemon.heartbeat()["status"] == "healthy"
+
+
+def test_a_killed_worker_is_replaced_at_the_next_pass(daemon: RunningDaemon) -> None:
+    worker = daemon.worker()
+    os.kill(worker, signal.SIGKILL)
+    daemon.wait(lambda: daemon.worker() not in (0, worker), "another worker")
+    daemon.wait_status("healthy")
+
+
+def test_a_killed_daemon_forgets_nothing_and_repeats_nothing(host: FakeHost) -> None:
+    with host.daemon() as running:
+        running.wait_status("healthy")
+        host.xid(0, 95)
+        running.wait_status("failure", "xid.95")
+        running.wait(
+            lambda: "latched" in host.command("events", "--run-dir", host.run_dir).stdout, "the latch in the ledger"
+        )
+        worker = running.worker()
+        running.kill()
+        assert not alive(worker)
+    with host.daemon() as running:
+        running.wait_status("failure", "xid.95")
+        time.sleep(0.5)
+        scrape = Scrape(running.get("/metrics")[1])
+        assert scrape.value("gpuwarden_xid_total", pci_bus_id=slots(4)[0], xid="95") == 1.0
+        assert running.stop() == 0
+
+
+def test_an_acknowledgement_outlives_the_daemon(host: FakeHost) -> None:
+    with host.daemon() as running:
+        running.wait_status("healthy")
+        host.xid(0, 95)
+        running.wait(lambda: any(f["latched"] for f in running.status()["findings"]), "the latch")
+        (finding,) = running.status()["findings"]
+        done = host.command("ack", finding["id"], "--run-dir", host.run_dir)
+        assert (done.returncode, done.stderr) == (0, "")
+        running.wait_status("healthy")
+        assert running.stop() == 0
+    with host.daemon() as running:
+        running.wait_status("healthy")
+
+
+def test_old_lines_are_history_on_the_very_first_start(host: FakeHost) -> None:
+    host.xid(0, 95, age=3600)
+    host.xid(1, 119, age=10)
+    with host.daemon() as running:
+        running.wait_status("failure", "xid.119")
+        assert "xid.95" not in running.heartbeat()["reasons"]
+
+
+def test_a_reader_of_the_log_that_stops_reading_stops_nothing(host: FakeHost) -> None:
+    blocked, write = os.pipe()
+    try:
+        with host.daemon(stderr=write) as running:
+            running.wait_status("healthy")
+            for _ in range(3):
+                for gpu in range(4):
+                    for number in range(1, 160):
+                        host.xid(gpu, number)
+            running.wait_status("failure", "xid.95")
+            running.wait(
+                lambda: Scrape(running.get("/metrics")[1]).value("gpuwarden_dropped_total", what="log") is not None,
+                "metrics",
+            )
+            first = running.heartbeat()["sequence"]
+            running.wait(lambda: running.heartbeat()["sequence"] > first, "another pass")
+    finally:
+        os.close(blocked)
+        os.close(write)
+
+
+def test_clients_that_never_read_and_never_finish_delay_nobody(daemon: RunningDaemon) -> None:
+    clients = [socket.create_connection(("127.0.0.1", daemon.port)) for _ in range(200)]
+    try:
+        for number, client in enumerate(clients):
+            client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 20 if number % 2 else b"GET /metr")
+        assert daemon.get("/metrics")[0] == 200
+        assert daemon.get("/heartbeat")[0] == 200
+    finally:
+        for client in clients:
+            client.close()
+
+
+def test_a_kernel_log_that_cannot_be_opened_is_a_finding_and_no_crash(host: FakeHost) -> None:
+    host.kmsg.unlink()
+    with host.daemon() as running:
+        running.wait(lambda: running.heartbeat()["sequence"] > 0, "a pass")
+        (failed,) = [c for c in running.status()["collectors"] if c["name"] == "kernel_log"]
+        assert "kmsg" in failed["error"]
+
+
+def test_a_corrupt_ledger_is_moved_aside_and_said(host: FakeHost) -> None:
+    host.state_dir.mkdir()
+    (host.state_dir / "ledger.db").write_bytes(b"this is no database" * 1000)
+    with host.daemon() as running:
+        running.wait_status("warning", "ledger_unavailable")
+        assert list(host.state_dir.glob("ledger.db.corrupt-*"))
+
+
+def test_sigterm_ends_it_with_success_even_while_the_driver_hangs(host: FakeHost) -> None:
+    host.configure(deadline="1s")
+    with host.daemon() as running:
+        running.wait_status("healthy")
+        worker = running.worker()
+        host.fake.hang("*", HOT_CALL)
+        running.wait(lambda: running.status()["collectors"][0]["outcome"] == "timed_out", "a missed deadline")
+        assert running.stop() == 0
+        assert not alive(worker)
+
+
+def test_a_port_in_use_is_said_and_nothing_is_left_running(host: FakeHost, daemon: RunningDaemon) -> None:
+    other = host.folder / "other.toml"
+    other.write_text(
+        host.config.read_text().replace(":0", f":{daemon.port}").replace("/run", "/run2").replace("/state", "/state2")
+    )
+    refused = subprocess.run(
+        host_command(host, other),
+        env={**os.environ, **host.fake.environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert refused.returncode == 69
+    assert str(daemon.port) in refused.stderr
+
+
+def host_command(host: FakeHost, config: Path) -> list[str]:
+    from support.commands import COMMAND
+
+    return [*COMMAND, "run", "--config", str(config)]
+
+
+def test_a_check_agrees_with_the_daemon_s_memory_and_writes_nothing(host: FakeHost) -> None:
+    with host.daemon() as running:
+        running.wait_status("healthy")
+        host.xid(0, 95)
+        running.wait(lambda: any(f["latched"] for f in running.status()["findings"]), "the latch")
+        assert running.stop() == 0
+    before = {file: file.stat().st_mtime_ns for file in host.state_dir.iterdir()}
+    checked = host.command("check", "--config", host.config, "--json")
+    assert checked.returncode == 2, checked.stderr
+    assert json.loads(checked.stdout)["reasons"] == ["xid.95"]
+    assert {file: file.stat().st_mtime_ns for file in host.state_dir.iterdir()} == before
+
+
+def test_simulated_faults_go_the_whole_way(tmp_path: Path) -> None:
+    from support.commands import COMMAND, environment, gpuwarden
+    from support.daemons import listening_port
+
+    run_dir = tmp_path / "run"
+    process = subprocess.Popen(
+        [*COMMAND, "run", "--simulate", "2", "--listen", "127.0.0.1:0", "--run-dir", str(run_dir), "--state-dir", str(tmp_path / "state")],
+        env=environment(tmp_path), stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        end = time.monotonic() + 60
+        while not (run_dir / "control.sock").exists():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        assert listening_port(process.pid)
+        for fault, code in (
+            (("lost",), "gpu_missing"),
+            (("xid", "95"), "xid.95"),
+            (("row-remap-failure",), "row_remap_failed"),
+        ):
+            done = gpuwarden("inject", "--run-dir", run_dir, "--gpu", "1", *fault, temporary=tmp_path)
+            assert done.returncode == 0, done.stderr
+            shown = gpuwarden("status", "--json", "--run-dir", run_dir, temporary=tmp_path)
+            while code not in json.loads(shown.stdout)["reasons"]:
+                assert time.monotonic() < end
+                shown = gpuwarden("status", "--json", "--run-dir", run_dir, temporary=tmp_path)
+            assert (shown.returncode, json.loads(shown.stdout)["simulated"]) == (2, True)
+            gpuwarden("inject", "--run-dir", run_dir, "clear", temporary=tmp_path)
+    finally:
+        process.terminate()
+        assert process.wait(60) == 0
