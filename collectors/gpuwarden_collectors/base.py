@@ -53,6 +53,7 @@ class WorkerReport:
     kills: int = 0
     timeouts: int = 0
     crashes: int = 0
+    events_dropped: int = 0
     last_error: str = ""
 
 

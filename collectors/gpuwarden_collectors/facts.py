@@ -291,7 +291,9 @@ class NvmlProblem(StrEnum):
     """Why NVML as a whole gave no GPUs, in NVML's own words."""
 
     DRIVER_NOT_LOADED = "driver_not_loaded"
-    LIBRARY_MISMATCH = "library_mismatch"  # NVML_ERROR_LIB_RM_VERSION_MISMATCH: the library was upgraded under a loaded driver
+    LIBRARY_MISMATCH = (
+        "library_mismatch"  # NVML_ERROR_LIB_RM_VERSION_MISMATCH: the library was upgraded under a loaded driver
+    )
     NO_PERMISSION = "no_permission"
     OTHER = "other"
 
@@ -356,6 +358,14 @@ class LogOrigin:
     boot_id: str
     sequence: int
     facility: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """Everything in the kernel log up to and with this record has been read."""
+
+    boot_id: str
+    sequence: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -248,6 +248,7 @@ class Worker(Generic[Facts]):
             kills=life.kills,
             timeouts=life.timeouts,
             crashes=life.crashes,
+            events_dropped=self.events_dropped,
             last_error=life.last_error,
         )
 

@@ -27,11 +27,11 @@ from gpuwarden.readers import Readers
 from gpuwarden.site import Site
 from gpuwarden.verbs import Verbs
 from gpuwarden_collectors.base import Clock, Observation, host_clock
-from gpuwarden_collectors.facts import HostEvent, NvmlFacts, PciFacts, Stamp
-from gpuwarden_collectors.kernel_log.reader import LogPosition
+from gpuwarden_collectors.facts import HostEvent, LogPosition, NvmlFacts, PciFacts, Stamp
 
 STEP_SPACING = 0.05
-LEDGER_OPENS_WITHIN = 0.5
+LEDGER_OPENS_WITHIN = 2.0
+"""Seconds. Until then nothing is judged, lest a node that was bad before the restart be called healthy for a moment."""
 LEDGER_CLOSES_WITHIN = 5.0
 CANNOT_LISTEN = 69  # EX_UNAVAILABLE of sysexits.h
 
@@ -77,6 +77,7 @@ class Daemon:
         self._readers = Readers(site.sources, site.boot_id, self._happened, clock)
         self._ledger = Ledger(site.ledger, machine=site.machine, boot_id=site.boot_id, clock=clock)
         self._verdict_file = VerdictFile(site.config.run.dir, clock)
+        self._judging = False
         self._remembered = False
         self._since_start: list[Event] = []  # until the ledger is known, what is to be folded on top of it
         self._position_written: LogPosition | None = None
@@ -97,19 +98,20 @@ class Daemon:
         if self._site.simulation is not None:
             self._site.simulation.prepare()
         self._readers.run(self._nvml_observed, self._pci_observed)  # first, since a driver takes its time
+        listen = self._site.config.publish.listen
+        await self._web.start(listen.host, listen.port)
+        await self._control.start()
         memory = await self._ledger.open(LEDGER_OPENS_WITHIN)
         if memory is not None:
             self._recall(memory)
-        self._write(
-            [Event(kind=EventKind.STARTED, at=self._clock(), boot_id=self._site.boot_id, data=self._site.about())]
-        )
-        listen = self._site.config.publish.listen
-        resume, first = (None, True) if memory is None else (memory.position, memory.begun)
-        self._readers.follow_kernel_log(resume, first=first)
-        await self._web.start(listen.host, listen.port)
-        await self._control.start()
+        self._judging = True
+        self._step()
+        about = self._site.about()
+        self._write([Event(kind=EventKind.STARTED, at=self._clock(), boot_id=self._site.boot_id, data=about)])
+        position = None if memory is None else memory.position
+        self._readers.follow_kernel_log(position, first=position is None)
         self._ticker = asyncio.create_task(self._tick())
-        log.info("serving", listen=self._web.addresses, **self._site.about())
+        log.info("serving", listen=self._web.addresses, **about)
 
     async def stop(self) -> None:
         """Nothing is left running, and what happened is on disk; each part has its own deadline."""
@@ -166,6 +168,8 @@ class Daemon:
         if self._step_timer is not None:
             self._step_timer.cancel()
             self._step_timer = None
+        if not self._judging:
+            return
         self._stepped = asyncio.get_running_loop().time()
         self._recall_late()
         now = self._clock()
@@ -180,7 +184,11 @@ class Daemon:
         kernel_log = self._readers.kernel_log_observation(now)
         if kernel_log is not None:
             self.desk.note(kernel_log)
-        dropped = {"log": self._output.dropped, "ledger": self._ledger.dropped, "events": self.desk.discarded}
+        dropped = {
+            "log": self._output.dropped,
+            "ledger": self._ledger.dropped,
+            "events": self.desk.discarded + self._readers.events_dropped,
+        }
         return self.desk.snapshot(self._service, now, verdict=self._verdict, dropped=dropped)
 
     def _troubles(self) -> dict[str, str]:

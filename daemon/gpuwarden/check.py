@@ -47,7 +47,7 @@ async def _check(site: Site) -> dict[str, Any]:
     desk = Desk(site.boot_id, site.rules, memory.events)
     readers = Readers(site.sources, site.boot_id, desk.happened, host_clock)
     try:
-        readers.follow_kernel_log(memory.position, first=memory.begun)
+        readers.follow_kernel_log(memory.position, first=memory.position is None)
         nvml, pci = await readers.once(site.sources.nvml.init_deadline)
         await _log_read(readers)
         log = readers.kernel_log_observation(host_clock())

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from gpuwarden.schedule import ThreadCollector, every
 from gpuwarden_collectors.base import Clock, CollectorError, Observation, PassOutcome
-from gpuwarden_collectors.facts import HostEvent, NvmlFacts, PciFacts, Stamp
-from gpuwarden_collectors.kernel_log.reader import KernelLog, LogPosition
+from gpuwarden_collectors.facts import HostEvent, LogPosition, NvmlFacts, PciFacts, Stamp
+from gpuwarden_collectors.kernel_log.reader import KernelLog
 from gpuwarden_collectors.nvml.options import NvmlOptions
 from gpuwarden_collectors.pci import PciCollector
 from gpuwarden_collectors.worker import Worker
@@ -98,6 +98,11 @@ class Readers:
     @property
     def log_records(self) -> int:
         return 0 if self._kernel_log is None else self._kernel_log.records
+
+    @property
+    def events_dropped(self) -> int:
+        """Events of NVML that came faster than anything but a fault would send them."""
+        return self._nvml.events_dropped
 
     def kernel_log_observation(self, now: Stamp) -> Observation[None] | None:
         """What stands for a pass of a collector that has none; None if it is switched off."""

@@ -17,7 +17,6 @@ from gpuwarden_collectors.host import MachineIdentity, boot_id, identify
 
 LEDGER = "ledger.db"
 ETC = Path("/etc")
-SIMULATED_MACHINE = MachineIdentity(machine_id="simulated")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +39,11 @@ class Site:
         if nvml.simulate:
             simulation = Simulation(config.run.dir / "simulation", nvml.simulate)
             nvml = replace(nvml, simulate_dir=str(simulation.directory))
-            sysfs, kmsg, machine = simulation.sysfs, simulation.kmsg, SIMULATED_MACHINE
+            sysfs, kmsg, machine = (
+                simulation.sysfs,
+                simulation.kmsg,
+                MachineIdentity(machine_id=f"simulated-{nvml.simulate}"),
+            )
         sources = Sources(
             nvml=nvml, sysfs=sysfs, kmsg=kmsg if config.collectors.kernel_log.enabled else None,
             pci_enabled=pci.enabled, pci_interval=pci.interval, pci_deadline=pci.deadline,

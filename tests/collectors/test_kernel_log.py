@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
-from gpuwarden_collectors.facts import Stamp, XidEvent
+from gpuwarden_collectors.facts import LogPosition, Stamp, XidEvent
 from gpuwarden_collectors.kernel_log import reader
-from gpuwarden_collectors.kernel_log.reader import KernelLog, LogPosition
+from gpuwarden_collectors.kernel_log.reader import KernelLog
 from gpuwarden_collectors.kernel_log.sources import LINE_MAX, FollowedFile
 from support.kernel_log import BOOT, Heard, following, line, until
 

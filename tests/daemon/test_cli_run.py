@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,13 @@ from gpuwarden.cli.parser import CommandError
 from gpuwarden.cli.sources import configuration
 from gpuwarden.places import PlaceRefused, check_private, is_real, make_private, simulation_home
 from support.commands import COMMAND, environment, gpuwarden, options
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """So short that the socket of a simulation can lie well below it."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
 
 
 def test_simulated_gpus_live_in_a_private_folder_of_the_user(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ import pytest
 
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.detectors import DETECTORS
+from gpuwarden.health.inventory import accept
 from gpuwarden.health.model import EventKind, Health, Key, Severity, gpu
-from gpuwarden.health.view import Rules
+from gpuwarden.health.state import fold
+from gpuwarden.health.view import Rules, Sight
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.facts import (
     GpuAnswer,
@@ -171,6 +173,20 @@ def test_another_board_in_a_pinned_slot_is_a_replacement_and_ends_its_latches() 
     host.run(30)
     assert EventKind.GPU_REPLACED in {event.kind for event in host.ledger}
     assert host.health is Health.HEALTHY
+
+
+def test_a_dead_gpu_that_an_operator_gave_up_is_not_pinned_again() -> None:
+    host = Host(8)
+    host.step()
+    host.answer(3, GpuAnswer.LOST)
+    host.devices[3] = replace(host.devices[3], responds=False)
+    host.step()
+    for event in accept(host.state, Sight.of(host.view, host.rules, host.now)):
+        host.state = fold(host.state, event)
+    host.run(60)
+    assert (host.health, host.codes) == (Health.HEALTHY, [])
+    assert host.last is not None
+    assert host.last.verdict.expected == 7
 
 
 def test_a_gpu_given_to_a_virtual_machine_is_not_expected() -> None:

@@ -19,9 +19,8 @@ from gpuwarden.ledger.errors import LedgerRefused, LedgerUnavailable
 from gpuwarden.ledger.reader import read_only
 from gpuwarden.ledger.rows import Recorded
 from gpuwarden.ledger.store import Entry, Store
-from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.facts import LogPosition, Stamp
 from gpuwarden_collectors.host import MachineIdentity
-from gpuwarden_collectors.kernel_log.reader import LogPosition
 from support.disposable import require_disposable_host
 from support.mounts import tmpfs
 

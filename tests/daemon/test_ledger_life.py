@@ -16,9 +16,8 @@ import pytest
 from gpuwarden.health.model import EventKind
 from gpuwarden.ledger.reader import read_only
 from gpuwarden_collectors.base import host_clock
-from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.facts import LogPosition, Stamp
 from gpuwarden_collectors.host import MachineIdentity
-from gpuwarden_collectors.kernel_log.reader import LogPosition
 from support.ledgers import HERE, PATIENCE, Ledgers, check_in_order, event, later, numbers, opened
 
 

@@ -15,8 +15,7 @@ import pytest
 from gpuwarden.health.model import EventKind
 from gpuwarden.ledger.ledger import Ledger
 from gpuwarden_collectors.base import host_clock
-from gpuwarden_collectors.facts import Stamp
-from gpuwarden_collectors.kernel_log.reader import LogPosition
+from gpuwarden_collectors.facts import LogPosition, Stamp
 from support.disposable import require_disposable_host
 from support.ledgers import (
     PATIENCE,

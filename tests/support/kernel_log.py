@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from gpuwarden_collectors.facts import HostEvent, LogGap, XidEvent
-from gpuwarden_collectors.kernel_log.reader import KernelLog, LogPosition
+from gpuwarden_collectors.facts import HostEvent, LogGap, LogPosition, XidEvent
+from gpuwarden_collectors.kernel_log.reader import KernelLog
 
 BOOT = "b007"
 
@@ -40,7 +40,7 @@ class Heard:
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
-        while not holds():  # noqa: ASYNC110 - counters, too, are waited for
+        while not holds():
             await asyncio.sleep(0.005)
 
 

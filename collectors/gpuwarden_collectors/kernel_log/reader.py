@@ -15,10 +15,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from gpuwarden_collectors.base import Clock, CollectorError, host_clock
-from gpuwarden_collectors.facts import HostEvent, LogGap, LogOrigin, Stamp
+from gpuwarden_collectors.facts import HostEvent, LogGap, LogOrigin, LogPosition, Stamp
 from gpuwarden_collectors.kernel_log.echoes import Echoes
 from gpuwarden_collectors.kernel_log.lines import Record, event_of, parse_record
 from gpuwarden_collectors.kernel_log.sources import RecordSource, Turn, open_source
@@ -26,14 +25,6 @@ from gpuwarden_collectors.kernel_log.sources import RecordSource, Turn, open_sou
 RECORDS_PER_TURN = 100
 POLL = 0.05  # seconds between two looks at a file
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before the log is opened again after an error
-
-
-@dataclass(frozen=True, slots=True)
-class LogPosition:
-    """Everything up to and with this record has been read."""
-
-    boot_id: str
-    sequence: int
 
 
 OnEvents = Callable[[Sequence[HostEvent], LogPosition], None]

@@ -97,6 +97,8 @@ def learn(state: State, sight: Sight) -> Iterator[Event]:
     for slot, facts in sight.gpus.items():
         seen = Pin(slot=slot, uuid=facts.uuid, name=facts.name, serial=facts.serial, links=_active_links(facts))
         pin = state.pins.get(slot)
+        if facts.answer is GpuAnswer.LOST:
+            continue
         if pin is None:
             yield event(EventKind.GPU_PINNED, pin=seen)
         elif facts.uuid and pin.uuid and facts.uuid != pin.uuid:
@@ -106,7 +108,8 @@ def learn(state: State, sight: Sight) -> Iterator[Event]:
     if sight.view.nvml.outcome is None:
         return  # NVML is about to say more of them than the bus can
     for slot, device in (sight.devices or {}).items():
-        if slot not in state.pins and slot not in sight.gpus and not foreign(device) and device.driver != "nouveau":
+        ours = not foreign(device) and device.driver != "nouveau" and device.responds is not False
+        if ours and slot not in state.pins and slot not in sight.gpus:
             yield event(EventKind.GPU_PINNED, pin=Pin(slot=slot))
 
 

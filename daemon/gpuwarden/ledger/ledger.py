@@ -17,9 +17,8 @@ from gpuwarden.ledger.keeper import Keeper
 from gpuwarden.ledger.rows import Memory
 from gpuwarden.ledger.store import Entry
 from gpuwarden_collectors.base import Clock, host_clock
-from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.facts import LogPosition, Stamp
 from gpuwarden_collectors.host import MachineIdentity
-from gpuwarden_collectors.kernel_log.reader import LogPosition
 
 _STALLED = 5.0  # seconds after which a write that hangs is reported
 _CHECKPOINT_AFTER = 1_000  # events

@@ -16,8 +16,8 @@ from gpuwarden.ledger import schema
 from gpuwarden.ledger.errors import LedgerUnavailable, translated
 from gpuwarden.ledger.machine import of_text
 from gpuwarden.ledger.rows import Memory, Recorded, event_of
+from gpuwarden_collectors.facts import LogPosition
 from gpuwarden_collectors.host import MachineIdentity
-from gpuwarden_collectors.kernel_log.reader import LogPosition
 
 BUSY_TIMEOUT = 5.0  # seconds to wait while another process holds the file
 

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuwarden.health.model import Event, Evidence, Json, Key, Subject
-from gpuwarden_collectors.facts import Stamp
-from gpuwarden_collectors.kernel_log.reader import LogPosition
+from gpuwarden_collectors.facts import LogPosition, Stamp
 
 _TEXT_MAX = 2_000  # characters of one text; a kernel log record holds at most 1,024 bytes of text
 _FIELDS_MAX = 64

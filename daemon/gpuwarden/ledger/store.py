@@ -22,8 +22,8 @@ from gpuwarden.ledger.errors import LedgerCorrupt, LedgerUnavailable, translated
 from gpuwarden.ledger.machine import as_text
 from gpuwarden.ledger.reader import BUSY_TIMEOUT, Reader
 from gpuwarden.ledger.rows import row_of
+from gpuwarden_collectors.facts import LogPosition
 from gpuwarden_collectors.host import MachineIdentity
-from gpuwarden_collectors.kernel_log.reader import LogPosition
 
 KEEP_SECONDS = 35 * 86_400.0
 KEEP_ROWS = 200_000

@@ -79,7 +79,7 @@ class Control:
         *,
         group: str | None = None,
         connections: int = 32,
-        deadline: float = 5.0,
+        deadline: float = 4.0,
     ) -> None:
         self.path = run_dir / NAME
         self._new = run_dir / NEW_NAME

@@ -139,7 +139,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("gpuwarden_heartbeat_timestamp_seconds", GAUGE, (), lambda s: _one(s.observed.wall if s.observed else None),
            "When the GPUs were last really observed, Unix time. No series before the first observation."),
     Metric("gpuwarden_dropped_total", COUNTER, ("what",), lambda s: (((what,), n) for what, n in s.dropped.items()),
-           "Writes given up because the log, the ledger or a file did not take them in time."),
+           "What was given up because it came too fast or was not taken in time: log lines, ledger and host events."),
     Metric("gpuwarden_kernel_log_gaps_total", COUNTER, (), lambda s: _one(s.log_gaps),
            "Times that records of the kernel log were overwritten before they could be read."),
     Metric("gpuwarden_kernel_log_lost_records_total", COUNTER, (), lambda s: _one(s.log_lost),

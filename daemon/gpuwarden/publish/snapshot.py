@@ -70,14 +70,15 @@ class Snapshot:
         """Seconds since the last real observation; None before the first."""
         return None if self.observed is None else max(0.0, now.boottime - self.observed.boottime)
 
+    def fresh(self, now: Stamp) -> bool:
+        age = self.age(now)
+        return age is not None and age <= self.service.fresh_for
+
     def health(self, now: Stamp) -> Health:
         """The verdict as it stands at `now`: anything but a failure is unknown once the observation is not fresh."""
-        age = self.age(now)
         if self.verdict.health is Health.FAILURE:
             return Health.FAILURE
-        return self.verdict.health if age is not None and age <= self.service.fresh_for else Health.UNKNOWN
+        return self.verdict.health if self.fresh(now) else Health.UNKNOWN
 
     def schedulable(self, now: Stamp) -> bool:
-        return (
-            self.health(now) in (Health.HEALTHY, Health.WARNING) and not self.excluded_by and self.notice is None
-        )
+        return self.health(now) in (Health.HEALTHY, Health.WARNING) and not self.excluded_by and self.notice is None

@@ -56,14 +56,9 @@ def _age(since: Stamp | None, now: Stamp) -> float | None:
     return None if since is None else round(max(0.0, now.boottime - since.boottime), 3)
 
 
-def _fresh(snapshot: Snapshot, now: Stamp) -> bool:
-    age = snapshot.age(now)
-    return age is not None and age <= snapshot.service.fresh_for
-
-
 def _reasons(snapshot: Snapshot, now: Stamp) -> list[str]:
     """The verdict's reasons; a verdict that has grown old is a reason of its own."""
-    grew_old = snapshot.observed is not None and not _fresh(snapshot, now)
+    grew_old = snapshot.observed is not None and not snapshot.fresh(now)
     return [*snapshot.verdict.reasons, *(["observation_too_old"] if grew_old else [])]
 
 
@@ -110,7 +105,7 @@ def status(snapshot: Snapshot, now: Stamp) -> Document:
 
 def gpus(snapshot: Snapshot, now: Stamp) -> Document:
     facts = {} if snapshot.nvml is None else {gpu.slot: gpu for gpu in snapshot.nvml.gpus}
-    fresh = _fresh(snapshot, now)
+    fresh = snapshot.fresh(now)
     rows = [_gpu(gpu, facts.get(gpu.slot) if fresh else None, fresh=fresh) for gpu in snapshot.verdict.gpus]
     return {"simulated": snapshot.service.simulated, "gpus": rows}
 
