@@ -8,12 +8,13 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from support.daemons import FakeHost, RunningDaemon, alive, slots
+from support.commands import COMMAND, environment, gpuwarden
+from support.daemons import PATIENCE, FakeHost, Json, RunningDaemon, alive, slots
 from support.scrape import Scrape
 
 HOT_CALL = "nvmlDeviceGetPowerUsage"
@@ -238,7 +239,7 @@ def test_a_port_in_use_is_said_and_nothing_is_left_running(host: FakeHost, daemo
         host.config.read_text().replace(":0", f":{daemon.port}").replace("/run", "/run2").replace("/state", "/state2")
     )
     refused = subprocess.run(
-        host_command(host, other),
+        [*COMMAND, "run", "--config", str(other)],
         env={**os.environ, **host.fake.environment},
         capture_output=True,
         text=True,
@@ -247,12 +248,6 @@ def test_a_port_in_use_is_said_and_nothing_is_left_running(host: FakeHost, daemo
     )
     assert refused.returncode == 69
     assert str(daemon.port) in refused.stderr
-
-
-def host_command(host: FakeHost, config: Path) -> list[str]:
-    from support.commands import COMMAND
-
-    return [*COMMAND, "run", "--config", str(config)]
 
 
 def test_a_check_agrees_with_the_daemon_s_memory_and_writes_nothing(host: FakeHost) -> None:
@@ -268,34 +263,34 @@ def test_a_check_agrees_with_the_daemon_s_memory_and_writes_nothing(host: FakeHo
     assert {file: file.stat().st_mtime_ns for file in host.state_dir.iterdir()} == before
 
 
-def test_simulated_faults_go_the_whole_way(tmp_path: Path) -> None:
-    from support.commands import COMMAND, environment, gpuwarden
-    from support.daemons import listening_port
+SIMULATED_FAULTS = ((("lost",), "gpu_missing"), (("xid", "95"), "xid.95"), (("row-remap-failure",), "row_remap_failed"))
 
-    run_dir = tmp_path / "run"
+
+def test_simulated_faults_go_the_whole_way(tmp_path: Path) -> None:
+    run_dir, state_dir = tmp_path / "run", tmp_path / "state"
+    places = ["--listen", "127.0.0.1:0", "--run-dir", str(run_dir), "--state-dir", str(state_dir)]
     process = subprocess.Popen(
-        [*COMMAND, "run", "--simulate", "2", "--listen", "127.0.0.1:0", "--run-dir", str(run_dir), "--state-dir", str(tmp_path / "state")],
-        env=environment(tmp_path), stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [*COMMAND, "run", "--simulate", "2", *places], env=environment(tmp_path), stderr=subprocess.DEVNULL
+    )
+
+    def wait(condition: Callable[[Json], bool]) -> int:
+        """The exit code of the first `gpuwarden status` whose document is as wanted."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            shown = gpuwarden("status", "--json", "--run-dir", run_dir, temporary=tmp_path)
+            if shown.stdout and condition(json.loads(shown.stdout)):
+                return shown.returncode
+            assert time.monotonic() < end, shown.stdout
+            time.sleep(0.1)
+
     try:
-        end = time.monotonic() + 60
-        while not (run_dir / "control.sock").exists():
-            assert time.monotonic() < end
-            time.sleep(0.05)
-        assert listening_port(process.pid)
-        for fault, code in (
-            (("lost",), "gpu_missing"),
-            (("xid", "95"), "xid.95"),
-            (("row-remap-failure",), "row_remap_failed"),
-        ):
+        assert wait(lambda status: status["simulated"] and status["present"] == 2) == 0
+        for fault, code in SIMULATED_FAULTS:
             done = gpuwarden("inject", "--run-dir", run_dir, "--gpu", "1", *fault, temporary=tmp_path)
             assert done.returncode == 0, done.stderr
-            shown = gpuwarden("status", "--json", "--run-dir", run_dir, temporary=tmp_path)
-            while code not in json.loads(shown.stdout)["reasons"]:
-                assert time.monotonic() < end
-                shown = gpuwarden("status", "--json", "--run-dir", run_dir, temporary=tmp_path)
-            assert (shown.returncode, json.loads(shown.stdout)["simulated"]) == (2, True)
+            assert wait(lambda status, code=code: code in status["reasons"]) == 2  # type: ignore[misc]  # bound per round
             gpuwarden("inject", "--run-dir", run_dir, "clear", temporary=tmp_path)
+            wait(lambda status: all(gpu["readings"] for gpu in status["gpus"]))
     finally:
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE) == 0

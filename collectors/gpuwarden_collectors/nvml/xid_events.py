@@ -19,7 +19,7 @@ from gpuwarden_collectors.facts import Source, Stamp, XidEvent, slot_of
 from gpuwarden_collectors.nvml.library import Code, read_text
 from gpuwarden_collectors.nvml.tenants import instance_id
 
-_WAIT_MS = 1000
+_WAIT_MS = 250  # how long `stop` may take to be heard
 _IDLE = 0.1  # seconds between looks while NVML is not initialised
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds after an error, doubling
 _XID_CRITICAL = 0x8  # nvmlEventTypeXidCriticalError

@@ -73,7 +73,8 @@ def _unknown(sight: Sight, expected: int | None) -> Iterable[str]:
 
 def _gpus(state: State, sight: Sight, findings: Sequence[Finding]) -> Iterable[GpuVerdict]:
     where = presences(state, sight)
-    for slot in sorted({*state.pins, *sight.gpus}):
+    here = {slot for slot, facts in sight.gpus.items() if facts.answer is not GpuAnswer.LOST}
+    for slot in sorted({*state.pins, *here}):
         presence, _ = where.get(slot, (Presence.PRESENT, ""))
         facts, pin = sight.gpus.get(slot), state.pins.get(slot, Pin(slot=slot))
         if presence is Presence.FOREIGN:
