@@ -6,7 +6,7 @@ DRIVER := $(wildcard /proc/driver/nvidia/version)
 RUN    := .run
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench clean
+.PHONY: help run test lint bench docs clean
 
 help:
 	@echo 'make run    start the daemon: on the GPUs of this host, or on 8 simulated ones where it has no driver'
@@ -49,6 +49,9 @@ test: lint
 
 bench: $(VENV)/.dev
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+docs: $(VENV)/.dev
+	$(BIN)/python tools/tables.py
 
 clean:
 	rm -rf $(VENV) .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

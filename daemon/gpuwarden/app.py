@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from gpuwarden.config import Config
 from gpuwarden.desk import Desk
 from gpuwarden.health.checkpoint import checkpoint
+from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.model import Event, EventKind, Health, Verdict
 from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.rows import Memory
@@ -236,6 +237,9 @@ class Daemon:
 
     def _recall(self, memory: Memory) -> None:
         """What the ledger knew before this start, and on top of it what happened since."""
+        for event in memory.events:
+            if event.kind in (EventKind.MACHINE_CHANGED, EventKind.LEDGER_MOVED) and memory.begun:
+                tell(event)
         if not memory.begun:
             self.desk.begin_again((*memory.events, *self._since_start))
         self._remembered, self._since_start = True, []
@@ -247,17 +251,38 @@ class Daemon:
             self._ledger.append(checkpoint=checkpoint(self.desk.state, self._clock()))
 
 
-QUIET = (EventKind.RISING, EventKind.SUBSIDED, EventKind.STARTED)
-LOUD = {EventKind.RAISED: "warning", EventKind.XID: "warning", EventKind.SXID: "warning", EventKind.LOG_GAP: "warning"}
+LINES: dict[EventKind, tuple[str, str]] = {
+    EventKind.STARTED: ("debug", "started"),
+    EventKind.BOOT: ("info", "a new boot of this machine"),
+    EventKind.RISING: ("debug", "seen, but not for long enough"),
+    EventKind.SUBSIDED: ("debug", "no longer seen"),
+    EventKind.RAISED: ("warning", "finding"),
+    EventKind.CLEARED: ("info", "finding ended"),
+    EventKind.LATCHED: ("info", "finding latched: it stays until something is done about it"),
+    EventKind.XID: ("warning", "xid"),
+    EventKind.SXID: ("warning", "sxid"),
+    EventKind.AER: ("warning", "fatal PCIe error"),
+    EventKind.RESET: ("info", "GPU reset"),
+    EventKind.LOG_GAP: ("warning", "kernel log records were lost"),
+    EventKind.ACKNOWLEDGED: ("info", "finding acknowledged"),
+    EventKind.HEALTH: ("info", "node health"),
+    EventKind.GPU_PINNED: ("info", "GPU belongs here from now on"),
+    EventKind.GPU_REPLACED: ("warning", "another GPU in this slot"),
+    EventKind.GPU_UNPINNED: ("info", "GPU no longer belongs here"),
+    EventKind.MACHINE_CHANGED: ("warning", "the ledger is another machine's: set aside, begun anew"),
+    EventKind.LEDGER_MOVED: ("error", "the ledger was corrupt: moved aside, begun anew"),
+}
+"""What a log line says of an event, and how loud."""
+HIDDEN = ("first_boottime", "first_wall", "latch", "links")
 
 
 def tell(event: Event) -> None:
-    """One line for each event that changes what an operator should think."""
-    level = LOUD.get(EventKind(event.kind), "info")
-    if event.kind in QUIET:
-        level = "debug"
-    if event.kind == EventKind.RAISED and event.data.get("severity") == "failure":
+    """One line for each event; a pass that changes nothing has none."""
+    level, text = LINES[EventKind(event.kind)]
+    if event.data.get("severity") == "failure" or event.data.get("to") == "failure":
         level = "error"
-    data = {name: value for name, value in event.data.items() if name not in ("first_boottime", "first_wall", "latch")}
-    about = {"finding": str(event.key)} if event.key is not None else {}
-    getattr(log, level)(event.kind, **about, **data)
+    about: dict[str, object] = {} if event.key is None else {"id": str(event.key)}
+    if event.kind == EventKind.RAISED and event.key is not None:
+        about["title"] = CONDITIONS[event.key.code].title
+    details = {name: value for name, value in event.data.items() if name not in HIDDEN}
+    getattr(log, level)(text, **about, **details)

@@ -28,7 +28,7 @@ def nvlink_down(state: State, sight: Sight) -> Look:
 
 NVLINK_ERRORS = ("nvlink_replay_errors", "nvlink_recovery_errors", "nvlink5_recoveries", "nvlink5_recovery_failures")
 NVLINK_ERRORS_LIMIT, NVLINK_ERRORS_WINDOW = 10, 600.0
-"""Own choice: DCGM fails a GPU for a single replay a minute, which a retraining link gives (dcgm.md §2); ours warns."""
+"""Own choice: DCGM fails a GPU for a single replay a minute, which a retraining link gives; ours warns."""
 
 
 def nvlink_errors(state: State, sight: Sight) -> Look:

@@ -70,7 +70,7 @@ def retired_pages(_: State, __: Sight, facts: GpuFacts) -> Sighting | None:
 
 
 CORRECTED_PER_HOUR = 1000
-"""Own choice: fleets see a handful a day on a healthy GPU and 1e5 a day from a bad one (operators.md §4.1)."""
+"""Own choice: fleets see a handful a day on a healthy GPU and 1e5 a day from a bad one (study of 10,693 Ampere GPUs)."""
 
 
 def ecc_correctable_rate(state: State, _: Sight, facts: GpuFacts) -> Sighting | None:

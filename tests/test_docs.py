@@ -1,0 +1,33 @@
+"""What the documents say is what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.cli.main import VERBS
+from gpuwarden.health.conditions import CONDITIONS
+from tables import DOCS, PAGES
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_of_tables_is_what_the_tables_make(name: str) -> None:
+    assert (DOCS / name).read_text(encoding="utf-8") == PAGES[name](), "run `make docs`"
+
+
+def test_the_readme_names_every_verb_and_no_other() -> None:
+    table = (ROOT / "README.md").read_text().partition("## Commands")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `gpuwarden (\w+)", table, re.MULTILINE)) == set(VERBS)
+
+
+def test_the_readme_names_every_collector() -> None:
+    table = (ROOT / "README.md").read_text().partition("## What it reads")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == ["nvml", "kernel_log", "pci"]
+
+
+def test_every_condition_says_why_and_where_the_rule_comes_from() -> None:
+    assert all(row.title and row.why and row.source for row in CONDITIONS.values())
