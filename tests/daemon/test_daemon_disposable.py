@@ -1,0 +1,61 @@
+"""The daemon on the real kernel log and on a disk that freezes: for machines that may be thrown away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.daemons import FakeHost, slots
+from support.disposable import kernel_log_writer, require_disposable_host
+from support.mounts import ext4, frozen
+from support.scrape import Scrape
+
+pytestmark = pytest.mark.disposable
+
+
+@pytest.fixture(autouse=True)
+def disposable_host() -> None:
+    require_disposable_host()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
+    return FakeHost(tmp_path, gpus=2)
+
+
+def test_an_xid_in_the_real_kernel_log_is_in_the_heartbeat_and_marked_as_written_by_root(host: FakeHost) -> None:
+    host.kmsg = Path("/dev/kmsg")
+    host.configure()
+    bus = slots(2)[1].removesuffix(".0")
+    with host.daemon() as running, kernel_log_writer() as write:
+        running.wait_status("healthy")
+        write(f"<4>NVRM: Xid (PCI:{bus}): 95, pid=77, name=python, Uncontained ECC error")
+        running.wait_status("failure", "xid.95")
+        running.wait(
+            lambda: "facility" in host.command("events", "--json", "--run-dir", host.run_dir).stdout, "its origin"
+        )
+        assert running.stop() == 0
+    with host.daemon() as running:  # the same line is still in the ring
+        running.wait_status("failure", "xid.95")
+        assert Scrape(running.get("/metrics")[1]).value("gpuwarden_xid_total", pci_bus_id=slots(2)[1], xid="95") == 1.0
+
+
+def test_a_frozen_disk_stops_neither_judging_nor_publishing_and_nothing_is_forgotten(host: FakeHost) -> None:
+    with ext4(host.folder / "disk") as disk:
+        host.state_dir = disk / "state"
+        host.configure()
+        with host.daemon() as running:
+            running.wait_status("healthy")
+            with frozen(disk):
+                host.xid(0, 95)
+                running.wait_status("failure", "xid.95")
+                running.wait_status("failure", "ledger_unavailable")
+                before = running.heartbeat()["sequence"]
+                running.wait(lambda: running.heartbeat()["sequence"] > before + 3, "passes on a frozen disk")
+                assert running.get("/v1/events?since=0")[0] == 200
+            running.wait(lambda: "ledger_unavailable" not in running.heartbeat()["reasons"], "the disk's return")
+            assert running.stop() == 0
+        with host.daemon() as running:
+            running.wait_status("failure", "xid.95")
+            assert running.stop() == 0
