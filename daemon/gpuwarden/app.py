@@ -172,12 +172,19 @@ class Daemon:
         if not self._judging:
             return
         self._stepped = asyncio.get_running_loop().time()
+        try:
+            self._judge_and_publish()
+        except Exception:  # a fault of ours must end neither the passes nor the daemon; what is published grows old
+            log.exception("a step failed: until one succeeds the node becomes unknown")
+
+    def _judge_and_publish(self) -> None:
         self._recall_late()
         now = self._clock()
         self.desk.troubles(self._troubles())
+        reached = self._readers.log_position  # what was read so far waits at the desk, and is in this step
         step = self.desk.step(now)
         self._verdict = step.verdict
-        self._write(step.events)
+        self._write(step.events, reached)
         self.holder.show(self._snapshot(now))
         self._verdict_file.publish(self.holder.snapshot)
 
@@ -217,21 +224,21 @@ class Daemon:
         self._write(events)
         self._step()
 
-    def _write(self, events: Iterable[Event]) -> None:
+    def _write(self, events: Iterable[Event], reached: LogPosition | None = None) -> None:
+        """Remember events; with `reached`, also that the kernel log was taken in up to there."""
         events = tuple(events)
         self.recent.extend(events)
         for event in events:
             tell(event)
         if not self._remembered:
             self._since_start.extend(events)
-        reached = self._readers.log_position
         position = reached if reached != self._position_written else None
         now = self._clock()
         due = self._remembered and self._ledger.checkpoint_due(now)
         if events or position or due:
             covered = checkpoint(self.desk.state, now) if due else None
             self._ledger.append(events, position=position, checkpoint=covered)
-            self._position_written = reached
+            self._position_written = position or self._position_written
         else:
             self._ledger.tend()
 

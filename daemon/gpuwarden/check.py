@@ -43,7 +43,7 @@ def check_once(config: Config) -> dict[str, Any]:
 
 
 async def _check(site: Site) -> dict[str, Any]:
-    memory = await _remembered(site)
+    memory, forgotten = await _remembered(site)
     desk = Desk(site.boot_id, site.rules, memory.events)
     readers = Readers(site.sources, site.boot_id, desk.happened, host_clock)
     try:
@@ -55,7 +55,8 @@ async def _check(site: Site) -> dict[str, Any]:
         desk.pci(pci)
         if log is not None:
             desk.note(log)
-            desk.troubles({"kernel_log": log.error} if log.error else {})
+        troubles = {"ledger": forgotten, "kernel_log": log.error if log is not None else ""}
+        desk.troubles({name: text for name, text in troubles.items() if text})
         step = desk.step(host_clock())
     finally:
         await readers.close()
@@ -63,19 +64,21 @@ async def _check(site: Site) -> dict[str, Any]:
     return status(desk.snapshot(site.service(now), now, verdict=step.verdict, dropped={}), now)
 
 
-async def _remembered(site: Site) -> Memory:
-    """What the ledger knows, if there is one of this machine and it can be read."""
+async def _remembered(site: Site) -> tuple[Memory, str]:
+    """What the ledger knows, if there is one of this machine; and why what it knows is not known here, else ""."""
     reading = detached("ledger", lambda: _from_ledger(site))
     await asyncio.wait((reading,), timeout=LEDGER_ANSWERS_WITHIN)
-    return reading.result() if reading.done() else Memory()
+    late = f"ledger {site.ledger} has not answered within {LEDGER_ANSWERS_WITHIN:g} s: is its filesystem frozen?"
+    return reading.result() if reading.done() else (Memory(), late)
 
 
-def _from_ledger(site: Site) -> Memory:
+def _from_ledger(site: Site) -> tuple[Memory, str]:
     try:
         with read_only(site.ledger) as reader:
-            return reader.memory() if same_machine(reader.machine(), site.machine) else Memory()
-    except LedgerError:
-        return Memory()
+            return (reader.memory() if same_machine(reader.machine(), site.machine) else Memory()), ""
+    except LedgerError as error:
+        nobody_began_one = isinstance(error.__cause__, FileNotFoundError)
+        return Memory(), "" if nobody_began_one else str(error)
 
 
 async def _log_read(readers: Readers) -> None:

@@ -70,7 +70,7 @@ def test_a_gpu_that_is_gone_is_told_with_what_to_do_and_how_it_ends() -> None:
     assert "3 of 4 GPUs present" in told
     assert "may not take work" in told
     assert f"FAILURE: the title of gpu_missing: {slot(2)}\n  id: gpu_missing@gpu/{slot(2)}\n" in told
-    assert "  to do: keep an eye on it\n  ends when it is no longer seen" in told
+    assert "  to do: keep an eye on it\n  ends when it has not been seen for 10s" in told
     assert "  evidence: count 1, text what was seen\n" in told
 
 
@@ -80,7 +80,7 @@ def test_a_finding_that_is_latched_says_that_it_is_no_longer_seen() -> None:
     assert "gpu-node01 is FAILURE: xid" in told
     assert f": GPU 0 ({slot(0)})\n" in told
     assert ", 12 times; no longer seen, but not over\n" in told
-    assert "ends when the GPU was reset or the node rebooted" in told
+    assert "ends when the GPU was reset, the node rebooted or an operator acknowledged it" in told
 
 
 def test_consequences_and_what_the_daemon_cannot_see_are_told_apart_from_findings() -> None:

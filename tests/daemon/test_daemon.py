@@ -250,6 +250,19 @@ def test_a_port_in_use_is_said_and_nothing_is_left_running(host: FakeHost, daemo
     assert str(daemon.port) in refused.stderr
 
 
+def test_a_second_daemon_on_the_same_ledger_says_so_and_writes_nothing_into_it(
+    host: FakeHost, daemon: RunningDaemon
+) -> None:
+    other = FakeHost(host.folder, gpus=4)
+    other.run_dir = host.folder / "run2"
+    other.configure()
+    with other.daemon() as second:
+        second.wait_status("warning", "ledger_unavailable")
+        (finding,) = second.status()["findings"]
+        assert "another gpuwarden" in finding["evidence"]["why"]
+    daemon.wait_status("healthy")
+
+
 def test_a_check_agrees_with_the_daemon_s_memory_and_writes_nothing(host: FakeHost) -> None:
     with host.daemon() as running:
         running.wait_status("healthy")

@@ -71,6 +71,12 @@ def test_a_failure_says_why() -> None:
     assert "\nreason=gpu_missing xid.79\n" in text
 
 
+def test_why_the_node_is_unknown_is_said_once() -> None:
+    shown = snapshot(Health.UNKNOWN, reasons=("nvml_not_answering",))
+    shown = replace(shown, verdict=replace(shown.verdict, unknown=("nvml_not_answering",)))
+    assert "\nreason=nvml_not_answering\n" in verdict_text(shown, NOW)
+
+
 def test_an_excluded_node_says_so_and_takes_no_work() -> None:
     text = verdict_text(replace(snapshot(), excluded_by=("slurm",)), NOW)
     assert "\nschedulable=0\nexcluded=1\n" in text

@@ -186,6 +186,14 @@ async def test_without_a_directory_events_wait_and_are_written_later(make: Ledge
     assert numbers(await opened(make())) == [1]
 
 
+async def test_a_ledger_that_is_read_late_is_said_until_it_is_read(make: Ledgers) -> None:
+    ledger = make()
+    assert await ledger.open(0.0) is None
+    assert "not judged yet" in ledger.trouble(host_clock())
+    await recalled(ledger)
+    assert ledger.trouble(host_clock()) == ""
+
+
 async def test_the_thread_tries_again_by_itself(make: Ledgers, tmp_path: Path) -> None:
     (tmp_path / "state").write_text("no directory")
     ledger = make()

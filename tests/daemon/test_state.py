@@ -75,6 +75,11 @@ def test_a_checkpoint_folds_to_the_state_it_was_made_of(script: list[tuple[str, 
     for event in checkpoint(host.state, host.now):
         state = fold(state, event)
     assert durable(state) == durable(host.state)
+    again = Host(2)
+    again.__dict__.update(host.__dict__, state=state, gpus=dict(host.gpus), devices=dict(host.devices), ledger=[])
+    for one in (host, again):
+        one.uptime += 1
+    assert outcome(again) == outcome(host)
 
 
 @given(values=st.lists(st.integers(0, 10**12), min_size=1, max_size=600))

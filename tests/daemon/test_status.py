@@ -11,6 +11,7 @@ import pytest
 from gpuwarden.health.model import NODE, Event, EventKind, Health, Key, Latch, Severity, Subject, gpu
 from gpuwarden.publish import status
 from gpuwarden_collectors.base import PassOutcome
+from gpuwarden_collectors.facts import Stamp
 from support.snapshots import FRESH_FOR, UPTIME, at, collector, finding, missing, slot, snapshot
 
 NOW = at(UPTIME + 2.5)
@@ -144,12 +145,23 @@ def test_a_finding_names_its_gpu_and_what_ends_it() -> None:
         "last_seen": "2027-01-15T08:16:40.000Z",
         "count": 1,
         "latched": False,
-        "ends_when": "the node was rebooted, and it is no longer seen",
+        "ends_when": status.ENDS_WHEN[Latch.REBOOT],
     }
 
 
 def test_every_latch_says_what_ends_it() -> None:
     assert set(status.ENDS_WHEN) == set(Latch)
+
+
+def test_a_finding_that_ends_by_itself_says_how_long_that_takes() -> None:
+    shown = snapshot(findings=[finding("xid", gpu(slot(1)), Severity.WARNING, detail="94")])
+    assert status.findings(shown)["findings"][0]["ends_when"] == "it has not been seen for 1h"
+
+
+@pytest.mark.parametrize("wall", [1e18, -1e18])
+def test_a_time_that_no_calendar_has_is_no_error(wall: float) -> None:
+    strange = Event(kind=EventKind.STARTED, at=Stamp(0.0, wall), boot_id="a-boot")
+    assert status.events(snapshot(), [strange])["events"][0]["at"].endswith("Z")
 
 
 def test_a_finding_on_the_node_names_no_gpu_and_one_on_a_link_names_the_link() -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from gpuwarden.health.inventory import accept
 from gpuwarden.health.judge import Step, acknowledge, judge
 from gpuwarden.health.model import Event, Finding, Health, Key
 from gpuwarden.health.state import State, fold
-from gpuwarden.health.view import Rules, View
+from gpuwarden.health.view import Rules, Sight, View
 from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
 from gpuwarden_collectors.facts import (
     GpuAnswer,
@@ -147,6 +148,12 @@ class Host:
         event = acknowledge(self.state, Key.parse(key), "root", self.now, self.boot_id)
         self.ledger.append(event)
         self.state = fold(self.state, event)
+
+    def accept(self) -> None:
+        """What `gpuwarden inventory accept` does."""
+        for event in accept(self.state, Sight.of(self.view, self.rules, self.now)):
+            self.ledger.append(event)
+            self.state = fold(self.state, event)
 
     @property
     def health(self) -> Health:

@@ -17,8 +17,8 @@ ADVICE = {
 
 UNKNOWN_REASONS = {
     "starting": "the daemon has only just started: the first look at the GPUs is not finished",
-    "no_gpu_expected": "there is no NVIDIA device here and none was ever seen; on a node without GPUs set "
-    "inventory.expected_gpus = 0",
+    "no_gpu_expected": "no NVIDIA device is expected here: none was ever seen, or all are given to virtual machines; on a "
+    "node without GPUs set inventory.expected_gpus = 0",
     "nvml_not_installed": "the NVML library, which comes with the driver, cannot be loaded",
     "nvml_not_answering": "NVML has not answered lately: the last readings are too old to judge by",
     "driver_not_loaded": "the NVIDIA driver is not loaded; a reload or a slow boot may still bring it",
@@ -26,6 +26,8 @@ UNKNOWN_REASONS = {
     "reloaded",
     "no_permission": "the daemon may not open the GPUs",
     "other": "NVML as a whole fails, for a reason of its own: see the collectors in status",
+    "gpu_not_answering": "a GPU does not answer, and not for long enough yet to be called missing or unresponsive: a reset "
+    "of it looks the same",
     "observation_too_old": "the last look at the GPUs is too old to judge by: the daemon is stuck or its reader hangs",
 }
 """Why nothing can be said of a node."""

@@ -18,18 +18,29 @@ _KIND = {"xid": EventKind.XID, "sxid": EventKind.SXID, "pcie_aer_fatal": EventKi
 def checkpoint(state: State, now: Stamp) -> list[Event]:
     """Events that make `state` (but for what spans an hour at most: windows and pairing) out of an empty one."""
     boot = state.boot_id
+    released = [track for track in state.tracks.values() if track.released is not None and track.raised]
+    others = [track for track in state.tracks.values() if track not in released]
     return [
+        *(_given_up(slot, now, boot) for slot in sorted(state.given_up)),
+        *(_record(record) for record in state.records.values()),
+        *(event for track in released for event in _track(track, boot)),  # the boot that follows releases them again
         Event(kind=EventKind.BOOT, at=now, boot_id=boot),
         Event(kind=EventKind.HEALTH, at=now, boot_id=boot, data={"to": state.health.value}),
         *(pin_event(EventKind.GPU_PINNED, pin.first_seen, boot, pin) for pin in state.pins.values()),
-        *(_record(record) for record in state.records.values()),
-        *(event for track in state.tracks.values() for event in _track(track, boot)),
         *(_reset(slot, at, boot) for slot, at in state.resets.items()),
+        *(event for track in others for event in _track(track, boot)),  # after the resets, which are older
     ]
 
 
+def _given_up(slot: str, now: Stamp, boot: str) -> Event:
+    return Event(kind=EventKind.GPU_UNPINNED, at=now, boot_id=boot, key=Key("gpu", gpu(slot)))
+
+
 def _record(record: Record) -> Event:
-    data: Evidence = {"count": record.count, "text": record.text, "history": record.history, "fatal": record.fatal}
+    data: Evidence = {
+        "count": record.count, "text": record.text, "history": record.history, "fatal": record.fatal,
+        "facility": record.facility,
+    }  # fmt: skip
     return Event(kind=_KIND[record.key.code], at=record.last, boot_id=record.boot_id, key=record.key, data=data)
 
 

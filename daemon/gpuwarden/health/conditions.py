@@ -2,8 +2,7 @@
 
 `rise`: seconds a condition must be seen before it is a finding. `fall`: seconds it must be looked for and not seen
 before the finding ends. `latch`: what must be done besides. `depends_on`: while one of these holds for the same GPU or
-for the node, this one is a consequence and stays quiet. `blinds`: while it rises, nothing can be said of its subject,
-which is then unknown. Which readings make a condition is in `detectors.py`.
+for the node, this one is a consequence and stays quiet. Which readings make a condition is in `detectors.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ class Condition:
     fall: float = 0.0
     latch: Latch = Latch.NONE
     depends_on: tuple[str, ...] = ()
-    blinds: bool = False
 
 
 W, F = Severity.WARNING, Severity.FAILURE
@@ -38,7 +36,7 @@ NO_GPU = (*NO_DRIVER, "gpu_missing")
 _ROWS: tuple[Condition, ...] = (
     # --- the driver and the GPUs as a whole
     Condition(
-        code="gpu_missing", scope="gpu", severity=F, advice=Advice.INSPECT_HARDWARE, blinds=True, fall=10,
+        code="gpu_missing", scope="gpu", severity=F, advice=Advice.INSPECT_HARDWARE, fall=10,
         title="A GPU that belongs in this machine is gone",
         why="The most important finding there is, and often the only sign: most GPUs that fall off the bus leave no "
         "numeric precursor, they just disappear. Absence from PCI, a configuration space of 0xFFFFFFFF and Xid 79 count "
@@ -53,7 +51,7 @@ _ROWS: tuple[Condition, ...] = (
         source="Delta study (Xid 119/120 leave 99 % of GPUs unusable); a hung DCGM engine blocks its callers for 60 s (measured, 4.6)",
     ),
     Condition(
-        code="driver_not_loaded", scope="node", severity=F, advice=Advice.RESTART_SERVICE, rise=120, fall=10, blinds=True,
+        code="driver_not_loaded", scope="node", severity=F, advice=Advice.RESTART_SERVICE, rise=120, fall=10,
         title="No GPU can be used: the NVIDIA driver is not loaded",
         why="NVML lists no GPU while the PCI bus has some. A driver reload takes less than 2 minutes and a slow boot less "
         "than 10: until then the node is unknown.",
@@ -79,7 +77,7 @@ _ROWS: tuple[Condition, ...] = (
         source="own rule: a reader that fails is said, never taken for health", depends_on=NO_DRIVER,
     ),
     Condition(
-        code="gpu_unresponsive", scope="gpu", severity=F, advice=Advice.RESET_GPU, rise=30, fall=30, blinds=True,
+        code="gpu_unresponsive", scope="gpu", severity=F, advice=Advice.RESET_GPU, rise=30, fall=30,
         title="A GPU does not answer the driver",
         why="NVML lists it, but every question ends in a timeout or an unknown error for 30 s.",
         source="nvml.h: NVML_ERROR_TIMEOUT, NVML_ERROR_UNKNOWN", depends_on=NO_GPU,

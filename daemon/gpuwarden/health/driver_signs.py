@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gpuwarden.health.inventory import Presence, absent, driver_silent, expected_count, presences
 from gpuwarden.health.look import NOTHING, Detector, Look, node_look
 from gpuwarden.health.model import NODE, Evidence, Key, Sighting, Subject, gpu
-from gpuwarden.health.state import State
+from gpuwarden.health.state import State, counts
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.facts import CallError, GpuAnswer, NvmlProblem
@@ -27,7 +27,7 @@ def problem(code: str) -> NvmlProblem | None:
 def gpu_missing(state: State, sight: Sight) -> Look:
     """A pinned GPU that is gone, or unlisted for longer than a driver reload, a reset or a MIG change takes."""
     where = presences(state, sight)
-    fell_off = {r.key.subject.slot for r in state.records.values() if r.key.code == "xid" and r.key.detail == "79"}
+    fell_off = _fallen_off(state)
     all_unlisted = driver_silent(state, sight) or (sight.nvml is not None and sight.nvml.problem is not None)
     sightings: list[Sighting] = []
     examined: set[Subject] = set()
@@ -38,16 +38,26 @@ def gpu_missing(state: State, sight: Sight) -> Look:
         if presence is Presence.GONE:
             sightings.append(_missing(state, slot, why, 0.0))
         elif presence is Presence.UNLISTED:
-            at_once = slot in fell_off and _this_boot(state, sight, slot)
-            sightings.append(_missing(state, slot, why, 0.0 if at_once else sight.rules.missing_grace))
-    if (short := _fewer_than_configured(state, sight, where)) is not None:
-        sightings.append(short)
-    return Look(tuple(sightings), frozenset(examined | {NODE}))
+            sightings.append(_missing(state, slot, why, 0.0 if slot in fell_off else sight.rules.missing_grace))
+    if _countable(sight):
+        examined.add(NODE)
+        sightings += _fewer_than_configured(state, sight, where)
+    return Look(tuple(sightings), frozenset(examined))
 
 
-def _this_boot(state: State, sight: Sight, slot: str) -> bool:
-    record = state.records[Key("xid", gpu(slot), "79")]
-    return record.boot_id == sight.view.boot_id and not record.history
+def _fallen_off(state: State) -> set[str]:
+    """Slots with an Xid 79 since the last boot and reset."""
+    return {
+        r.key.subject.slot
+        for r in state.records.values()
+        if r.key.code == "xid" and r.key.detail == "79" and counts(state, r)
+    }
+
+
+def _countable(sight: Sight) -> bool:
+    """Whether all GPUs that are here can be known by now: from the bus, once NVML had its turn to say more, or from NVML."""
+    listed = sight.nvml is not None and sight.nvml.problem is None
+    return listed or (sight.devices is not None and sight.view.nvml.outcome is not None)
 
 
 def _missing(state: State, slot: str, why: str, rise: float) -> Sighting:
@@ -55,16 +65,14 @@ def _missing(state: State, slot: str, why: str, rise: float) -> Sighting:
     return Sighting(Key("gpu_missing", gpu(slot)), {"why": why, "uuid": pin.uuid, "serial": pin.serial}, rise=rise)
 
 
-def _fewer_than_configured(state: State, sight: Sight, where: dict[str, tuple[Presence, str]]) -> Sighting | None:
+def _fewer_than_configured(state: State, sight: Sight, where: dict[str, tuple[Presence, str]]) -> Iterator[Sighting]:
     """Fewer GPUs were ever seen than the configuration expects: no slot can be named, so the node is the subject."""
     expected, source = expected_count(state, sight)
-    if source != "configured" or expected is None or (sight.nvml is None and sight.devices is None):
-        return None
     known = sum(presence is not Presence.FOREIGN for presence, _ in where.values())
-    if known >= expected:
-        return None
-    evidence: Evidence = {"expected": expected, "known": known, "why": "fewer GPUs than configured were ever seen here"}
-    return Sighting(Key("gpu_missing", NODE), evidence, rise=sight.rules.missing_grace)
+    if source == "configured" and expected is not None and known < expected:
+        why = "fewer GPUs than configured were ever seen here"
+        evidence: Evidence = {"expected": expected, "known": known, "why": why}
+        yield Sighting(Key("gpu_missing", NODE), evidence, rise=sight.rules.missing_grace)
 
 
 def driver_not_loaded(state: State, sight: Sight) -> Look:
@@ -115,7 +123,7 @@ def driver_unresponsive(state: State, sight: Sight) -> Look:
     if latest is None or latest.worker is None:
         return NOTHING
     worker = latest.worker
-    if latest.outcome is PassOutcome.OBSERVED:
+    if latest.outcome in (PassOutcome.OBSERVED, PassOutcome.ABSENT):
         return node_look(())
     if worker.silent_since is None or worker.missed == 0:
         return NOTHING
@@ -136,8 +144,7 @@ def driver_unresponsive(state: State, sight: Sight) -> Look:
 def _gsp_trouble(state: State, silent_since: float) -> bool:
     """An Xid 119 or 120 of this boot from shortly before the silence, or later."""
     return any(
-        r.key.code == "xid" and r.key.detail in GSP_XIDS and r.boot_id == state.boot_id and not r.history
-        and r.last.boottime > silent_since - 60.0
+        r.key.code == "xid" and r.key.detail in GSP_XIDS and counts(state, r) and r.last.boottime > silent_since - 60.0
         for r in state.records.values()
     )  # fmt: skip
 

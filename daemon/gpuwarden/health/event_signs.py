@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpuwarden.health.inventory import Presence, presence
 from gpuwarden.health.look import Look
-from gpuwarden.health.model import Advice, Evidence, Severity, Sighting
-from gpuwarden.health.state import Record, State
+from gpuwarden.health.model import Advice, Evidence, Json, Severity, Sighting
+from gpuwarden.health.state import Record, State, counts
 from gpuwarden.health.sxid_catalogue import sxid_row
 from gpuwarden.health.view import Sight
 from gpuwarden.health.xid_catalogue import XidClass, xid_row
@@ -23,11 +24,8 @@ SEEN_FOR = 5.0
 def recent(state: State, sight: Sight, code: str) -> Iterator[Record]:
     """Records of this boot that are news, or history that a present reading confirms."""
     for record in state.records.values():
-        if record.key.code != code or record.boot_id != sight.view.boot_id:
+        if record.key.code != code or not counts(state, record) or record.key.subject.slot in state.given_up:
             continue
-        reset = state.resets.get(record.key.subject.slot)
-        if reset is not None and record.last <= reset:
-            continue  # it was done away with before we heard of it
         if record.history:
             if record.key not in state.tracks and _confirmed(record, sight):
                 yield record
@@ -40,10 +38,19 @@ def _confirmed(record: Record, sight: Sight) -> bool:
     slot = record.key.subject.slot
     facts = sight.gpus.get(slot)
     if facts is None:
-        return sight.nvml is not None and (sight.devices is None or slot in sight.devices)
+        where, _ = presence(slot, sight)
+        gone = where is Presence.GONE or (where is Presence.UNLISTED and bool(sight.gpus))  # not the driver as a whole
+        return gone and record.key.code == "xid" and slot != ""
     r = facts.readings
     signs = (r.recovery_action, r.ecc_uncorrected_volatile, r.remapped_rows_pending, r.remapped_rows_failure)
     return facts.answer is not GpuAnswer.OK or any(signs)
+
+
+def _evidence(record: Record, **more: Json) -> Evidence:
+    evidence: Evidence = {**more, "text": record.text}
+    if record.facility:
+        evidence = {**evidence, "written_by": f"a process, not the kernel (facility {record.facility})"}
+    return evidence
 
 
 def _look(state: State, code: str, sightings: list[Sighting]) -> Look:
@@ -57,7 +64,7 @@ def xid(state: State, sight: Sight) -> Look:
         if row.klass is XidClass.RECORD:
             continue
         severity = Severity(row.klass.value)
-        evidence: Evidence = {"xid": row.xid, "meaning": row.meaning, "text": record.text}
+        evidence = _evidence(record, xid=row.xid, meaning=row.meaning)
         sightings.append(Sighting(record.key, evidence, severity, row.advice, count=record.batch))
     return _look(state, "xid", sightings)
 
@@ -68,11 +75,11 @@ def sxid(state: State, sight: Sight) -> Look:
         row = sxid_row(int(record.key.detail))
         fatal = row.fatal or record.fatal
         severity, advice = (Severity.FAILURE, Advice.REBOOT) if fatal else (Severity.WARNING, Advice.OBSERVE)
-        evidence: Evidence = {"sxid": row.sxid, "meaning": row.meaning, "text": record.text}
+        evidence = _evidence(record, sxid=row.sxid, meaning=row.meaning)
         sightings.append(Sighting(record.key, evidence, severity, advice, count=record.batch))
     return _look(state, "sxid", sightings)
 
 
 def pcie_aer_fatal(state: State, sight: Sight) -> Look:
     records = recent(state, sight, "pcie_aer_fatal")
-    return _look(state, "pcie_aer_fatal", [Sighting(r.key, {"text": r.text}, count=r.batch) for r in records])
+    return _look(state, "pcie_aer_fatal", [Sighting(r.key, _evidence(r), count=r.batch) for r in records])

@@ -6,7 +6,7 @@ import math
 
 from gpuwarden.health.look import Detector, per_gpu
 from gpuwarden.health.model import Advice, Evidence, Key, Severity, Sighting, gpu
-from gpuwarden.health.state import State
+from gpuwarden.health.state import State, counts
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.facts import GpuFacts
 
@@ -24,11 +24,11 @@ def flag(code: str, reading: str) -> Detector:
 
 
 def _contained(state: State, facts: GpuFacts) -> bool:
-    """The driver contained it: Xid 94 in this boot, no Xid 48, 95 or 140, none in SRAM, and rows are remapped at reset."""
+    """The driver contained it: Xid 94 since boot or reset, no 48, 95 or 140, none in SRAM, rows are remapped at reset."""
     here = {
         r.key.detail
         for r in state.records.values()
-        if r.key.code == "xid" and r.key.subject.slot == facts.slot and r.boot_id == state.boot_id and not r.history
+        if r.key.code == "xid" and r.key.subject.slot == facts.slot and counts(state, r)
     }
     readings = facts.readings
     remappable = readings.remapped_rows_pending is not None and not readings.remapped_rows_failure

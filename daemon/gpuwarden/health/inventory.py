@@ -1,13 +1,14 @@
 """Which GPUs belong in this machine, and where each of them is seen right now.
 
 A GPU that was ever seen here, on the PCI bus or by NVML, is *pinned* by its slot. Pins only grow by themselves; an
-operator shrinks them (`gpuwarden inventory accept`). Each pass compares pins, PCI and NVML:
+operator shrinks them (`gpuwarden inventory accept`); a slot that was given up is pinned again once NVML lists a GPU
+there. Each pass compares pins, PCI and NVML:
 
-    PCI answers, NVML lists it     present
-    not on PCI, or its configuration space reads 0xFFFFFFFF, or NVML says lost and PCI cannot be asked   gone, at once
-    PCI answers, NVML does not list it (or says lost)   unlisted: a driver reload, a reset or a MIG change looks like
-                                                        this for up to 30 s, and only then is it gone
-    neither could be asked         unseen
+    NVML lists it, and PCI answers or cannot be asked      present
+    not on PCI, or its configuration space reads 0xFFFFFFFF   gone, at once
+    NVML does not list it (or says lost), and PCI answers  unlisted: a driver reload, a reset or a MIG change looks like
+    or cannot be asked                                     this for up to 30 s, and only then is it gone
+    neither could be asked                                 unseen
 
 All GPUs unlisted together is the driver's fault, not theirs: see `driver_not_loaded`.
 """
@@ -66,9 +67,7 @@ def driver_silent(state: State, sight: Sight) -> bool:
     """NVML was read and lists no GPU at all, though the PCI bus (or, unread, the pins) says that there are some."""
     if sight.view.nvml.outcome is None or (sight.nvml is None and not absent(sight)):
         return False
-    if any(facts.answer is not GpuAnswer.LOST for facts in sight.gpus.values()):
-        return False
-    if sight.gpus:  # lost is an answer of a loaded driver
+    if sight.nvml is not None and sight.nvml.gpus:  # even lost, or without an address, is an answer of a loaded driver
         return False
     return any(where is Presence.UNLISTED or where is Presence.UNSEEN for where, _ in presences(state, sight).values())
 
@@ -84,7 +83,7 @@ def expected_count(state: State, sight: Sight) -> tuple[int | None, str]:
     if sight.rules.expected_gpus is not None:
         return sight.rules.expected_gpus, "configured"
     ours = sum(where is not Presence.FOREIGN for where, _ in presences(state, sight).values())
-    return (ours, "learned") if state.pins else (None, "")
+    return (ours, "learned") if ours else (None, "")
 
 
 def _active_links(facts: GpuFacts) -> int:
@@ -93,6 +92,8 @@ def _active_links(facts: GpuFacts) -> int:
 
 def learn(state: State, sight: Sight) -> Iterator[Event]:
     """Events for GPUs seen for the first time, boards that were exchanged, and links that came up for the first time."""
+    if sight.rules.expected_gpus == 0:
+        return  # whatever GPU is here is nobody's to miss
     event = partial(pin_event, at=sight.now, boot_id=sight.view.boot_id)
     for slot, facts in sight.gpus.items():
         seen = Pin(slot=slot, uuid=facts.uuid, name=facts.name, serial=facts.serial, links=_active_links(facts))
@@ -109,7 +110,7 @@ def learn(state: State, sight: Sight) -> Iterator[Event]:
         return  # NVML is about to say more of them than the bus can
     for slot, device in (sight.devices or {}).items():
         ours = not foreign(device) and device.driver != "nouveau" and device.responds is not False
-        if ours and slot not in state.pins and slot not in sight.gpus:
+        if ours and slot not in state.pins and slot not in sight.gpus and slot not in state.given_up:
             yield event(EventKind.GPU_PINNED, pin=Pin(slot=slot))
 
 

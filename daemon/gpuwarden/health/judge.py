@@ -140,7 +140,7 @@ def _not_seen(steps: _Steps, row: Condition, track: Track, sight: Sight) -> None
     since = track.clean_since or now
     clean = now.boottime - since.boottime
     if not track.raised:
-        if clean >= min(SUBSIDES_AFTER, row.rise):
+        if clean >= SUBSIDES_AFTER:
             steps.happened(EventKind.SUBSIDED, track.key)
             return
     elif _released(track, sight):
@@ -165,11 +165,11 @@ def _released(track: Track, sight: Sight) -> bool:
 
 
 def acknowledge(state: State, key: Key, by: str, now: Stamp, boot_id: str) -> Event:
-    """The event by which an operator ends a latched finding. Raises ValueError, with the reason, for any other."""
+    """The event by which an operator ends a finding that is no longer seen. Raises ValueError, with the reason, for others."""
     track = state.tracks.get(key)
     if track is None or not track.raised:
         raise ValueError(f"there is no finding {key}; `gpuwarden status` lists them with their ids")
-    if not track.latched:
+    if not track.latched and track.clean_since is None:
         raise ValueError(f"{key} is still seen, so it cannot be acknowledged away: {_ends(track)}")
     return Event(kind=EventKind.ACKNOWLEDGED, at=now, boot_id=boot_id, key=key, data={"by": by})
 

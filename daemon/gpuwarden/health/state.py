@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
+from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.model import Advice, Event, EventKind, Evidence, Health, Key, Latch, Pin, Severity, gpu
 from gpuwarden.health.windows import Windows
 from gpuwarden_collectors.facts import Stamp
@@ -42,8 +44,8 @@ class Track:
 class Record:
     """Momentary events of one kind on one subject (`xid.79@gpu/…`): how often ever, how many the last time, and when.
 
-    `history`: this boot's were all older than the first start of the ledger allows; they need confirmation.
-    `fatal`: the line itself said so (NVSwitch errors only).
+    `history`: this boot's were all older than the first start of the ledger allows; they need confirmation, once.
+    `fatal`: the line itself said so (NVSwitch errors only). `facility`: 0 for the kernel's own lines.
     """
 
     key: Key
@@ -53,6 +55,7 @@ class Record:
     boot_id: str
     history: bool = False
     fatal: bool = False
+    facility: int = 0
     text: str = ""
 
 
@@ -62,7 +65,9 @@ Unpaired = Mapping[tuple[Key, str], tuple[float, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """`resets`: by slot, when the GPU was last reset. `news`: the records of this step.
+    """`resets`: by slot, when the GPU was last reset. `given_up`: slots whose GPU an operator no longer expects.
+
+    `news`: the records of this step.
 
     `windows`, `unpaired` and `news` span a moment to an hour and are not kept over a restart; everything else is.
     """
@@ -73,9 +78,16 @@ class State:
     tracks: Mapping[Key, Track] = field(default_factory=dict)
     records: Mapping[Key, Record] = field(default_factory=dict)
     resets: Mapping[str, Stamp] = field(default_factory=dict)
+    given_up: frozenset[str] = frozenset()
     news: frozenset[Key] = frozenset()
     windows: Windows = field(default_factory=dict)
     unpaired: Unpaired = field(default_factory=dict)
+
+
+def counts(state: State, record: Record) -> bool:
+    """Whether a record still says something of its GPU: it is of this boot, and the GPU was not reset since."""
+    reset = state.resets.get(record.key.subject.slot)
+    return record.boot_id == state.boot_id and (reset is None or record.last > reset)
 
 
 def _without(tracks: Mapping[Key, Track], key: Key) -> dict[Key, Track]:
@@ -87,11 +99,20 @@ def _text(event: Event, name: str, default: str = "") -> str:
     return value if isinstance(value, str) else default
 
 
+def _word(kind: type[Word], text: str, default: Word) -> Word:
+    """A word of ours; `default` for one that only the gpuwarden knows that wrote this ledger."""
+    try:
+        return kind(text)
+    except ValueError:
+        return default
+
+
 def _number(event: Event, name: str, default: int = 0) -> int:
     value = event.data.get(name, default)
     return value if isinstance(value, int) else default
 
 
+Word = TypeVar("Word", Severity, Advice, Latch, Health)
 _OF_THE_TRACK = ("severity", "advice", "latch", "count", "first_boottime", "first_wall")
 
 
@@ -108,14 +129,14 @@ def _first_seen(event: Event) -> Stamp:
 
 def _raise(state: State, event: Event, *, raised: bool) -> State:
     key = event.key
-    if key is None:
+    if key is None or (row := CONDITIONS.get(key.code)) is None:  # of another version, which wrote this ledger
         return state
     known = state.tracks.get(key)
     track = Track(
         key=key,
-        severity=Severity(_text(event, "severity", "warning")),
-        advice=Advice(_text(event, "advice", "observe")),
-        latch=Latch(_text(event, "latch", "none")),
+        severity=_word(Severity, _text(event, "severity"), row.severity),
+        advice=_word(Advice, _text(event, "advice"), row.advice),
+        latch=_word(Latch, _text(event, "latch"), row.latch),
         evidence=_evidence(event),
         first_seen=_first_seen(event),
         last_seen=event.at,
@@ -127,7 +148,7 @@ def _raise(state: State, event: Event, *, raised: bool) -> State:
 
 def _record(state: State, event: Event) -> State:
     key = event.key
-    if key is None:
+    if key is None or not (key.code == "pcie_aer_fatal" or (key.code in ("xid", "sxid") and key.detail.isdecimal())):
         return state
     known = state.records.get(key)
     same_boot = known is not None and known.boot_id == event.boot_id
@@ -140,6 +161,7 @@ def _record(state: State, event: Event) -> State:
         boot_id=event.boot_id,
         history=history,
         fatal=event.data.get("fatal") is True,
+        facility=_number(event, "facility"),
         text=_text(event, "text"),
     )
     tracks = state.tracks
@@ -173,6 +195,7 @@ def _pinned(state: State, event: Event) -> State:
         links=_number(event, "links"),
     )
     state = replace(state, pins={**state.pins, slot: pin})
+    state = replace(state, given_up=state.given_up - {slot})
     if event.kind == EventKind.GPU_REPLACED:  # the fault went away with the board
         state = _released(state, event.at, slot, (Latch.RESET, Latch.REBOOT, Latch.ACKNOWLEDGE))
     return state
@@ -186,7 +209,16 @@ def _unpinned(state: State, event: Event) -> State:
         state,
         pins={s: p for s, p in state.pins.items() if s != slot},
         tracks={k: t for k, t in state.tracks.items() if k.subject.slot != slot},
+        given_up=state.given_up | {slot},
     )
+
+
+def _over(state: State, key: Key) -> State:
+    """The track is gone; lines from before our time that it was made of were confirmed for this once."""
+    records = state.records
+    if (record := records.get(key)) is not None and record.history:
+        records = {**records, key: replace(record, history=False)}
+    return replace(state, tracks=_without(state.tracks, key), records=records)
 
 
 RESETS_KEPT = 256
@@ -199,7 +231,9 @@ def fold(state: State, event: Event) -> State:  # noqa: C901, PLR0911, PLR0912 -
         case EventKind.BOOT if event.boot_id == state.boot_id:
             return state
         case EventKind.BOOT:
-            state = replace(state, boot_id=event.boot_id, resets={})
+            # Rising and falling are timed by the clock of one boot: they begin anew.
+            raised = {key: replace(track, clean_since=None) for key, track in state.tracks.items() if track.raised}
+            state = replace(state, boot_id=event.boot_id, resets={}, tracks=raised)
             return _released(state, event.at, None, (Latch.RESET, Latch.REBOOT))
         case EventKind.RISING:
             return _raise(state, event, raised=False)
@@ -209,7 +243,7 @@ def fold(state: State, event: Event) -> State:  # noqa: C901, PLR0911, PLR0912 -
             track = replace(state.tracks[event.key], latched=True)
             return replace(state, tracks={**state.tracks, event.key: track})
         case EventKind.SUBSIDED | EventKind.CLEARED | EventKind.ACKNOWLEDGED if event.key is not None:
-            return replace(state, tracks=_without(state.tracks, event.key))
+            return _over(state, event.key)
         case EventKind.XID | EventKind.SXID | EventKind.AER:
             return _record(state, event)
         case EventKind.RESET if event.key is not None and event.data.get("ok") is True:
@@ -224,7 +258,7 @@ def fold(state: State, event: Event) -> State:  # noqa: C901, PLR0911, PLR0912 -
         case EventKind.MACHINE_CHANGED:
             return State(boot_id=event.boot_id)
         case EventKind.HEALTH:
-            return replace(state, health=Health(_text(event, "to", "unknown")))
+            return replace(state, health=_word(Health, _text(event, "to"), Health.UNKNOWN))
         case _:
             return state
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.inventory import Presence, absent, expected_count, presences
-from gpuwarden.health.model import NODE, Finding, GpuVerdict, Health, Pin, Severity, Verdict, gpu
+from gpuwarden.health.model import Finding, GpuVerdict, Health, Pin, Severity, Verdict
 from gpuwarden.health.state import State, Track
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.facts import GpuAnswer, GpuFacts
@@ -17,12 +17,12 @@ def verdict(state: State, sight: Sight) -> Verdict:
     findings = [_finding(track, _root(track, raised)) for track in raised]
     loud = tuple(sorted((f for f in findings if not f.silenced_by), key=_worst_first))
     expected, source = expected_count(state, sight)
-    unknown = tuple(_unknown(sight, expected))
     gpus = tuple(_gpus(state, sight, loud))
+    unknown = tuple(_unknown(state, sight, expected, gpus))
     reasons = tuple(dict.fromkeys(f"{f.key.code}.{f.key.detail}" if f.key.detail else f.key.code for f in loud))
     return Verdict(
         at=sight.now,
-        health=_node_health(loud, unknown, gpus),
+        health=_node_health(loud, unknown),
         reasons=(*reasons, *unknown),
         unknown=unknown,
         findings=loud,
@@ -51,13 +51,14 @@ def _root(track: Track, raised: Sequence[Track]) -> str:
     """The raised condition of which this one is a consequence: on the node, or on the same GPU; "" if none."""
     causes = CONDITIONS[track.key.code].depends_on
     for other in raised:
-        same = other.key.subject == NODE or other.key.subject.slot == track.key.subject.slot
+        node_wide = CONDITIONS[other.key.code].scope == "node"  # a GPU missing that has no slot to name is not
+        same = node_wide or other.key.subject.slot == track.key.subject.slot
         if other.key.code in causes and same:
             return str(other.key)
     return ""
 
 
-def _unknown(sight: Sight, expected: int | None) -> Iterable[str]:
+def _unknown(state: State, sight: Sight, expected: int | None, gpus: Sequence[GpuVerdict]) -> Iterable[str]:
     """Why the GPUs of this node cannot be judged right now; nothing if they can, or if there are none to judge."""
     if expected == 0:
         return
@@ -69,6 +70,13 @@ def _unknown(sight: Sight, expected: int | None) -> Iterable[str]:
         yield sight.nvml.problem.value
     elif absent(sight):
         yield "nvml_not_installed"
+    elif any(gpu.health is Health.UNKNOWN for gpu in gpus) or _nameless(sight) > len(state.given_up):
+        yield "gpu_not_answering"
+
+
+def _nameless(sight: Sight) -> int:
+    """How many GPUs NVML lists that do not even say where they are."""
+    return 0 if sight.nvml is None else sum(not facts.slot for facts in sight.nvml.gpus)
 
 
 def _gpus(state: State, sight: Sight, findings: Sequence[Finding]) -> Iterable[GpuVerdict]:
@@ -82,7 +90,7 @@ def _gpus(state: State, sight: Sight, findings: Sequence[Finding]) -> Iterable[G
         mine = [f for f in findings if f.key.subject.slot == slot]
         yield GpuVerdict(
             slot=slot,
-            health=_gpu_health(mine, facts, presence, state),
+            health=_gpu_health(mine, facts, presence),
             index=None if facts is None else facts.index,
             uuid=(facts and facts.uuid) or pin.uuid,
             name=(facts and facts.name) or pin.name,
@@ -98,22 +106,17 @@ def _present(presence: Presence, sight: Sight) -> bool:
     return presence is Presence.PRESENT or (presence is Presence.UNSEEN and sight.devices is not None)
 
 
-def _gpu_health(mine: Sequence[Finding], facts: GpuFacts | None, presence: Presence, state: State) -> Health:
+def _gpu_health(mine: Sequence[Finding], facts: GpuFacts | None, presence: Presence) -> Health:
     if any(f.severity is Severity.FAILURE for f in mine):
         return Health.FAILURE
     if presence is not Presence.PRESENT or facts is None or facts.answer is not GpuAnswer.OK:
         return Health.UNKNOWN
-    slot = facts.slot
-    if any(
-        t.key.subject == gpu(slot) and CONDITIONS[t.key.code].blinds and not t.raised for t in state.tracks.values()
-    ):
-        return Health.UNKNOWN
     return Health.WARNING if mine else Health.HEALTHY
 
 
-def _node_health(findings: Sequence[Finding], unknown: Sequence[str], gpus: Sequence[GpuVerdict]) -> Health:
+def _node_health(findings: Sequence[Finding], unknown: Sequence[str]) -> Health:
     if any(f.severity is Severity.FAILURE for f in findings):
         return Health.FAILURE
-    if unknown or any(g.health is Health.UNKNOWN for g in gpus):
+    if unknown:
         return Health.UNKNOWN
     return Health.WARNING if findings else Health.HEALTHY

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 from collections import deque
 from pathlib import Path
 
 from gpuwarden.ledger.backlog import Backlog
-from gpuwarden.ledger.errors import LedgerCorrupt, LedgerError
+from gpuwarden.ledger.errors import LedgerCorrupt, LedgerError, LedgerUnavailable, translated
 from gpuwarden.ledger.machine import same_machine
 from gpuwarden.ledger.reader import read_only
 from gpuwarden.ledger.recovery import Opener, begin_again, open_ledger
@@ -40,6 +42,7 @@ class Keeper:
         self._boot_id = boot_id
         self._clock = clock
         self._store: Store | None = None
+        self._claim: int | None = None  # descriptor of the locked file
         self._remembered = False
         self._retry_at = 0.0
         self._delay = _RETRY_FIRST
@@ -55,6 +58,7 @@ class Keeper:
         if now.boottime < self._retry_at:
             return
         opener = Opener(machine=self._machine, boot_id=self._boot_id, at=now)
+        self._claimed()
         try:
             store = self._store or self._opened(now, *open_ledger(self._path, opener))
             self._write(store)
@@ -79,6 +83,26 @@ class Keeper:
         if store is not None:
             with contextlib.suppress(LedgerError):
                 store.close()
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            os.close(claim)
+
+    def _claimed(self) -> None:
+        """One daemon writes a ledger: two would each judge by what the other remembers. The lock ends with its holder."""
+        if self._claim is not None:
+            return
+        with translated(self._path):
+            self._path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            lock = self._path.with_name(f"{self._path.name}.lock")
+            claim = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            try:
+                fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                os.close(claim)
+                raise LedgerUnavailable(
+                    f"ledger {self._path} belongs to another gpuwarden that runs: stop one, or give one another state.dir"
+                ) from error
+        self._claim = claim
 
     def _opened(self, now: Stamp, store: Store, moved: str) -> Store:
         self._store = store

@@ -34,6 +34,7 @@ class Ledger:
     ) -> None:
         self._path = path
         self._clock = clock
+        self._late = False  # what was remembered was not known in time, and is not yet
         self._uncovered = 0  # events since the last checkpoint
         self._covered_at = clock().boottime
         self._backlog = Backlog(capacity)
@@ -59,7 +60,9 @@ class Ledger:
         """
         self._writer.submit(self._keeper.work)
         await self._writer.flush(deadline)
-        return self.recall()
+        memory = self.recall()
+        self._late = memory is None
+        return memory
 
     def recall(self) -> Memory | None:
         """What the ledger holds, once after each time that it was opened late or begun again; else None.
@@ -69,6 +72,7 @@ class Ledger:
         if not self._keeper.memories:
             return None
         memory = self._keeper.memories.pop()
+        self._late = False
         self._uncovered = len(memory.events)
         return memory
 
@@ -105,6 +109,8 @@ class Ledger:
             return f"ledger {self._path}: the disk has not answered for {stalled:.0f} s; is its filesystem frozen?"
         if self._keeper.trouble:
             return self._keeper.trouble
+        if self._late and not self._keeper.memories:
+            return f"ledger {self._path} was not read in time: what was known before this start is not judged yet"
         moved_at, name = self._keeper.moved or (None, "")
         if moved_at is not None and now.boottime - moved_at.boottime < _MOVED_SHOWN:
             return f"ledger {self._path} was corrupt: it was moved aside to {name} and a new one was begun"

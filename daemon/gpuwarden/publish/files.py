@@ -40,7 +40,7 @@ def _fields(snapshot: Snapshot, now: Stamp) -> Iterator[tuple[str, object]]:
     yield "schedulable", int(snapshot.schedulable(now))
     yield "excluded", int(bool(snapshot.excluded_by))
     yield "breaker", 0
-    yield "reason", " ".join((*verdict.reasons, *verdict.unknown)[:_REASONS_MAX])
+    yield "reason", " ".join(verdict.reasons[:_REASONS_MAX])
     for gpu in verdict.gpus:
         if gpu.index is not None:
             yield f"gpu.{gpu.index}", gpu.health.value

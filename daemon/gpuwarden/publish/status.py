@@ -12,6 +12,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+from gpuwarden.durations import format_duration
+from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.model import Event, Finding, GpuVerdict, Health, Latch
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot
 from gpuwarden_collectors.base import PassOutcome
@@ -29,14 +31,18 @@ MAIN_READINGS = (
 
 ENDS_WHEN = {
     Latch.NONE: "it is no longer seen",
-    Latch.RESET: "the GPU was reset or the node rebooted, and it is no longer seen",
-    Latch.REBOOT: "the node was rebooted, and it is no longer seen",
-    Latch.ACKNOWLEDGE: "it is no longer seen and an operator acknowledged it (gpuwarden ack)",
+    Latch.RESET: "the GPU was reset, the node rebooted or an operator acknowledged it (gpuwarden ack), and it is no longer seen",
+    Latch.REBOOT: "the node was rebooted or an operator acknowledged it (gpuwarden ack), and it is no longer seen",
+    Latch.ACKNOWLEDGE: "an operator acknowledged it (gpuwarden ack), and it is no longer seen",
 }
 
 
+_EARLIEST, _LATEST = -62_135_596_800.0, 253_402_300_799.0  # the years 1 to 9999, which RFC 3339 can spell
+
+
 def rfc3339(wall: float) -> str:
-    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    moment = datetime.fromtimestamp(min(max(wall, _EARLIEST), _LATEST), UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _when(stamp: Stamp | None) -> str | None:
@@ -167,8 +173,15 @@ def _finding(snapshot: Snapshot, finding: Finding) -> Document:
         "last_seen": _when(finding.last_seen),
         "count": finding.count,
         "latched": finding.latched,
-        "ends_when": ENDS_WHEN[finding.latch],
+        "ends_when": _ends_when(finding),
     }
+
+
+def _ends_when(finding: Finding) -> str:
+    row = CONDITIONS.get(finding.key.code)
+    if finding.latch is Latch.NONE and row is not None and row.fall:
+        return f"it has not been seen for {format_duration(row.fall)}"
+    return ENDS_WHEN[finding.latch]
 
 
 def _collector(collector: CollectorStatus, now: Stamp) -> Document:

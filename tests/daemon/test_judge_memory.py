@@ -1,0 +1,225 @@
+"""What the judge remembers over boots, resets, checkpoints and other versions: nothing it must, and nothing too much."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpuwarden.health.checkpoint import checkpoint
+from gpuwarden.health.model import NODE, Event, EventKind, Health, Key, gpu
+from gpuwarden.health.state import State, fold
+from gpuwarden_collectors.facts import GpuAnswer, GpuResetEvent, LogOrigin, NvmlProblem
+from support.hosts import Host, slot
+
+
+def reset(host: Host, index: int) -> GpuResetEvent:
+    return GpuResetEvent(at=host.now, slot=slot(index), ok=True)
+
+
+def checkpointed(host: Host) -> None:
+    """A restart after which only the checkpoint is left of the ledger."""
+    state = State()
+    for event in checkpoint(host.state, host.now):
+        state = fold(state, event)
+    host.state = state
+
+
+def remembered(host: Host, kind: str, key: Key, **data: str) -> Event:
+    return Event(kind=kind, at=host.now, boot_id=host.boot_id, key=key, data=data)
+
+
+# --- boots
+
+
+def test_a_driver_that_was_unloaded_before_a_reboot_and_does_not_come_back_is_a_failure() -> None:
+    host = Host(8, uptime=90 * 86_400.0)
+    host.step()
+    host.gpus = {}
+    host.nvml_change = lambda facts: replace(facts, problem=NvmlProblem.DRIVER_NOT_LOADED)
+    host.run(60)
+    host.reboot()
+    host.restart_daemon()
+    host.run(130)
+    assert host.codes == ["driver_not_loaded"]
+
+
+def test_a_gpu_that_began_to_be_missed_before_a_reboot_is_missed_after_it() -> None:
+    host = Host(8, uptime=90 * 86_400.0)
+    host.step()
+    del host.gpus[3]
+    host.run(20)
+    host.reboot()
+    host.restart_daemon()
+    host.run(40)
+    assert host.codes == ["gpu_missing"]
+
+
+# --- resets and checkpoints
+
+
+def test_a_fault_after_a_reset_outlives_a_checkpoint() -> None:
+    host = Host(8)
+    host.step(host.xid(3, 95))
+    host.run(20)
+    host.step(reset(host, 3))
+    host.run(20)
+    host.step(host.xid(3, 95))
+    host.run(60)
+    checkpointed(host)
+    host.run(20)
+    assert [(str(f.key), f.latched) for f in host.findings] == [(f"xid.95@gpu/{slot(3)}", True)]
+
+
+def test_a_reset_that_no_pass_has_confirmed_yet_outlives_a_checkpoint() -> None:
+    host = Host(8)
+    host.step(host.xid(3, 95))
+    host.run(20)
+    host.step(reset(host, 3), look=False)
+    assert host.codes == ["xid"]
+    checkpointed(host)
+    assert host.state.tracks[Key("xid", gpu(slot(3)), "95")].count == 1
+    host.uptime += 5
+    host.run(20)
+    assert host.health is Health.HEALTHY
+
+
+def test_an_xid_79_from_before_a_reset_does_not_make_the_next_reset_a_loss() -> None:
+    host = Host(8)
+    host.step(host.xid(3, 79))
+    host.run(10)
+    host.step(reset(host, 3))
+    host.run(20)
+    gone = host.gpus.pop(3)
+    host.run(20)
+    host.gpus[3] = gone
+    host.run(30)
+    assert host.health is Health.HEALTHY
+
+
+# --- lines from before our time
+
+
+def test_an_old_line_that_was_acknowledged_stays_acknowledged_though_its_sign_stays() -> None:
+    host = Host(8)
+    host.change(3, remapped_rows_pending=1)
+    host.step(host.xid(3, 95, history=True))
+    host.run(20)
+    host.acknowledge(f"xid.95@gpu/{slot(3)}")
+    host.run(20)
+    host.restart_daemon()
+    host.run(20)
+    assert host.codes == ["row_remap_pending"]
+
+
+def test_a_warning_from_an_old_line_ends_once_and_for_all() -> None:
+    host = Host(8)
+    host.change(3, remapped_rows_pending=1)
+    host.step(host.xid(3, 63, history=True))
+    host.run(3 * 3600)
+    assert [e.kind for e in host.ledger if e.key and e.key.code == "xid"] == ["xid", "raised", "cleared"]
+
+
+def test_a_driver_that_is_not_loaded_confirms_no_old_line() -> None:
+    host = Host(8)
+    host.gpus = {}
+    host.nvml_change = lambda facts: replace(facts, problem=NvmlProblem.DRIVER_NOT_LOADED)
+    host.step(host.xid(3, 95, history=True))
+    host.run(20)
+    assert (host.health, host.codes) == (Health.UNKNOWN, [])
+
+
+def test_an_old_xid_79_of_a_gpu_that_is_not_on_the_bus_any_more_is_confirmed_by_that() -> None:
+    host = Host(8)
+    old = host.xid(3, 79, history=True)
+    del host.gpus[3], host.devices[3]
+    host.step(old)
+    host.run(20)
+    assert host.codes == ["xid"]
+
+
+def test_a_memory_error_that_was_contained_before_our_time_is_a_warning() -> None:
+    host = Host(8)
+    host.change(3, ecc_uncorrected_volatile=1)
+    host.step(host.xid(3, 94, history=True))
+    host.run(20)
+    assert (host.health, set(host.codes)) == (Health.WARNING, {"xid", "ecc_uncorrectable"})
+
+
+def test_a_line_that_a_process_wrote_is_marked_in_the_evidence() -> None:
+    host = Host(8)
+    origin = LogOrigin(boot_id=host.boot_id, sequence=1, facility=1)
+    host.step(host.xid(2, 95), replace(host.xid(3, 95), origin=origin))
+    marks = {f.key.subject: f.evidence.get("written_by") for f in host.findings}
+    assert marks == {gpu(slot(2)): None, gpu(slot(3)): "a process, not the kernel (facility 1)"}
+
+
+# --- acknowledgements
+
+
+def test_a_warning_that_is_seen_no_more_can_be_acknowledged_before_its_hour_is_over() -> None:
+    host = Host(8)
+    host.step(host.xid(0, 94))
+    host.run(60)
+    host.acknowledge(f"xid.94@gpu/{slot(0)}")
+    host.run(10)
+    assert host.health is Health.HEALTHY
+
+
+# --- ledgers of other versions, or with rows that somebody edited
+
+
+@pytest.mark.parametrize("detail", ["", "abc", "-1"])
+def test_a_record_that_is_no_xid_is_left_out(detail: str) -> None:
+    host = Host(1)
+    host.step()
+    host.state = fold(host.state, remembered(host, EventKind.XID, Key("xid", gpu(slot(0)), detail)))
+    checkpointed(host)
+    host.run(10)
+    assert host.health is Health.HEALTHY
+
+
+def test_a_condition_that_this_version_does_not_know_is_left_out() -> None:
+    host = Host(1)
+    host.step()
+    host.state = fold(
+        host.state, remembered(host, EventKind.RAISED, Key("of_a_later_version", NODE), severity="failure")
+    )
+    checkpointed(host)
+    host.run(10)
+    assert host.health is Health.HEALTHY
+
+
+def test_words_that_this_version_does_not_know_are_the_condition_s_own() -> None:
+    host = Host(1)
+    host.step()
+    key = Key("xid", gpu(slot(0)), "95")
+    host.state = fold(
+        host.state, remembered(host, EventKind.RAISED, key, severity="dire", advice="pray", latch="forever")
+    )
+    host.state = fold(host.state, remembered(host, EventKind.HEALTH, Key("health", NODE), to="splendid"))
+    host.run(10)
+    assert [(f.severity, f.advice, f.latched) for f in host.findings] == [("failure", "reset_gpu", True)]
+
+
+# --- GPUs that were given up
+
+
+def test_a_given_up_gpu_is_expected_again_once_nvml_lists_it() -> None:
+    host = Host(8)
+    host.step()
+    gone = host.gpus.pop(3)
+    host.run(60)
+    host.accept()
+    host.run(60)
+    checkpointed(host)
+    host.step(host.xid(3, 79))
+    assert host.last is not None
+    assert (host.health, host.last.verdict.expected) == (Health.HEALTHY, 7)
+    host.uptime += 10
+    host.gpus[3] = gone
+    host.run(10)
+    assert host.last.verdict.expected == 8
+    host.answer(3, GpuAnswer.LOST)
+    host.run(40)
+    assert host.codes == ["gpu_missing"]
