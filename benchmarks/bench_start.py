@@ -1,0 +1,135 @@
+"""How long the commands take as whole processes, and the daemon until it serves and until it is healthy.
+
+`python -c pass` is measured in the same turns: it is what any command in Python costs here before its first line.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import select
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from common import fake_host, spread, table
+from support.daemons import FakeHost
+
+RUNS = 11
+POLL = 0.001
+PATIENCE = 30.0
+COMMAND = Path(sys.executable).with_name("gpuwarden")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def until(moment: Callable[[], bool], started: float) -> float:
+    """Milliseconds from `started` until `moment` holds. Raises TimeoutError."""
+    while not moment():
+        if time.perf_counter() - started > PATIENCE:
+            raise TimeoutError(f"waited {PATIENCE:g} s in vain")
+        time.sleep(POLL)
+    return (time.perf_counter() - started) * 1e3
+
+
+def listens(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+def wait_for_end(process: subprocess.Popen[bytes]) -> None:
+    """Popen.wait with a timeout looks only now and then. Raises TimeoutError."""
+    descriptor = os.pidfd_open(process.pid)
+    try:
+        if not select.select([descriptor], [], [], PATIENCE)[0]:
+            raise TimeoutError(f"{process.args!r} has not ended within {PATIENCE:g} s")
+    finally:
+        os.close(descriptor)
+
+
+def start(host: FakeHost, took: dict[str, list[float]], how: str) -> None:
+    """One daemon, from exec to its first healthy heartbeat; then it is stopped."""
+    port = free_port()
+    command = (COMMAND, "run", "--config", host.config, "--listen", f"127.0.0.1:{port}")
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+
+    def healthy() -> bool:
+        connection.request("GET", "/heartbeat")
+        answer: dict[str, object] = json.loads(connection.getresponse().read())
+        return answer["status"] == "healthy" and answer["gpus"] == {"expected": 8, "present": 8}
+
+    started = time.perf_counter()
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        try:
+            took.setdefault(f"run: exec to listening, {how}", []).append(until(lambda: listens(port), started))
+            took.setdefault(f"run: exec to healthy heartbeat, {how}", []).append(until(healthy, started))
+            connection.close()
+            stopping = time.perf_counter()
+            process.send_signal(signal.SIGTERM)
+            wait_for_end(process)
+            took.setdefault("run: SIGTERM to exit", []).append((time.perf_counter() - stopping) * 1e3)
+        finally:
+            process.kill()
+
+
+def call(*command: str | Path) -> float:
+    """Milliseconds of a whole process."""
+    started = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            wait_for_end(process)
+            return (time.perf_counter() - started) * 1e3
+        finally:
+            process.kill()
+
+
+def short_commands(host: FakeHost) -> dict[str, list[float]]:
+    commands: dict[str, tuple[str | Path, ...]] = {
+        "python -c pass": (sys.executable, "-c", "pass"),
+        "gpuwarden status": (COMMAND, "status", "--run-dir", host.run_dir),
+        "gpuwarden status --json": (COMMAND, "status", "--json", "--run-dir", host.run_dir),
+        "gpuwarden --help": (COMMAND, "--help"),
+        "gpuwarden check": (COMMAND, "check", "--config", host.config),
+    }
+    took: dict[str, list[float]] = {name: [] for name in commands}
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        for command in commands.values():  # warm the page cache
+            call(*command)
+        for _ in range(RUNS):
+            for name, command in commands.items():
+                took[name].append(call(*command))
+    return took
+
+
+def main() -> None:
+    required = {"gpuwarden status": "<= 100 ms", "run: exec to healthy heartbeat, first start": "<= 1000 ms"}
+    with fake_host() as host:
+        took = short_commands(host)
+    for _ in range(RUNS):
+        with fake_host() as host:
+            start(host, took, "first start")
+            start(host, took, "with its ledger")
+    base = statistics.median(took["python -c pass"])
+    rows = [
+        [name, spread(values, 0), f"{statistics.median(values) / base:.1f}", required.get(name, "")]
+        for name, values in took.items()
+    ]
+    head = ("what", "ms", "ratio to python -c pass", "required")
+    table(f"Whole processes, 8 GPUs: median (least-most) of {RUNS} runs", head, rows)
+
+
+if __name__ == "__main__":
+    main()

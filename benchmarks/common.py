@@ -1,0 +1,101 @@
+"""What the measurements share: a host whose GPUs are those of the fake library, clocks, spreads, and the table.
+
+Nothing is asserted about time. Each script prints what it measured, with the spread, on the machine that it names.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import http.client
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+sys.path.insert(1, str(Path(__file__).parents[1] / "tests"))  # the measured host is the one of the tests
+
+from support.daemons import FakeHost, RunningDaemon
+
+KERNEL_LOG = Path("/dev/kmsg")
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@contextmanager
+def fake_host(
+    *, gpus: int = 8, interval: float = 5.0, pci_interval: float = 10.0, device: bool = False
+) -> Iterator[FakeHost]:
+    """A host with the production defaults, but for what is named. With `device` its kernel log is that of this machine, if
+    it may be read: only the device wakes its reader, a file is looked at 20 times a second. Other programs' lines count.
+    """
+    with tempfile.TemporaryDirectory(prefix="gw-", ignore_cleanup_errors=True) as folder:
+        host = FakeHost(Path(folder), gpus)
+        if device and os.access(KERNEL_LOG, os.R_OK):
+            host.kmsg = KERNEL_LOG
+        host.config.write_text(
+            f'[paths]\nsysfs = "{host.sysfs}"\nkmsg = "{host.kmsg}"\n'
+            f'[collectors.nvml]\nlibrary = "{host.fake.library}"\ninterval = "{interval * 1000:.0f}ms"\n'
+            f'[collectors.pci]\ninterval = "{pci_interval * 1000:.0f}ms"\n'
+            f'[publish]\nlisten = "127.0.0.1:0"\n[run]\ndir = "{host.run_dir}"\n[state]\ndir = "{host.state_dir}"\n'
+        )
+        yield host
+
+
+def wait_for_all(daemon: RunningDaemon, gpus: int) -> None:
+    """Until every GPU was seen, whatever is said of it, and often enough for what is a rate between two passes."""
+
+    def seen() -> bool:
+        now = daemon.heartbeat()
+        return bool(now["sequence"] > 2 and now["gpus"]["present"] == gpus)
+
+    daemon.wait(seen, f"{gpus} GPUs")
+
+
+def scrape(port: int, headers: Mapping[str, str]) -> bytes:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", "/metrics", headers=dict(headers))
+        return connection.getresponse().read()
+    finally:
+        connection.close()
+
+
+def cpu_ns(pid: int) -> int:
+    """CPU time of a process, threads that have ended included, in nanoseconds (clock_getcpuclockid(3))."""
+    clock = ctypes.c_int()
+    error = _LIBC.clock_getcpuclockid(pid, ctypes.byref(clock))
+    if error:
+        raise OSError(error, f"no CPU clock of process {pid}: {os.strerror(error)}")
+    return time.clock_gettime_ns(clock.value)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+def spread(values: Sequence[float], decimals: int = 2) -> str:
+    """`median (least-most)`."""
+    least, middle, most = (f"{n:.{decimals}f}" for n in (min(values), statistics.median(values), max(values)))
+    return f"{middle} ({least}-{most})"
+
+
+def machine() -> str:
+    model = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), "")
+    load = " ".join(f"{number:.2f}" for number in os.getloadavg())
+    return (
+        f"{os.cpu_count()} x {model.partition(': ')[2] or platform.machine()}, Linux {platform.release()}, "
+        f"{platform.python_implementation()} {platform.python_version()}, load {load}"
+    )
+
+
+def table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table that reads as it is and pastes as Markdown."""
+    cells = [list(map(str, row)) for row in (head, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in cells]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    print(f"{title}\nmeasured on {machine()}\n", *lines, "", sep="\n", flush=True)
