@@ -1,0 +1,94 @@
+"""The fields that are read through DCGM, by number (names changed in DCGM 4.6, numbers never do), and their values.
+
+DCGM says "no value" in two ways: a status beside the value, or a number at the end of the range in its place. Neither
+leaves this file as a number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from gpuwarden_collectors.dcgm.engine import GPU, Entity, text_of
+
+NODE: Entity = (0, 0)  # DCGM_FE_NONE: what belongs to no GPU
+_INT64_BLANK = 0x7FFFFFFFFFFFFFF0  # dcgm_structs.h: DCGM_INT64_BLANK; not found, not supported, not permitted follow it
+_INT32_BLANK = 0x7FFFFFF0
+_FP64_BLANK = 140737488355328.0  # DCGM_FP64_BLANK
+
+Values = dict[str, Any]
+"""By attribute of DcgmReadings or DcgmFacts, each of the type that the attribute has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """`into`: the attribute of DcgmReadings, or of DcgmFacts for the node. `below`: what is not less is no value."""
+
+    id: int
+    into: str
+    kind: type[int | float | str] = int
+    below: int = _INT32_BLANK
+
+
+GPU_FIELDS: tuple[Field, ...] = (
+    Field(150, "temperature"),
+    Field(230, "last_xid"),
+    Field(1507, "memory_unrepairable"),
+    Field(1523, "recovery_action"),
+)
+NODE_FIELDS: tuple[Field, ...] = (Field(1502, "imex_domain", str), Field(1503, "imex_daemon"))
+PROFILING: tuple[Field, ...] = (
+    Field(1001, "graphics_active", float),
+    Field(1002, "sm_active", float),
+    Field(1003, "sm_occupancy", float),
+    Field(1004, "tensor_active", float),
+    Field(1005, "dram_active", float),
+    Field(1009, "pcie_tx_bytes", float, _INT64_BLANK),
+    Field(1010, "pcie_rx_bytes", float, _INT64_BLANK),
+    Field(1011, "nvlink_tx_bytes", float, _INT64_BLANK),
+    Field(1012, "nvlink_rx_bytes", float, _INT64_BLANK),
+)
+"""Those that NVML (GPM) has from Hopper on, so that the same dashboards work before it."""
+
+_LAST_XID = 230
+_BY_ID = {field.id: field for field in (*GPU_FIELDS, *NODE_FIELDS, *PROFILING)}
+
+
+def ids(fields: Iterable[Field]) -> list[int]:
+    return [field.id for field in fields]
+
+
+def by_entity(values: Iterable[Any]) -> dict[Entity, Values]:
+    """What has a value. `values`: c_dcgmFieldValue_v2."""
+    found: dict[Entity, Values] = {}
+    for value in values:
+        field = _BY_ID.get(value.fieldId)
+        decoded = None if field is None else _decoded(field, value)
+        if field is None or decoded is None:
+            continue
+        entity = NODE if value.entityGroupId != GPU else (GPU, value.entityId)
+        attributes = found.setdefault(entity, {})
+        attributes[field.into] = decoded
+        if field.id == _LAST_XID:
+            attributes["last_xid_at"] = value.ts / 1_000_000
+    return found
+
+
+def _decoded(field: Field, value: Any) -> int | float | str | None:
+    """None for no value, and for one of another type than the field ought to have."""
+    if value.status != 0:
+        return None
+    kind = chr(value.fieldType & 0xFF)  # dcgm_fields.h: DCGM_FT_*
+    if field.kind is str:
+        return text_of(value.value, "str") or None if kind == "s" else None
+    if kind == "d":
+        number: int | float = value.value.dbl
+        if field.kind is int or not math.isfinite(number) or number >= _FP64_BLANK:
+            return None
+    elif kind == "i":
+        number = value.value.i64
+    else:
+        return None
+    return number if number < field.below else None

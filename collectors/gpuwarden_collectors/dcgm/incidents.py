@@ -1,0 +1,91 @@
+"""The incidents of a health check, and since when each has been there.
+
+The engine keeps an Xid incident until it is restarted, through resets of the GPU and reconnects of its clients. So that
+"still reported" is not taken for "still broken", every incident carries when this connection first saw it. One that is
+kept by the engine is remembered even while its GPU is lost and nothing is reported of it: back again, it is no new one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from gpuwarden_collectors.dcgm.engine import GPU, text_of
+from gpuwarden_collectors.dcgm.facts import DcgmIncident
+from gpuwarden_collectors.facts import Stamp
+
+_NVLINK_DOWN, _XID_ERROR = 14, 101  # dcgm_errors.h: DCGM_FR_*
+_XIDS = {81: 95, 120: 79, 131: 94}
+"""The code says which Xid it was (DcgmHealthWatch.cpp, BuildXidMappings)."""
+_XID = re.compile(r"\bXID (\d{1,4})\b")
+_LINK = re.compile(r"\blink (\d{1,3})\b", re.IGNORECASE)
+
+
+class _Key(NamedTuple):
+    entity_kind: int
+    entity_id: int
+    code: int
+    xid: int | None
+    link: int | None
+
+
+class _Beginning(NamedTuple):
+    at: Stamp
+    preexisting: bool
+
+
+class Incidents:
+    """Of one connection."""
+
+    def __init__(self) -> None:
+        self._begun: dict[_Key, _Beginning] = {}
+        self._first = True
+
+    def of(self, responses: Iterable[Any], slots: Mapping[int, str], now: Stamp) -> tuple[DcgmIncident, ...]:
+        """All incidents of one pass. `responses`: c_dcgmHealthResponse; `slots` by id of the GPU."""
+        found = [(raw, _key(raw)) for response in responses for raw in _raw(response)]
+        beginnings = {key: self._begun.get(key) or _Beginning(now, self._first) for _, key in found}
+        kept = {key: begun for key, begun in self._begun.items() if _latched(key)}
+        self._begun = kept | beginnings
+        self._first = False
+        return tuple(_incident(raw, key, beginnings[key], slots) for raw, key in found)
+
+
+def _raw(response: Any) -> Iterator[Any]:
+    for index in range(min(response.incidentCount, len(response.incidents))):
+        yield response.incidents[index]
+
+
+def _key(raw: Any) -> _Key:
+    code, text = raw.error.code, text_of(raw.error, "msg")
+    xid = _XID.search(text)
+    link = _LINK.search(text) if code == _NVLINK_DOWN else None
+    return _Key(
+        raw.entityInfo.entityGroupId,
+        raw.entityInfo.entityId,
+        code,
+        int(xid[1]) if xid else _XIDS.get(code),
+        int(link[1]) if link else None,
+    )
+
+
+def _latched(key: _Key) -> bool:
+    return key.xid is not None or key.code == _XID_ERROR
+
+
+def _incident(raw: Any, key: _Key, begun: _Beginning, slots: Mapping[int, str]) -> DcgmIncident:
+    return DcgmIncident(
+        system=raw.system,
+        health=raw.health,
+        code=key.code,
+        entity_kind=key.entity_kind,
+        entity_id=key.entity_id,
+        first_seen=begun.at,
+        message=text_of(raw.error, "msg"),
+        slot=slots.get(key.entity_id, "") if key.entity_kind == GPU else "",
+        xid=key.xid,
+        link=key.link,
+        latched=_latched(key),
+        preexisting=begun.preexisting,
+    )

@@ -1,0 +1,100 @@
+"""The reader that runs in the DCGM worker: finds the bindings and the engine, and keeps one connection.
+
+After any error that ends a connection everything is made anew, for an engine that was restarted knows none of our ids.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable
+
+from gpuwarden_collectors.base import Clock, CollectorError, SourceAbsent, host_clock
+from gpuwarden_collectors.dcgm.addresses import Address, parse_address, running_engine
+from gpuwarden_collectors.dcgm.bindings import open_bindings
+from gpuwarden_collectors.dcgm.engine import Engine
+from gpuwarden_collectors.dcgm.errors import Misfit, failure
+from gpuwarden_collectors.dcgm.facts import DcgmFacts
+from gpuwarden_collectors.dcgm.options import DcgmOptions
+from gpuwarden_collectors.dcgm.readings import Readings
+from gpuwarden_collectors.dcgm.watch import Watch
+
+_SECOND_OPINION = 60.0  # seconds after which a process whose bindings never fitted asks to be replaced
+
+
+class DcgmReader:
+    """`spent`: only a new process can load what was installed meanwhile, or run another engine inside it."""
+
+    def __init__(
+        self, options: DcgmOptions, *, clock: Callable[[], float] = time.monotonic, stamp: Clock = host_clock
+    ) -> None:
+        self._options = options
+        self._clock = clock
+        self._stamp = stamp
+        self._engine: Engine | None = None
+        self._watch: Watch | None = None
+        self._last = ""  # where the last connection led
+        self._replace_at: float | None = None  # from when on a misfit makes us spent
+        self.spent = False
+
+    def connect(self) -> None:
+        """Raises SourceAbsent if DCGM is not installed or no engine runs, CollectorError if it should but does not."""
+        try:
+            self._connect()
+        except Misfit:
+            self._misfit()
+            raise
+        self._replace_at = 0.0  # it fits; if that ends, another DCGM was installed
+
+    def read(self) -> DcgmFacts:
+        """One pass. Raises CollectorError at the end of the connection."""
+        if self._engine is None or self._watch is None:
+            raise CollectorError("DCGM cannot be read: there is no connection")
+        try:
+            return self._watch.read()
+        except self._engine.error as error:
+            failed = failure(f"cannot read DCGM at {self._engine.address}", error)
+            if isinstance(failed, Misfit):
+                self._misfit()
+            raise failed from error
+
+    def close(self) -> None:
+        engine, self._engine, self._watch = self._engine, None, None
+        if engine is not None:
+            # an engine inside this process cannot be started a second time: the bindings then get no handle
+            self.spent = self.spent or engine.embedded
+            engine.close()
+
+    def _connect(self) -> None:
+        bindings = open_bindings(self._options.bindings)
+        self._engine = Engine(bindings, self._address(), f"gpuwarden-{os.getpid()}-{secrets.token_hex(4)}")
+        try:
+            readings = Readings(self._engine, self._options.interval, profiling=self._options.profiling)
+            self._watch = Watch(self._engine, readings, self._stamp)
+        except self._engine.error as error:
+            failed = failure(f"cannot set up watches in DCGM at {self._engine.address}", error)
+            self.close()
+            raise failed from error
+        self._last = self._engine.address
+
+    def _address(self) -> Address | None:
+        """None: an engine inside this process."""
+        options = self._options
+        if options.address:
+            return parse_address(options.address)
+        found = running_engine(options.probe)
+        if found is not None or options.embedded:
+            return found
+        looked = f"no nv-hostengine of root or of this user listens at {', '.join(options.probe)}"
+        if self._last:
+            raise CollectorError(
+                f"the nv-hostengine that was at {self._last} is gone: {looked}; start nvidia-dcgm.service"
+            )
+        raise SourceAbsent(f"{looked}; start nvidia-dcgm.service, or set collectors.dcgm.address to where it listens")
+
+    def _misfit(self) -> None:
+        """Spent at once if it used to fit; a new process that finds the same is not replaced in each pass."""
+        if self._replace_at is None:
+            self._replace_at = self._clock() + _SECOND_OPINION
+        self.spent = self._clock() >= self._replace_at

@@ -1,0 +1,58 @@
+"""The fields that one connection watches, and their latest values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from gpuwarden_collectors.dcgm.engine import GPU, Engine, Entity
+from gpuwarden_collectors.dcgm.errors import described
+from gpuwarden_collectors.dcgm.facts import DcgmReadings
+from gpuwarden_collectors.dcgm.fields import GPU_FIELDS, NODE, NODE_FIELDS, PROFILING, Values, by_entity, ids
+
+
+class Readings:
+    """`profiling_error`: why there are no profiling fields, which have a group of fields of their own since their
+    watch may be refused (no licensed module, counters in use, several passes needed). `error`: why
+    not all of the others are watched.
+    """
+
+    def __init__(self, engine: Engine, interval: float, *, profiling: bool) -> None:
+        """Raises DCGMError."""
+        self._engine = engine
+        self._interval = interval
+        self._gpu_fields = engine.known(ids(GPU_FIELDS))
+        self._node_fields = engine.known(ids(NODE_FIELDS))
+        self._profiling = engine.known(ids(PROFILING)) if profiling else []
+        self._groups: dict[str, Any] = {
+            name: engine.new_field_group(name, fields)
+            for name, fields in (("fields", self._gpu_fields + self._node_fields), ("profiling", self._profiling))
+            if fields
+        }
+        self.error = ""
+        self.profiling_error = "" if profiling else "switched off (collectors.dcgm.profiling)"
+
+    def watch(self, group: Any) -> None:
+        """Have the engine sample the fields of all GPUs in `group` from now on. Raises DCGMError at a lost connection."""
+        self.error = self._watch(group, "fields")
+        if self._profiling:
+            self.profiling_error = self._watch(group, "profiling")
+
+    def _watch(self, group: Any, name: str) -> str:
+        try:
+            self._engine.watch_fields(group, self._groups[name], self._interval)
+        except self._engine.error as error:
+            if self._engine.ended_by(error):
+                raise
+            return described(error)
+        return ""
+
+    def read(self, gpus: Collection[int]) -> tuple[dict[int, DcgmReadings], Values]:
+        """The readings by id of the GPU, and the values that belong to the node by attribute of DcgmFacts."""
+        fields = self._gpu_fields + ([] if self.profiling_error else self._profiling)
+        found = self._values([(GPU, gpu) for gpu in gpus], fields) | self._values([NODE], self._node_fields)
+        node = found.pop(NODE, {})
+        return {gpu: DcgmReadings(**values) for (_, gpu), values in found.items()}, node
+
+    def _values(self, entities: list[Entity], fields: list[int]) -> dict[Entity, Values]:
+        return by_entity(self._engine.values(entities, fields)) if entities and fields else {}

@@ -1,0 +1,125 @@
+"""The pretended nv-hostengine of tests/support/fake_dcgm, and what may befall it.
+
+    fake = FakeDcgm(tmp_path, gpus=2)
+    with reading() as reader: ...         in a process with fake.environment
+
+Every method acts at once, for all clients.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmIncident, DcgmTrouble
+from gpuwarden_collectors.dcgm.options import DcgmOptions
+from gpuwarden_collectors.dcgm.reader import DcgmReader
+from gpuwarden_collectors.facts import Stamp
+from support.fake_dcgm.fake_state import VARIABLE, State, a_gpu, healthy, state
+
+BINDINGS = str(Path(__file__).with_name("fake_dcgm"))
+ADDRESS = "unix:///engine"
+ALL_SYSTEMS = 0xFFFFFFFF  # DCGM_HEALTH_WATCH_ALL
+OK, INACCESSIBLE, LOST, DETACHED = 1, 3, 4, 7  # dcgm_structs.h, DcgmEntityStatus_t
+
+
+class FakeDcgm:
+    def __init__(self, folder: Path, *, gpus: int = 2) -> None:
+        self.path = folder / "dcgm"
+        self.path.write_text(json.dumps(healthy(gpus)))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {VARIABLE: str(self.path)}
+
+    @property
+    def engine(self) -> State:
+        """As it is now; changes of it change nothing."""
+        now: State = json.loads(self.path.read_text())
+        return now
+
+    def change(self) -> AbstractContextManager[State]:
+        return state(self.path)
+
+    def set(self, **values: Any) -> None:
+        with self.change() as engine:
+            engine.update(values)
+
+    def fail(self, call: str, code: int) -> None:
+        """What a call returns from now on; 0 for its usual answer."""
+        with self.change() as engine:
+            engine["codes"].pop(call, None)
+            if code:
+                engine["codes"][call] = code
+
+    def field(self, gpu: int, field: int, value: float | str | None) -> None:
+        """None: the engine has only a blank."""
+        with self.change() as engine:
+            engine["gpus"][gpu]["fields"][str(field)] = value
+
+    def status(self, gpu: int, status: int) -> None:
+        with self.change() as engine:
+            engine["gpus"][gpu]["status"] = status
+
+    def add_gpu(self) -> None:
+        with self.change() as engine:
+            engine["gpus"].append(a_gpu(len(engine["gpus"])))
+
+    def xid(self, gpu: int, xid: int) -> None:
+        with self.change() as engine:
+            engine["xids"].append([gpu, xid])
+            engine["gpus"][gpu]["fields"]["230"] = xid
+
+    def incident(self, code: int, text: str, *, health: int = 10, system: int = 0x10, of: tuple[int, int]) -> None:
+        """`of` is the kind and id of the entity."""
+        with self.change() as engine:
+            engine["incidents"].append([system, health, code, text, *of])
+
+    def clear_watches(self, mask: int = 0) -> None:
+        """What another client does to every group."""
+        with self.change() as engine:
+            for group in engine["groups"].values():
+                group["mask"] = mask
+
+    def restart(self) -> None:
+        """What an engine knows only for its own life is gone, and so are its clients."""
+        with self.change() as engine:
+            engine.update(running=True, xids=[], blind=False, clients={}, groups={}, field_groups={}, watched=[])
+            for gpu in engine["gpus"]:
+                gpu["fields"].pop("230", None)
+
+    def stop(self) -> None:
+        self.restart()
+        self.set(running=False)
+
+
+def reader_of(**options: Any) -> DcgmReader:
+    """Its clock goes on by one second at every look."""
+    ticks = itertools.count()
+    chosen = {"bindings": BINDINGS, "address": ADDRESS} | options
+    return DcgmReader(DcgmOptions(**chosen), stamp=lambda: Stamp(float(next(ticks)), 0.0))
+
+
+@contextmanager
+def reading(**options: Any) -> Iterator[DcgmReader]:
+    """A connected reader."""
+    reader = reader_of(**options)
+    reader.connect()
+    try:
+        yield reader
+    finally:
+        reader.close()
+
+
+def incident(facts: DcgmFacts) -> DcgmIncident:
+    """The only one."""
+    (only,) = facts.incidents
+    return only
+
+
+def troubles(facts: DcgmFacts) -> list[DcgmTrouble]:
+    return [problem.trouble for problem in facts.problems]

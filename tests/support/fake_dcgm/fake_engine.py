@@ -1,0 +1,217 @@
+"""The rules by which nv-hostengine answers.
+
+The modules beside this one have the names, signatures and structures of the bindings of DCGM 4.6.0, as far as our
+reader uses them, and are imported by path as those are. What they answer comes from here, and from the file that is
+the engine (see fake_state).
+
+Rules kept from the real one (read in its source, most of them seen on a running 4.6.0): a health check covers the GPUs
+of the group that are active, under the mask of the group; Xids stay until the engine is restarted; a mask belongs to
+the group and any client can change it; one unknown field fails a field group, as does a name that is taken; ids die
+with the engine, groups with their client; a hung engine blocks a call and the call then times out; an engine that saw
+Xid 119 in the kernel log asks the driver nothing any more. Some texts name a wrong GPU or have their format unfilled.
+Not kept: what takes time in the engine (samples, deltas over a minute) happens at once, and connecting to nothing
+fails without waiting for its timeout.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from dcgm_structs import DCGMError  # type: ignore[import-not-found] # found by path, as the real one is
+from fake_state import VARIABLE, State, state  # type: ignore[import-not-found] # found by path
+
+BADPARAM, NOT_SUPPORTED, TIMEOUT, NO_DATA, NOT_WATCHED = -1, -6, -11, -14, -16
+GPU_IS_LOST, CONNECTION_NOT_VALID, GPU_NOT_SUPPORTED, MAX_LIMIT, DUPLICATE_KEY = -18, -21, -22, -24, -26
+NOT_CONFIGURED, PROFILING_NOT_SUPPORTED = -5, -36
+MOST_GROUPS = 64
+NODE, GPU = 0, 1
+ACTIVE = (1, 5)
+PCIE, NVLINK, MEM, INFOROM, THERMAL, POWER, DRIVER = 0x1, 0x2, 0x10, 0x40, 0x80, 0x100, 0x200
+ALL = 0xFFFFFFFF
+WARN, FAIL = 10, 20
+
+# Xid: system, health, code (DcgmHealthWatch.cpp, BuildXidMappings)
+XIDS: dict[int, tuple[int, int, int]] = {
+    **dict.fromkeys((48, 74, 119, 120, 140), (ALL, FAIL, 101)),
+    **dict.fromkeys((31, 32, 43), (MEM, WARN, 101)),
+    **dict.fromkeys((38, 39, 42), (PCIE, WARN, 101)),
+    **dict.fromkeys((61, 62), (THERMAL, WARN, 101)),
+    **dict.fromkeys((54, 56, 58, 78), (POWER, WARN, 101)),
+    **dict.fromkeys((67, 73, 121, 137), (NVLINK, WARN, 101)),
+    57: (POWER, WARN, 12),
+    60: (THERMAL, WARN, 10),
+    63: (MEM, WARN, 6),
+    64: (MEM, FAIL, 80),
+    79: (ALL, FAIL, 120),
+    94: (ALL, WARN, 131),
+    95: (ALL, FAIL, 81),
+}
+
+# Field: system, health, code, text; an incident while the value is above zero
+ABOVE_ZERO: dict[int, tuple[int, int, int, str]] = {
+    311: (MEM, FAIL, 4, "{value} double-bit ECC errors in GPU {gpu}."),
+    392: (MEM, WARN, 6, "A retired page is pending in GPU {gpu}."),
+    395: (MEM, FAIL, 80, "A row of GPU 31 could not be remapped."),
+    1507: (MEM, FAIL, 52, "{value} faulty memory elements on GPU %d"),
+    497: (NVLINK, FAIL, 71, "{value} CRC errors on the NvLinks of GPU {gpu} (should be 0)"),
+    498: (NVLINK, FAIL, 71, "{value} recovery errors on the NvLinks of GPU {gpu} (should be 0)"),
+    499: (NVLINK, FAIL, 71, "{value} replay errors on the NvLinks of GPU {gpu} (should be 0)"),
+}
+# Field: system, code; a warning after any growth since the watches were set
+GROWN = {240: (POWER, 12), 241: (THERMAL, 10)}
+RECOVERY = {1: (FAIL, 125), 2: (FAIL, 126), 3: (WARN, 127), 4: (FAIL, 128)}  # 5 to 7: invalid to DCGM 4.6, no incident
+POWER_USAGE, RECOVERY_ACTION = 155, 1523
+PROFILING = range(1001, 1013)
+
+DOUBLES = (155, *range(1001, 1009))
+STRINGS = (1502,)
+KNOWN = frozenset(
+    (*ABOVE_ZERO, *GROWN, POWER_USAGE, RECOVERY_ACTION, *PROFILING, 150, 230, 393, 1502, 1503),
+)
+
+
+@contextmanager
+def call(name: str, handle: Any = None) -> Iterator[State]:
+    """One call into the library. Raises DCGMError as the engine would, before or within the call."""
+    path = Path(os.environ[VARIABLE])
+    _wait_while_hung(path)
+    with state(path) as engine:
+        if engine["crash"]:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if name in engine["codes"]:
+            raise DCGMError(engine["codes"][name])
+        if handle is not None:
+            _look_up(engine, handle)
+        yield engine
+
+
+def _wait_while_hung(path: Path) -> None:
+    asked = time.monotonic()
+    while (engine := json.loads(path.read_text()))["hang"]:
+        if time.monotonic() > asked + engine["hang_limit"]:
+            raise DCGMError(TIMEOUT)
+        time.sleep(0.02)
+
+
+def _look_up(engine: State, handle: ctypes.c_void_p) -> None:
+    if handle.value is None:
+        raise DCGMError(BADPARAM)
+    if not engine["running"] or str(handle.value) not in engine["clients"]:
+        raise DCGMError(CONNECTION_NOT_VALID)
+
+
+def connect(engine: State) -> int:
+    if not engine["running"]:
+        raise DCGMError(CONNECTION_NOT_VALID)
+    for client, pid in list(engine["clients"].items()):
+        if not Path(f"/proc/{pid}").exists():
+            disconnect(engine, client)
+    number = new_id(engine)
+    engine["clients"][str(number)] = os.getpid()
+    return number
+
+
+def disconnect(engine: State, client: str) -> None:
+    with suppress(KeyError):
+        del engine["clients"][client]
+    for kind in ("groups", "field_groups"):
+        engine[kind] = {key: each for key, each in engine[kind].items() if each["client"] != client}
+    engine["watched"] = [watch for watch in engine["watched"] if watch[0] != client]
+
+
+def new_id(engine: State) -> int:
+    engine["next"] += 1
+    return int(engine["next"])
+
+
+def group_of(engine: State, group: ctypes.c_void_p) -> State:
+    if str(group.value) not in engine["groups"]:
+        raise DCGMError(NOT_CONFIGURED)
+    found: State = engine["groups"][str(group.value)]
+    return found
+
+
+def status_of(engine: State, kind: int, number: int) -> int:
+    """DcgmEntityStatus_t."""
+    if kind == GPU:
+        return int(engine["gpus"][number]["status"]) if 0 <= number < len(engine["gpus"]) else 0
+    return 1 if [kind, number] in engine["others"] else 0
+
+
+def value_of(engine: State, kind: int, number: int, field: int) -> Any:
+    """The number; None for a blank. Raises KeyError for a field that has no sample yet."""
+    if engine["blind"] and kind == GPU:
+        return None
+    if kind == GPU and engine["gpus"][number]["status"] not in ACTIVE:
+        return None
+    return (engine["gpus"][number]["fields"] if kind == GPU else engine["node"])[str(field)]
+
+
+def _number(engine: State, gpu: int, field: int) -> float:
+    try:
+        value = value_of(engine, GPU, gpu, field)
+    except KeyError:
+        return 0
+    return 0 if value is None or isinstance(value, str) else value
+
+
+def set_watches(engine: State, group: State, mask: int) -> None:
+    group["mask"] = mask
+    group["since"] = {
+        f"{number}/{field}": _number(engine, number, field)
+        for kind, number in group["entities"]
+        for field in GROWN
+        if kind == GPU
+    }
+
+
+def incidents(engine: State, group: State) -> Iterator[tuple[int, int, int, str, int, int]]:
+    """What a check of this group finds: system, health, code, text, kind and id of the entity."""
+    for kind, number in group["entities"] if group["mask"] else ():
+        if status_of(engine, kind, number) not in ACTIVE:
+            continue
+        found = list(_told(engine, kind, number))
+        if kind == GPU:
+            found += [*_xids(engine, number), *_readings(engine, group, number)]
+        for system, health, code, text in found:
+            if system == ALL or system & group["mask"]:
+                yield system, health, code, text, kind, number
+
+
+Found = Iterator[tuple[int, int, int, str]]
+
+
+def _told(engine: State, kind: int, number: int) -> Found:
+    """Incidents that a test dictates."""
+    for system, health, code, text, of_kind, of_number in engine["incidents"]:
+        if (of_kind, of_number) == (kind, number):
+            yield system, health, code, text
+
+
+def _xids(engine: State, gpu: int) -> Found:
+    for number, xid in engine["xids"]:
+        if number == gpu and xid in XIDS:
+            system, health, code = XIDS[xid]
+            what = f"XID {xid} on GPU {gpu}" if code == 101 else "GPU %d is in trouble."
+            yield system, health, code, f"{what} (triggered by XID {xid}: something)"
+
+
+def _readings(engine: State, group: State, gpu: int) -> Found:
+    for field, (system, health, code, text) in ABOVE_ZERO.items():
+        if (value := _number(engine, gpu, field)) > 0:
+            yield system, health, code, text.format(value=value, gpu=gpu)
+    for field, (system, code) in GROWN.items():
+        if _number(engine, gpu, field) > group["since"].get(f"{gpu}/{field}", 0):
+            yield system, WARN, code, f"A clocks event in GPU {gpu}."
+    if (action := int(_number(engine, gpu, RECOVERY_ACTION))) in RECOVERY:
+        yield DRIVER, *RECOVERY[action], f"GPU {gpu} asks for recovery action {action}."
+    if value_of(engine, GPU, gpu, POWER_USAGE) is None:
+        yield POWER, WARN, 11, f"The power usage of GPU {gpu} cannot be read."

@@ -1,0 +1,52 @@
+"""A pretended nv-hostengine is a JSON file, named in FAKE_DCGM, that all its clients share.
+
+It is read at every call, under a lock, and what a client changes is written back. So several clients, a restart that
+voids every id, and a change by a test between two calls are what they are with a process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "FAKE_DCGM"
+State = dict[str, Any]
+
+
+def healthy(gpus: int) -> State:
+    """An engine 4.6.0 with so many GPUs, without the licensed module for profiling.
+
+    `hang`: no call returns before it ends, or `hang_limit` seconds have passed. `crash`: the next call ends its
+    process. `codes`: what a call by this name returns; "part of dcgmHealthCheck" comes beside its incidents,
+    "dcgmHealthSet_v2 of others" only for a group that has more than GPUs. `blind`: the engine asks the driver nothing.
+    `unknown`: fields that it does not know. `xids`: GPU and number, as they came. `incidents`: system, health, code,
+    text, kind and id of the entity, besides those that follow from the rest. `others`: kind and id of switches and the
+    like. `node`: fields of no GPU. What follows is the clients'.
+    """
+    return {
+        "running": True, "version": "4.6.0", "hang": False, "hang_limit": 60.0, "crash": False, "codes": {},
+        "blind": False, "unknown": [], "profiling": False, "xids": [], "incidents": [], "others": [], "node": {},
+        "gpus": [a_gpu(number) for number in range(gpus)],
+        "next": 1, "clients": {}, "groups": {}, "field_groups": {}, "watched": [],
+    }  # fmt: skip
+
+
+def a_gpu(number: int) -> State:
+    fields = {"150": 40, "155": 70.5, "240": 0, "241": 0, "311": 0, "1507": 0, "1523": 0}
+    return {"status": 1, "slot": f"00000000:{number + 1:02X}:00.0", "uuid": f"GPU-{number}", "fields": fields}
+
+
+@contextmanager
+def state(path: Path) -> Iterator[State]:
+    """The engine, for whoever changes it: nobody else changes it meanwhile, and nobody reads half a change."""
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        engine: State = json.loads(path.read_text())
+        yield engine
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(engine))
+        new.replace(path)
