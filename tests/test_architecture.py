@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 PURE = sorted((ROOT / "daemon/gpuwarden/health").glob("*.py"))
 ALLOWED = {
     "__future__", "collections", "collections.abc", "dataclasses", "enum", "functools", "math", "re", "typing",
-    "gpuwarden_collectors.facts", "gpuwarden_collectors.base",
+    "gpuwarden_collectors.facts", "gpuwarden_collectors.base", "gpuwarden_collectors.host_facts",
 }  # fmt: skip
 
 

@@ -90,7 +90,7 @@ async def every(
     deliver: Callable[[Observation[Facts]], None],
     wake: asyncio.Event | None = None,
 ) -> None:
-    """A pass each `interval` seconds, and at once when `wake` is set, for ever.
+    """A pass each `interval` seconds, and one more at once when `wake` is set, for ever.
 
     A pass that takes longer delays the next; none is made up for.
     """
@@ -100,7 +100,8 @@ async def every(
     while True:
         wake.clear()
         deliver(await observe())
-        due = max(due + interval, loop.time())
+        if loop.time() >= due:  # else it was woken, and the next one stays due when it was
+            due = max(due + interval, loop.time())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(due):
                 await wake.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import pwd
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,7 @@ class Verbs:
         self._simulation = simulation
         self._clock = clock
         self._reading: asyncio.Future[list[Event]] | None = None
+        self._turn = asyncio.Lock()
 
     def table(self) -> Mapping[str, Verb]:
         return {
@@ -54,11 +56,13 @@ class Verbs:
 
     async def events_since(self, since: float, limit: int) -> list[Event]:
         """From the ledger; from memory, as far back as that goes, while the ledger cannot be read."""
-        if self._reading is None or self._reading.done():
-            self._reading = detached("events", lambda: self._from_ledger(since, limit))
-            await asyncio.wait((self._reading,), timeout=LEDGER_ANSWERS_WITHIN)
-            if self._reading.done() and self._reading.exception() is None:
-                return self._reading.result()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEDGER_ANSWERS_WITHIN), self._turn:
+                if self._reading is None or self._reading.done():  # one that hangs costs one thread
+                    self._reading = detached("events", lambda: self._from_ledger(since, limit))
+                    await asyncio.wait((self._reading,))
+                    if self._reading.exception() is None:
+                        return self._reading.result()
         return [event for event in self._service.recent if event.at.wall >= since][:limit]
 
     def _from_ledger(self, since: float, limit: int) -> list[Event]:

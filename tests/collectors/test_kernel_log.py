@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,11 @@ def overwrite(path: Path, text: str) -> None:
 
 def move_away(path: Path) -> Path:
     return path.rename(path.with_suffix(".1"))
+
+
+def replace_by_new(path: Path, text: str) -> None:
+    move_away(path)
+    append(path, text)
 
 
 def replace_by_directory(path: Path) -> None:
@@ -156,6 +161,20 @@ async def test_a_replaced_file_is_followed_under_its_name_and_repeats_nothing(km
         await until(lambda: len(heard.events) == 3)
         append(kmsg, line(2) + line(3) + line(4))
         await until(lambda: heard.sequences() == [1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("begin", [overwrite, replace_by_new])
+async def test_a_log_that_numbers_anew_is_a_gap_and_then_heard(
+    kmsg: Path, begin: Callable[[Path, str], object]
+) -> None:
+    append(kmsg, "".join(line(n) for n in range(1, 9)))
+    async with following(kmsg) as (log, heard):
+        await until(lambda: len(heard.events) == 8)
+        begin(kmsg, line(1))
+        await until(lambda: heard.gaps() == [0])
+        append(kmsg, line(2, xid=95))
+        await until(lambda: isinstance(heard.events[-1], XidEvent) and heard.events[-1].xid == 95)
+        assert log.position == LogPosition(BOOT, 2)
 
 
 async def test_a_line_without_end_is_bounded_and_the_next_line_is_read(kmsg: Path) -> None:

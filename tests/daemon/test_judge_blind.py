@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpuwarden.cli.words import UNKNOWN_REASONS
 from gpuwarden.health.model import Health
 from gpuwarden.health.view import Rules
 from gpuwarden_collectors.base import Observation, PassOutcome
@@ -119,3 +120,26 @@ def test_a_node_whose_gpus_are_all_given_to_virtual_machines_has_nothing_to_judg
     host.run(60)
     assert host.last is not None
     assert (host.health, host.last.verdict.reasons) == (Health.UNKNOWN, ("no_gpu_expected",))
+
+
+def test_a_gpu_that_is_unknown_says_why_and_the_others_are_what_they_were() -> None:
+    host = Host(3)
+    host.step()
+    host.answer(1, GpuAnswer.TIMEOUT)
+    host.run(10)
+    assert host.last is not None
+    assert [(g.health, g.reasons) for g in host.last.verdict.gpus] == [
+        (Health.HEALTHY, ()),
+        (Health.UNKNOWN, ("gpu_not_answering",)),
+        (Health.HEALTHY, ()),
+    ]
+
+
+def test_every_reason_for_which_a_node_is_unknown_can_be_explained() -> None:
+    for problem in NvmlProblem:
+        host = Host(0)
+        host.devices = Host(2).devices
+        host.nvml_change = lambda facts, problem=problem: replace(facts, problem=problem)  # type: ignore[misc]  # bound per round
+        host.step()
+        assert host.last is not None
+        assert set(host.last.verdict.unknown) <= UNKNOWN_REASONS.keys()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -84,7 +85,7 @@ def test_any_event_can_be_written_and_takes_bounded_room(store: Store, odd: Even
 
 def test_a_row_that_somebody_edited_is_still_read(store: Store, path: Path) -> None:
     store.append([Entry(events=events(1, 2))])
-    with sqlite3.connect(path) as other:
+    with closing(sqlite3.connect(path)) as other, other:
         other.execute("UPDATE events SET data = '{not json' WHERE id = 1")
         other.execute("UPDATE events SET data = '[1]' WHERE id = 2")
     other.close()
@@ -171,7 +172,7 @@ def test_another_machine_s_events_are_set_aside_and_kept(store: Store, path: Pat
     assert memory.begun
     assert numbers(store.events()) == [5, 6]
     assert store.machine() == MachineIdentity(dmi="new")
-    with sqlite3.connect(path) as other:
+    with closing(sqlite3.connect(path)) as other, other:
         assert other.execute("SELECT count(*) FROM events").fetchone() == (3,)
     other.close()
     assert store.prune(WALL + 36 * DAY) == 1  # in the end they go too
@@ -201,20 +202,20 @@ def test_a_newer_major_version_is_refused_and_left_as_it_is(path: Path) -> None:
 def test_a_newer_minor_version_is_used_and_stays_what_it_is(path: Path) -> None:
     Store.open(path, now=WALL).close()
     set_version(path, "1.7")
-    with sqlite3.connect(path) as other:
+    with closing(sqlite3.connect(path)) as other, other:
         other.execute("ALTER TABLE events ADD COLUMN added TEXT NOT NULL DEFAULT 'later'")
     other.close()
     with Store.open(path, now=WALL) as store:
         store.append([Entry(events=events(1))])
         assert store.memory().events == events(1)
-    with sqlite3.connect(path) as other:
+    with closing(sqlite3.connect(path)) as other, other:
         assert other.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() == ("1.7",)
     other.close()
 
 
 def test_somebody_else_s_database_is_refused_and_left_as_it_is(path: Path) -> None:
     path.parent.mkdir()
-    with sqlite3.connect(path) as other:
+    with closing(sqlite3.connect(path)) as other, other:
         other.execute("CREATE TABLE recipes (name)")
     other.close()
     before = path.read_bytes()
@@ -224,7 +225,7 @@ def test_somebody_else_s_database_is_refused_and_left_as_it_is(path: Path) -> No
 
 
 def set_version(path: Path, version: str) -> None:
-    with sqlite3.connect(path) as other:
+    with closing(sqlite3.connect(path)) as other, other:
         other.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (version,))
     other.close()
 

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -154,7 +155,7 @@ async def test_a_log_that_is_ruined_costs_what_stood_in_it_and_no_more(make: Led
 
 async def test_a_refused_ledger_is_left_alone_and_the_daemon_told(make: Ledgers, tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute("CREATE TABLE meta (key, value)")
         database.execute("INSERT INTO meta VALUES ('schema', '9.0')")
     database.close()

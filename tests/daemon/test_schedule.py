@@ -72,3 +72,24 @@ async def test_passes_of_a_collector_never_overlap() -> None:
     while delivered < 20:
         await asyncio.sleep(0.001)
     task.cancel()
+
+
+async def test_however_often_it_is_woken_the_next_pass_stays_due_when_it_was() -> None:
+    delivered, wake = 0, asyncio.Event()
+
+    def deliver(observation: object) -> None:
+        nonlocal delivered
+        delivered += 1
+
+    collector = ThreadCollector("pci", lambda: "facts", 10.0, host_clock)
+    task = asyncio.create_task(every(1.0, collector.observe, deliver, wake))
+    for number in range(1, 100):
+        while delivered < number:
+            await asyncio.sleep(0)
+        wake.set()
+    while wake.is_set() or delivered < 100:
+        await asyncio.sleep(0.001)
+    async with asyncio.timeout(30):
+        while delivered < 102:
+            await asyncio.sleep(0.01)
+    task.cancel()

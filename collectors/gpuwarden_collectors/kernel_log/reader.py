@@ -59,7 +59,7 @@ class KernelLog:
         self._monotonic = monotonic
         self._echoes = Echoes()
         self._last = resume.sequence if resume and resume.boot_id == boot_id else None
-        self._newest = -1  # highest sequence seen, skipped records included
+        self._newest = -1  # highest sequence seen in this log, skipped records included
         self._caught_up = False
         self._source: RecordSource | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -134,6 +134,8 @@ class KernelLog:
             self._try_again(str(error))
 
     def _deliver(self, turn: Turn) -> None:
+        if turn.anew:
+            self._newest = -1
         now = self._clock()
         offset = now.boottime - self._monotonic()
         events: list[HostEvent] = []

@@ -20,10 +20,11 @@ LINE_MAX = 65_536  # bytes kept of a line that has not ended
 
 
 class Turn(NamedTuple):
-    """One bounded read. `drained`: nothing was left."""
+    """One bounded read. `drained`: nothing was left. `anew`: another log begins with it, under the same name."""
 
     records: list[bytes]
     drained: bool = False
+    anew: bool = False
 
 
 class RecordSource(Protocol):
@@ -115,7 +116,8 @@ class FollowedFile:
 
     def read(self, limit: int) -> Turn:  # noqa: ARG002 - CHUNK is the limit here
         replaced = self._replaced()  # asked before the read, so that an end of file after it is final
-        if os.fstat(self.fd).st_size < self._offset:
+        truncated = os.fstat(self.fd).st_size < self._offset
+        if truncated:
             os.lseek(self.fd, 0, os.SEEK_SET)
             self._begin()
         chunk = os.read(self.fd, CHUNK)
@@ -125,8 +127,8 @@ class FollowedFile:
             os.close(self.fd)
             self.fd = fresh
             self._begin()
-            return Turn([])
-        return Turn(self._lines(chunk), drained=not chunk)
+            return Turn([], anew=True)
+        return Turn(self._lines(chunk), drained=not chunk, anew=truncated)
 
     def _replaced(self) -> bool:
         try:

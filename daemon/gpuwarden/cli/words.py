@@ -25,7 +25,7 @@ UNKNOWN_REASONS = {
     "library_mismatch": "NVML and the loaded driver have different versions: nothing can be read until the driver is "
     "reloaded",
     "no_permission": "the daemon may not open the GPUs",
-    "other": "NVML as a whole fails, for a reason of its own: see the collectors in status",
+    "nvml_fails": "NVML as a whole answers with an error: nothing can be read of the GPUs until it does not",
     "gpu_not_answering": "a GPU does not answer, and not for long enough yet to be called missing or unresponsive: a reset "
     "of it looks the same",
     "observation_too_old": "the last look at the GPUs is too old to judge by: the daemon is stuck or its reader hangs",

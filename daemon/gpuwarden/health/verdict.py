@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.inventory import Presence, absent, expected_count, presences
 from gpuwarden.health.model import Finding, GpuVerdict, Health, Pin, Severity, Verdict
 from gpuwarden.health.state import State, Track
 from gpuwarden.health.view import Sight
-from gpuwarden_collectors.facts import GpuAnswer, GpuFacts
+from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, NvmlProblem
 
 
 def verdict(state: State, sight: Sight) -> Verdict:
@@ -19,6 +20,7 @@ def verdict(state: State, sight: Sight) -> Verdict:
     expected, source = expected_count(state, sight)
     gpus = tuple(_gpus(state, sight, loud))
     unknown = tuple(_unknown(state, sight, expected, gpus))
+    gpus = tuple(replace(g, reasons=unknown) if g.health is Health.UNKNOWN and not g.reasons else g for g in gpus)
     reasons = tuple(dict.fromkeys(f"{f.key.code}.{f.key.detail}" if f.key.detail else f.key.code for f in loud))
     return Verdict(
         at=sight.now,
@@ -67,7 +69,8 @@ def _unknown(state: State, sight: Sight, expected: int | None, gpus: Sequence[Gp
     elif sight.nvml is None and not absent(sight):
         yield "starting" if sight.view.nvml.at is None else "nvml_not_answering"
     elif sight.nvml is not None and sight.nvml.problem is not None:
-        yield sight.nvml.problem.value
+        other = sight.nvml.problem is NvmlProblem.OTHER
+        yield "nvml_fails" if other else sight.nvml.problem.value
     elif absent(sight):
         yield "nvml_not_installed"
     elif any(gpu.health is Health.UNKNOWN for gpu in gpus) or _nameless(sight) > len(state.given_up):

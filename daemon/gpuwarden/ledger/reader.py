@@ -131,5 +131,6 @@ def _connect_read_only(path: Path, options: str) -> Reader:
             db.close()
             raise
     if version is None:
+        db.close()
         raise LedgerUnavailable(f"ledger {path} is still empty")
     return Reader(db, path)

@@ -1,0 +1,34 @@
+"""`gpuwarden check` on a host of ours: one pass, and what it does not know it says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from support.daemons import FakeHost, Json
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
+    return FakeHost(tmp_path, gpus=2)
+
+
+def check(host: FakeHost) -> tuple[int, Json]:
+    done = host.command("check", "--config", host.config, "--json")
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_without_a_ledger_a_healthy_host_is_healthy(host: FakeHost) -> None:
+    code, document = check(host)
+    assert (code, document["status"], document["reasons"]) == (0, "healthy", [])
+    assert not host.state_dir.exists()
+
+
+def test_a_ledger_that_cannot_be_read_is_a_warning_and_never_health(host: FakeHost) -> None:
+    host.state_dir.mkdir()
+    (host.state_dir / "ledger.db").write_bytes(b"this is no database" * 1000)
+    code, document = check(host)
+    assert (code, document["reasons"]) == (1, ["ledger_unavailable"])
+    assert "corrupt" in document["findings"][0]["evidence"]["why"]
