@@ -104,5 +104,7 @@ def test_keys_and_subjects_survive_their_spelling() -> None:
         Key("nvlink_down", Subject("link", "0000:4e:00.0", "17")),
         Key("driver_unresponsive", NODE),
         Key("collector_failed", NODE, "pci"),
+        Key("disk_full", Subject("mount", part="/data/scratch")),
+        Key("infiniband_down", Subject("port", part="mlx5_0/1")),
     ):
         assert Key.parse(str(key)) == key

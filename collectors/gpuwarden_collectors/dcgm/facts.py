@@ -1,7 +1,7 @@
 """What DCGM says in one pass, as it says it: its numbers are kept, and nothing is judged.
 
 DCGM numbers GPUs for the life of its engine, lost ones included; a GPU is known to the rest of us by its slot. What
-DCGM writes into the text of an incident about the GPU can be wrong (dcgm.md §1.3), so slots never come from there.
+DCGM writes into the text of an incident about the GPU can be wrong, so slots never come from there.
 """
 
 from __future__ import annotations

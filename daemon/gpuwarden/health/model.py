@@ -68,10 +68,14 @@ class Subject:
     @classmethod
     def parse(cls, text: str) -> Subject:
         kind, _, rest = text.partition("/")
+        if kind not in SLOTTED:
+            return cls(kind, "", rest)
         slot, _, part = rest.partition("/")
         return cls(kind, slot, part)
 
 
+SLOTTED = ("gpu", "link", "switch")
+"""The kinds of subject that stand in a PCI slot; of the others everything after the kind is the part."""
 NODE = Subject("node")
 
 

@@ -1,0 +1,33 @@
+"""Small files of /proc and /sys: bounded reads, and the numbers in them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+PAGE = 4096  # no sysfs attribute is longer
+
+
+def read_bytes(path: Path | str, limit: int = PAGE) -> bytes:
+    """Up to `limit` bytes, in as many reads as the kernel makes of it (a /proc file gives a page or so at a time).
+
+    Raises OSError.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = b""
+        while len(data) < limit and (more := os.read(file, limit - len(data))):
+            data += more
+        return data
+    finally:
+        os.close(file)
+
+
+def read_text(path: Path | str, limit: int = PAGE) -> str:
+    """As `read_bytes`; what is not ASCII is replaced."""
+    return read_bytes(path, limit).decode("ascii", "replace").strip()
+
+
+def number(text: str) -> int | None:
+    """A count, or None for anything else (`N/A (no PMA)`, an empty file)."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 20 else None

@@ -1,0 +1,63 @@
+"""The mount table of this process (proc(5), mountinfo), line by line."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuwarden_collectors.base import CollectorError, SourceAbsent
+from gpuwarden_collectors.host_files import read_bytes
+
+_TABLE = 16 << 20  # bytes: more than 50,000 mounts
+_ESCAPE = re.compile(rb"\\([0-3][0-7]{2})")
+
+
+@dataclass(frozen=True, slots=True)
+class MountEntry:
+    """`mount` and `device` are the kernel's ids; `read_only` is said of the file system, not of this mount of it."""
+
+    mount: int
+    device: str
+    path: str
+    type: str
+    source: str
+    read_only: bool
+
+
+def mount_table(mountinfo: Path) -> dict[str, MountEntry]:
+    """The mounts by path; of several on one path the last, which covers the others.
+
+    Raises SourceAbsent if there is no such table and CollectorError if it cannot be read.
+    """
+    try:
+        table = read_bytes(mountinfo, _TABLE + 1)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise SourceAbsent(f"no mount table: {mountinfo} does not exist") from error
+    except OSError as error:
+        raise CollectorError(f"cannot read {mountinfo}: {error.strerror}; let gpuwarden read /proc") from error
+    if len(table) > _TABLE:
+        raise CollectorError(f"cannot take the mounts: {mountinfo} is longer than {_TABLE >> 20} MiB")
+    return {entry.path: entry for line in table.split(b"\n") if (entry := _entry(line)) is not None}
+
+
+def _entry(line: bytes) -> MountEntry | None:
+    """`36 35 98:0 /root /path options [tag…] - type source superoptions`; None for a line of another form."""
+    left, _, right = line.partition(b" - ")
+    fields, (kind, source, options) = left.split(b" "), (*right.split(b" "), b"", b"", b"")[:3]
+    if len(fields) < 6 or not kind or not fields[0].isdigit():
+        return None
+    return MountEntry(
+        mount=int(fields[0][:18]),
+        device=fields[2].decode("ascii", "replace"),
+        path=_unescaped(fields[4]),
+        type=kind.decode("ascii", "replace"),
+        source=_unescaped(source),
+        read_only=b"ro" in options.split(b","),
+    )
+
+
+def _unescaped(field: bytes) -> str:
+    r"""The kernel writes space, tab, newline and backslash in octal: `\040`. A name that is no UTF-8 stays escaped."""
+    plain = _ESCAPE.sub(lambda match: bytes((int(match[1], 8),)), field)
+    return plain.decode("utf-8", "backslashreplace")

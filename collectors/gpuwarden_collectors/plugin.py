@@ -1,0 +1,129 @@
+"""Site checks: any executable with the exit codes of Nagios, each run again and again at its own interval.
+
+0 is ok, 1 a warning, 2 a failure, everything else unknown, as is a run that does not end in time. A site whose script
+says otherwise (NHC exits 1 for a bad node) names its own codes. The first line on stdout is the message, without what
+follows a `|` (Nagios' performance data); a script that writes only to stderr is heard, too.
+
+How one run is kept within bounds is in `plugin_run.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpuwarden_collectors.base import Clock, Observation, PassOutcome, host_clock
+from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.host_facts import PluginFacts, PluginResult, PluginState
+from gpuwarden_collectors.plugin_run import Process, Run, run
+
+_PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", "HOME", "HOSTNAME")
+_LONGEST_TEXT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class PluginOptions:
+    """One site check. `command`: the program and its arguments, no shell. Durations in seconds."""
+
+    name: str
+    command: tuple[str, ...]
+    interval: float = 60.0
+    timeout: float = 30.0
+    warning_codes: tuple[int, ...] = (1,)
+    failure_codes: tuple[int, ...] = (2,)
+
+
+def plugin_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a site check needs of the daemon's environment: where programs and Slurm are, nothing that names the daemon.
+
+    NOTIFY_SOCKET above all stays out: a child that has it speaks to systemd in the daemon's name.
+    """
+    passed = {name: value for name, value in environment.items() if name in _PASSED_ON or name.startswith("SLURM")}
+    return {"PATH": os.defpath, **passed}
+
+
+class PluginRunner:
+    """Runs all of `plugins`, never more than `limit` at a time and never two runs of the same one."""
+
+    def __init__(
+        self,
+        plugins: Sequence[PluginOptions],
+        *,
+        environment: Mapping[str, str],
+        limit: int = 3,
+        clock: Clock = host_clock,
+    ) -> None:
+        self._plugins = plugins
+        self._environment = dict(environment)
+        self._turns = asyncio.Semaphore(limit)
+        self._clock = clock
+        self._results: dict[str, PluginResult] = {}
+        self._left: dict[str, Process] = {}
+
+    async def run(self, deliver: Callable[[Observation[PluginFacts]], None]) -> None:
+        """For ever, until cancelled: then what runs is killed. After each run `deliver` is given all newest results."""
+        async with asyncio.TaskGroup() as group:
+            for plugin in self._plugins:
+                group.create_task(self._repeat(plugin, deliver))
+
+    async def _repeat(self, plugin: PluginOptions, deliver: Callable[[Observation[PluginFacts]], None]) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + plugin.interval
+            async with self._turns:
+                started = self._clock()
+                done = await self._run(plugin)
+            self._results[plugin.name] = self._result(plugin, done, started)
+            deliver(
+                Observation(
+                    collector="plugin", outcome=PassOutcome.OBSERVED, started=started, finished=self._clock(),
+                    facts=PluginFacts(results=tuple(self._results.values())),
+                )
+            )  # fmt: skip
+            await asyncio.sleep(due - loop.time())
+
+    async def _run(self, plugin: PluginOptions) -> Run:
+        left = self._left.get(plugin.name)
+        if left is not None and not left.gone():
+            return Run(None, trouble=f"was not started: pid {left.pid} of an earlier run is still stuck in the kernel")
+        if left is not None:
+            left.reap()
+        done = await run(plugin.command, self._environment, plugin.timeout)
+        self._left = {name: process for name, process in self._left.items() if name != plugin.name}
+        if done.left is not None:
+            self._left[plugin.name] = done.left
+        return done
+
+    def _result(self, plugin: PluginOptions, done: Run, started: Stamp) -> PluginResult:
+        state = _state(plugin, done.exit_code)
+        before = self._results.get(plugin.name)
+        unknown_runs = 0 if state is not PluginState.UNKNOWN else 1 + (before.unknown_runs if before else 0)
+        at = self._clock()
+        return PluginResult(
+            name=plugin.name,
+            state=state,
+            at=at,
+            text=_text(done),
+            output=done.stdout.decode("utf-8", "replace"),
+            exit_code=done.exit_code,
+            seconds=at.boottime - started.boottime,
+            unknown_runs=unknown_runs,
+        )
+
+
+def _state(plugin: PluginOptions, code: int | None) -> PluginState:
+    if code == 0:
+        return PluginState.OK
+    if code in plugin.failure_codes:
+        return PluginState.FAILURE
+    return PluginState.WARNING if code in plugin.warning_codes else PluginState.UNKNOWN
+
+
+def _text(done: Run) -> str:
+    """One printable line: what went wrong with the run, if anything did, and what the program said first."""
+    said = done.stdout if done.stdout.strip() else done.stderr
+    line = said.decode("utf-8", "replace").strip().partition("\n")[0].partition("|")[0].strip()
+    text = ": ".join(part for part in (done.trouble, line) if part)
+    return "".join(char if char.isprintable() else "?" for char in text[:_LONGEST_TEXT])

@@ -1,0 +1,159 @@
+"""One run of a foreign program: started, read, and ended whatever it does, without ever blocking the loop.
+
+The program leads a process group of its own, and the whole group ends with it: SIGTERM and, some seconds later, SIGKILL
+when its time is up; SIGKILL for what it left behind when it ends by itself. The group is killed before its leader is
+reaped, for only until then does the number belong to nobody else. A process that escapes into a session of its own is
+no longer waited for, whatever it holds open.
+
+It is started by way of `/bin/sh -c 'exec "$0" "$@"'`: a program on a dead file system then hangs the new process in its
+exec and not the daemon, which waits for the exec of what it starts. No word of the command is read by that shell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, cast
+
+_START = ("/bin/sh", "-c", 'exec "$0" "$@"')
+_KEPT = 4096  # bytes of each stream
+_CHUNK = 65536
+_DRAIN_PAUSE = 0.01  # seconds between two chunks that are only dropped: a flood costs the loop less than 1 %
+_POLL = (0.005, 0.1)  # seconds between two looks at the process: soon at first, then seldom
+_TERM_GRACE = 2.0
+_KILL_GRACE = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """`exit_code` None: it did not end by itself, and `trouble` says why not. `left`: it could not be ended at all."""
+
+    exit_code: int | None
+    stdout: bytes = b""
+    stderr: bytes = b""
+    trouble: str = ""
+    left: Process | None = None
+
+
+class _Stream:
+    """The first bytes of a pipe; the rest is read and dropped, at a pace that leaves the loop its turns."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._pipe = pipe
+        self.kept = b""
+        os.set_blocking(pipe.fileno(), False)
+        self._listen()
+
+    def _listen(self) -> None:
+        if not self._pipe.closed:
+            self._loop.add_reader(self._pipe.fileno(), self._readable)
+
+    def _readable(self) -> None:
+        if not self._read():
+            self.close()
+        elif len(self.kept) == _KEPT:
+            self._loop.remove_reader(self._pipe.fileno())
+            self._loop.call_later(_DRAIN_PAUSE, self._listen)
+
+    def _read(self) -> bool:
+        """False at the end of the stream."""
+        try:
+            data = os.read(self._pipe.fileno(), _CHUNK)
+        except BlockingIOError:
+            return True
+        self.kept += data[: _KEPT - len(self.kept)]
+        return bool(data)
+
+    def close(self) -> None:
+        """Take what is there already, and read no more."""
+        if not self._pipe.closed:
+            self._read()
+            self._loop.remove_reader(self._pipe.fileno())
+            self._pipe.close()
+
+
+class Process:
+    """A started program. Raises OSError if not even the shell can be started."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(  # noqa: S603 - to run what the site configured is the purpose
+            (*_START, *command), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, bufsize=0,
+            env=environment, cwd="/", start_new_session=True,
+        )  # fmt: skip
+        pipes = cast("tuple[IO[bytes], IO[bytes]]", (self._process.stdout, self._process.stderr))  # both were asked for
+        self.stdout, self.stderr = map(_Stream, pipes)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def ended(self, within: float) -> bool:
+        """It ended within so many seconds. It is not reaped yet."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + within
+        pause, longest = _POLL
+        while not self.gone():
+            left = deadline - loop.time()
+            if left <= 0:
+                return False
+            await asyncio.sleep(min(pause, left))
+            pause = min(pause * 1.5, longest)
+        return True
+
+    def gone(self) -> bool:
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return self._process.returncode is not None or os.waitid(os.P_PID, self.pid, flags) is not None
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the whole group."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    def reap(self) -> int | None:
+        """The exit code, negative for a signal; None if it could not be ended. Nothing more is read."""
+        self.stdout.close()
+        self.stderr.close()
+        return self._process.poll()
+
+
+async def run(command: Sequence[str], environment: Mapping[str, str], timeout: float) -> Run:  # noqa: ASYNC109 - a cancelled task could not say what it left
+    """The program's exit code and the beginning of what it wrote. Takes at most `timeout` and a few seconds.
+
+    Raises nothing for what the program does. If the task is cancelled, the group is killed first.
+    """
+    try:
+        process = Process(command, environment)
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the command
+        return Run(None, trouble=f"cannot be started: {error}")
+    try:
+        in_time = await process.ended(timeout)
+        if not in_time:
+            process.signal(signal.SIGTERM)
+            await process.ended(_TERM_GRACE)
+    finally:
+        process.signal(signal.SIGKILL)
+        ended = await process.ended(_KILL_GRACE)
+        code = process.reap()
+    said = process.stdout.kept, process.stderr.kept
+    if not ended:
+        trouble = f"has not ended within {timeout:g} s and cannot be killed (pid {process.pid}, stuck in the kernel)"
+        return Run(None, *said, trouble, left=process)
+    if not in_time:
+        return Run(None, *said, f"has not ended within {timeout:g} s")
+    if code is None or code < 0:
+        return Run(None, *said, f"died by {_signal(-(code or 0))}")
+    return Run(code, *said)
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"

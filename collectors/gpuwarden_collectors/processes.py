@@ -1,0 +1,191 @@
+"""Processes that cannot be ended: threads asleep in the kernel where no signal reaches them (D state).
+
+Everybody is in D state for moments; a checkpoint being written looks like it in every sample. What tells a stuck thread
+is that it never ran between two looks: the kernel counts how often a thread was given a processor (schedstat), and that
+count stands still. So a thread is followed from the first look that found it asleep with the same count, and what is
+seen once is not reported.
+
+Files that need the memory lock of a process (`cmdline`, `maps`, `smaps`) are never read: the reader of a stuck process
+would be stuck with it. Threads are looked at one by one only in processes that have an NVIDIA device open, since a
+host has tens of thousands; of the others the first thread stands for all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from gpuwarden_collectors.base import Clock, CollectorError, SourceAbsent, host_clock
+from gpuwarden_collectors.host_facts import ProcessesFacts, StuckProcess
+from gpuwarden_collectors.host_files import number, read_bytes, read_text
+
+_KERNEL_THREAD = 0x00200000  # PF_KTHREAD, linux/sched.h
+_MANY = 4096  # descriptors of a process and threads of a process that are looked at
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    """A line of /proc/PID/stat (proc(5)). `start`: ticks since boot, which with the number names a process for good."""
+
+    pid: int
+    comm: bytes
+    state: str
+    flags: int
+    threads: int
+    start: int
+
+
+_Sleep = tuple[int, int, str]  # thread, its start, and how often it ran
+
+
+class ProcessesCollector:
+    """Reads `<proc>/PID`. At most `max_stuck` are reported, GPU users first, then those stuck for longest.
+
+    `devices`: how the paths of GPU devices begin.
+    """
+
+    def __init__(
+        self,
+        proc: Path,
+        *,
+        devices: str = "/dev/nvidia",
+        max_processes: int = 100_000,
+        max_stuck: int = 64,
+        clock: Clock = host_clock,
+    ) -> None:
+        self._proc = os.fspath(proc)
+        self._devices = devices
+        self._max_processes = max_processes
+        self._max_stuck = max_stuck
+        self._clock = clock
+        self._since: dict[_Sleep, float] = {}
+        self._gpu_users: set[tuple[int, int]] = set()
+
+    def read(self) -> ProcessesFacts:
+        """One look at all processes. Raises SourceAbsent without /proc, CollectorError if it cannot be listed."""
+        now = self._clock().boottime
+        since: dict[_Sleep, float] = {}
+        gpu_users: set[tuple[int, int]] = set()
+        stuck: list[StuckProcess] = []
+        total = zombies = 0
+        for stat in self._all():
+            total += 1
+            zombies += stat.state == "Z" and stat.threads <= 1
+            gpu = self._uses_gpu(stat)
+            if gpu:
+                gpu_users.add((stat.pid, stat.start))
+            asleep = {sleep: self._since.get(sleep, now) for sleep in self._sleeps(stat, every_thread=gpu is True)}
+            since |= asleep
+            if asleep and (process := self._stuck(stat, asleep, now, gpu=gpu)) is not None:
+                stuck.append(process)
+        self._since, self._gpu_users = since, gpu_users
+        stuck.sort(key=lambda process: (not process.gpu, -process.seen_for, process.pid))
+        return ProcessesFacts(stuck=tuple(stuck[: self._max_stuck]), total=total, zombies=zombies)
+
+    def _all(self) -> Iterator[_Stat]:
+        try:
+            with os.scandir(self._proc) as entries:
+                names = [entry.name for entry in entries if entry.name.isdecimal()]
+        except FileNotFoundError as error:
+            raise SourceAbsent(f"no processes: {self._proc} does not exist") from error
+        except OSError as error:
+            raise CollectorError(f"cannot list processes in {self._proc}: {error.strerror}") from error
+        if len(names) > self._max_processes:
+            raise CollectorError(f"cannot look at processes: {self._proc} lists more than {self._max_processes}")
+        for name in names:
+            if (stat := _stat(f"{self._proc}/{name}/stat")) is not None:
+                yield stat
+
+    def _uses_gpu(self, stat: _Stat) -> bool | None:
+        """An NVIDIA device is open, or was: a process that dies, stuck, shows no descriptors any more."""
+        if (stat.pid, stat.start) in self._gpu_users:
+            return True
+        if stat.flags & _KERNEL_THREAD:
+            return False
+        folder = f"{self._proc}/{stat.pid}/fd"
+        try:
+            with os.scandir(folder) as entries:
+                return any(_target(entry.path).startswith(self._devices) for entry in islice(entries, _MANY))
+        except PermissionError:
+            return None
+        except OSError:
+            return False
+
+    def _sleeps(self, stat: _Stat, *, every_thread: bool) -> Iterator[_Sleep]:
+        """Its threads in D state; of a process whose first thread has ended before the others, all count."""
+        folder = f"{self._proc}/{stat.pid}"
+        if stat.threads <= 1 or not (every_thread or stat.state == "Z"):
+            if stat.state == "D":
+                yield stat.pid, stat.start, _runs(folder)
+            return
+        with contextlib.suppress(OSError), os.scandir(f"{folder}/task") as entries:
+            for entry in islice(entries, _MANY):
+                thread = _stat(f"{entry.path}/stat")
+                if thread is not None and thread.state == "D":
+                    yield thread.pid, thread.start, _runs(entry.path)
+
+    def _stuck(self, stat: _Stat, asleep: dict[_Sleep, float], now: float, *, gpu: bool | None) -> StuckProcess | None:
+        """None if all of it is seen for the first time."""
+        (thread, _, _), first = min(asleep.items(), key=lambda item: item[1])
+        if first >= now:
+            return None
+        return StuckProcess(
+            pid=stat.pid,
+            comm=_printable(stat.comm.decode("utf-8", "replace"), 64),
+            seen_for=now - first,
+            gpu=gpu,
+            wait_channel=_wait_channel(f"{self._proc}/{stat.pid}/task/{thread}/wchan"),
+        )
+
+
+def _stat(path: str) -> _Stat | None:
+    """None for a process that is gone, and for a line of another form."""
+    try:
+        line = read_bytes(path)
+    except OSError:
+        return None
+    head, _, tail = line.rpartition(b") ")  # the name may hold anything, parentheses too
+    pid, _, comm = head.partition(b" (")
+    fields = tail.split()
+    try:
+        return _Stat(
+            pid=int(pid),
+            comm=comm,
+            state=fields[0].decode("ascii", "replace"),
+            flags=int(fields[6]),
+            threads=int(fields[17]),
+            start=int(fields[19]),
+        )
+    except (ValueError, IndexError):
+        return None
+
+
+def _runs(folder: str) -> str:
+    """How often the thread was given a processor: the third number of schedstat. "" on a kernel that does not count."""
+    try:
+        return (read_text(f"{folder}/schedstat").split() or [""])[-1]
+    except OSError:
+        return ""
+
+
+def _wait_channel(path: str) -> str:
+    try:
+        name = _printable(read_text(path), 64)
+    except OSError:
+        return ""
+    return "" if number(name) == 0 else name
+
+
+def _target(link: str) -> str:
+    try:
+        return os.readlink(link)  # noqa: PTH115 - a Path for each descriptor of a host costs more than the call
+    except OSError:
+        return ""
+
+
+def _printable(text: str, length: int) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text[:length])

@@ -1,0 +1,114 @@
+"""Services that a GPU node stands on, as systemd sees them: one call of `systemctl show` for all of them.
+
+A unit that is not installed is an answer (`not-found`), and an alias answers under the name of its unit: what is asked
+for under both names (`dcgm.service` is `nvidia-dcgm.service`) is reported once.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpuwarden_collectors.base import CollectorError, SourceAbsent
+from gpuwarden_collectors.host_facts import ServiceFacts, ServicesFacts
+from gpuwarden_collectors.host_files import number
+
+UNITS = (
+    "nvidia-fabricmanager.service",
+    "nvidia-persistenced.service",
+    "nvidia-dcgm.service",
+    "dcgm.service",  # its name up to DCGM 2
+    "nvidia-imex.service",
+)
+_PROPERTIES = "Id,LoadState,ActiveState,SubState,Result,UnitFileState,NRestarts,StateChangeTimestampMonotonic"
+_TYPES = (".service", ".socket", ".mount", ".timer", ".target", ".path", ".automount", ".swap", ".slice", ".scope")
+_ENABLED = ("enabled", "enabled-runtime")
+_UNSET = 2**64 - 1  # how systemd writes a number that it does not have
+
+
+class ServicesCollector:
+    """Asks for `units`, which every GPU node may have, and for those in `configured`, which this one must have.
+
+    `run`: where the system keeps what lives as long as a boot; it has `systemd/system` exactly when systemd is running
+    (sd_booted(3)). `timeout`: seconds for the call.
+    """
+
+    def __init__(
+        self,
+        *,
+        configured: Sequence[str] = (),
+        units: Sequence[str] = UNITS,
+        command: Sequence[str] = ("systemctl",),
+        run: Path = Path("/run"),
+        timeout: float = 5.0,
+    ) -> None:
+        self._configured = frozenset(map(_unit, configured))
+        self._units = tuple(dict.fromkeys((*map(_unit, configured), *units)))
+        self._command = command
+        self._booted = run / "systemd/system"
+        self._timeout = timeout
+
+    def read(self) -> ServicesFacts:
+        """The units that are installed or configured, in the order they were asked for.
+
+        Raises SourceAbsent where systemd is not running, and CollectorError if it does not answer.
+        """
+        if not self._booted.is_dir():
+            raise SourceAbsent(f"no services: {self._booted} does not exist, so this host does not run systemd")
+        blocks = [block for block in self._show().split("\n\n") if block.strip()]
+        if len(blocks) != len(self._units):
+            raise CollectorError(
+                f"cannot read services: systemctl answered for {len(blocks)} units, asked for {len(self._units)}"
+            )
+        found: dict[str, ServiceFacts] = {}
+        for asked, block in zip(self._units, blocks, strict=True):
+            facts = _service(asked, block, configured=asked in self._configured)
+            if facts.installed or facts.configured:
+                found.setdefault(facts.unit, facts)
+        return ServicesFacts(services=tuple(found.values()))
+
+    def _show(self) -> str:
+        command = (*self._command, "show", f"--property={_PROPERTIES}", "--", *self._units)
+        environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "SYSTEMD_COLORS": "0"}
+        try:
+            done = subprocess.run(  # noqa: S603 - no shell, and every word is ours or of the configuration
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=self._timeout,
+                env=environment,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise CollectorError(
+                f"cannot read services: {command[0]} has not answered within {self._timeout:g} s; is systemd stuck?"
+            ) from error
+        except OSError as error:
+            raise CollectorError(f"cannot read services: {command[0]} does not start: {error.strerror}") from error
+        if done.returncode != 0:
+            complaint = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0][:200]
+            raise CollectorError(f"cannot read services: {command[0]} ended with {done.returncode}: {complaint}")
+        return done.stdout.decode("utf-8", "replace")
+
+
+def _unit(name: str) -> str:
+    """A bare name is a service, as systemctl has it."""
+    return name if name.endswith(_TYPES) else f"{name}.service"
+
+
+def _service(asked: str, block: str, *, configured: bool) -> ServiceFacts:
+    said = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+    restarts, since = (number(said.get(key, "")) for key in ("NRestarts", "StateChangeTimestampMonotonic"))
+    return ServiceFacts(
+        unit=said.get("Id") or asked,
+        configured=configured,
+        load=said.get("LoadState", ""),
+        active=said.get("ActiveState", ""),
+        sub=said.get("SubState", ""),
+        result=said.get("Result", ""),
+        enabled=said.get("UnitFileState") in _ENABLED,
+        restarts=None if restarts == _UNSET else restarts,
+        since=since / 1e6 if since and since != _UNSET else None,
+    )

@@ -1,0 +1,190 @@
+r"""Mounts: which are there, how full, and do they answer.
+
+Asking a file system whose server is gone hangs in the kernel, now and then where not even SIGKILL reaches. So each mount
+is asked by a process of its own, coreutils' `stat -f`, about a millisecond of work. A thread would be cheaper, but one
+that hangs like this keeps the whole daemon from ending, and with it the port and the ledger that the next daemon needs.
+A probe that does not answer in time is left where it hangs, is never joined by a second one for the same mount, and
+says by its age for how long the mount has hung; it ends by itself when the mount comes back.
+
+What is mounted is read from this process's own mount table, since its paths are the ones a probe can use. Whether a
+file system is read-only is read from its superblock: the mount options of a sandboxed service say `ro` for everything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gpuwarden_collectors.base import Clock, CollectorError, host_clock
+from gpuwarden_collectors.host_facts import MountFacts, StorageFacts
+from gpuwarden_collectors.mount_table import MountEntry, mount_table
+
+WATCHED = frozenset(
+    (
+        "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs",
+        "nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "wekafs", "panfs", "pvfs2", "cifs", "smb3", "9p", "virtiofs",
+        "ocfs2", "gfs2", "fuse.glusterfs", "fuse.juicefs", "fuse.ceph-fuse", "fuse.gcsfuse", "fuse.s3fs", "fuse.mount-s3",
+    )
+)  # fmt: skip
+"""Types that hold data. The rest is the kernel's own, images that are full by design, or some user's."""
+WATCHED_PATHS = frozenset(("/", "/dev/shm", "/tmp", "/run"))  # noqa: S108 - looked at, whatever its type; nothing is written
+_ANSWER = 2048  # bytes of an answer that are looked at
+_FORMAT = "%S %b %f %a %c %d"  # block size; blocks total, free, available; inodes total, free
+_Key = tuple[int, str]  # the kernel's id of a mount, and its path
+
+
+class StorageCollector:
+    """Reads `<proc>/self/mountinfo` and asks the mounts: those in `expected`, and of the others each file system once.
+
+    `patience`: seconds that new probes have, together, before what has not answered counts as hung. Beyond
+    `max_mounts`, mounts that are not expected are left out.
+    """
+
+    def __init__(
+        self,
+        proc: Path,
+        *,
+        expected: Sequence[str] = (),
+        command: Sequence[str] = ("stat",),
+        patience: float = 5.0,
+        max_mounts: int = 64,
+        clock: Clock = host_clock,
+    ) -> None:
+        self._table = proc / "self/mountinfo"
+        self._expected = tuple(dict.fromkeys(path.rstrip("/") or "/" for path in expected))
+        self._command = command
+        self._patience = patience
+        self._max_mounts = max_mounts
+        self._clock = clock
+        self._probes: dict[tuple[int, str], _Probe] = {}
+
+    def read(self) -> StorageFacts:
+        """The mounts by path, the expected ones first. Takes up to `patience` seconds.
+
+        Raises SourceAbsent without a mount table and CollectorError if it or the probing command cannot be used.
+        """
+        table = mount_table(self._table)
+        wanted = [*(self._expected_mount(path, table) for path in self._expected), *self._others(table)]
+        for facts, key in wanted:
+            self._ask(facts.path, key)
+        self._wait()
+        mounts = tuple(self._answered(facts, key) for facts, key in wanted)
+        self._forget({key for _, key in wanted})
+        return StorageFacts(mounts=mounts)
+
+    def close(self) -> None:
+        """Kill the probes that still hang. One that cannot be killed stays; it may end by the next call."""
+        for probe in self._probes.values():
+            probe.kill()
+        self._wait()
+        self._forget(set())
+
+    def _expected_mount(self, path: str, table: Mapping[str, MountEntry]) -> tuple[MountFacts, _Key | None]:
+        entry = table.get(path)
+        if entry is not None and entry.type != "autofs":
+            return replace(_facts(entry), expected=True), (entry.mount, path)
+        above = max((p for p in table if path == p or path.startswith(f"{p.rstrip('/')}/")), key=len, default="")
+        automount = above in table and table[above].type == "autofs"
+        return MountFacts(path=path, expected=True, mounted=False, automount=automount), None
+
+    def _others(self, table: Mapping[str, MountEntry]) -> list[tuple[MountFacts, _Key | None]]:
+        """One mount for each file system, the one with the shortest path: binds and containers repeat the same."""
+        seen = {table[path].device for path in self._expected if path in table}
+        chosen: dict[str, MountEntry] = {}
+        for entry in sorted(table.values(), key=lambda entry: (len(entry.path), entry.path)):
+            watched = entry.type in WATCHED or (entry.path in WATCHED_PATHS and entry.type != "autofs")
+            if watched and entry.device not in seen and len(chosen) < self._max_mounts:
+                seen.add(entry.device)
+                chosen[entry.path] = entry
+        return [(_facts(entry), (entry.mount, path)) for path, entry in sorted(chosen.items())]
+
+    def _ask(self, path: str, key: _Key | None) -> None:
+        room = 2 * (self._max_mounts + len(self._expected))
+        if key is None or key in self._probes or len(self._probes) >= room:
+            return
+        try:
+            self._probes[key] = _Probe((*self._command, "-f", "-c", _FORMAT, "--", path), self._clock().boottime)
+        except OSError as error:
+            raise CollectorError(
+                f"cannot ask the mounts: {self._command[0]} does not start: {error.strerror}; install GNU coreutils"
+            ) from error
+
+    def _wait(self) -> None:
+        """Until the probes of this pass have answered; those that hang since an earlier one are not waited for."""
+        deadline = time.monotonic() + self._patience
+        for probe in self._probes.values():
+            probe.wait(max(0.0, deadline - time.monotonic()))
+
+    def _answered(self, facts: MountFacts, key: _Key | None) -> MountFacts:
+        if key is None:
+            return facts
+        probe = self._probes.get(key)
+        if probe is None:
+            return replace(facts, error="not asked: too many earlier probes still hang")
+        answer = probe.answer()
+        if answer is None:
+            return replace(facts, hung_for=max(0.0, self._clock().boottime - probe.started))
+        del self._probes[key]
+        return _with_answer(facts, *answer)
+
+    def _forget(self, here: set[_Key | None]) -> None:
+        """Take leave of probes whose mount is gone, as far as they have ended."""
+        for key, probe in list(self._probes.items()):
+            if key not in here and probe.answer() is not None:
+                del self._probes[key]
+
+
+class _Probe:
+    """One process that asks one mount. Raises OSError if it cannot be started."""
+
+    def __init__(self, command: Sequence[str], started: float) -> None:
+        environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
+        null, pipe, same = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
+        self._process = subprocess.Popen(command, stdin=null, stdout=pipe, stderr=same, env=environment, cwd="/")  # noqa: S603 - our own
+        self._waited = False
+        self.started = started
+
+    def wait(self, seconds: float) -> None:
+        """Wait for it, the first time; after that it has had its chance."""
+        if not self._waited:
+            self._waited = True
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(seconds)
+
+    def answer(self) -> tuple[int, str] | None:
+        """Its exit code and what it said, once; None while it runs."""
+        pipe = self._process.stdout
+        if self._process.poll() is None or pipe is None:
+            return None
+        with pipe:
+            os.set_blocking(pipe.fileno(), False)
+            return self._process.returncode, (pipe.read(_ANSWER) or b"").decode("utf-8", "replace").strip()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._waited = False
+
+
+def _facts(entry: MountEntry) -> MountFacts:
+    return MountFacts(path=entry.path, type=entry.type, source=entry.source[:200], read_only=entry.read_only)
+
+
+def _with_answer(facts: MountFacts, code: int, said: str) -> MountFacts:
+    numbers = said.split()
+    if code != 0 or len(numbers) != 6 or not all(map(str.isdecimal, numbers)):
+        why = said.rpartition(": ")[2] if code > 0 else ""  # `stat: cannot …: Stale file handle`
+        return replace(facts, error=why[:200] or f"the probe ended with {code}")
+    block, total, free, available, inodes, inodes_free = map(int, numbers)
+    return replace(
+        facts,
+        bytes_total=total * block,
+        bytes_free=free * block,
+        bytes_available=available * block,
+        inodes_total=inodes,
+        inodes_free=inodes_free,
+    )

@@ -1,0 +1,164 @@
+"""What the InfiniBand collector says of recorded, odd and changing ports."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gpuwarden_collectors.base import CollectorError, SourceAbsent
+from gpuwarden_collectors.host_facts import PortFacts
+from gpuwarden_collectors.infiniband import InfinibandCollector
+from support.trees import plant, unpack
+
+PORT = "class/infiniband/mlx5_0/ports/1"
+UP = {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "link_layer": "InfiniBand", "rate": "400 Gb/sec (4X NDR)"}
+
+
+def add_port(sysfs: Path, port: str = PORT, **files: str) -> Path:
+    plant(sysfs / port, {**UP, **files})
+    return sysfs / port
+
+
+def read_one(sysfs: Path) -> PortFacts:
+    (port,) = InfinibandCollector(sysfs).read().ports
+    return port
+
+
+def test_a_recorded_server_gives_exactly_its_ports(tmp_path: Path) -> None:
+    def port(device: str, downed: int = 0) -> PortFacts:
+        return PortFacts(
+            device=device, port=1, link_layer="InfiniBand", state="active", physical_state="linkup", rate_gbps=400.0,
+            link_downed=downed, link_error_recovery=0, symbol_error=0, port_rcv_errors=14,
+            local_link_integrity_errors=0, excessive_buffer_overrun_errors=15,
+            local_ack_timeout_err=0, rnr_nak_retry_err=0, roce_slow_restart=0,
+        )  # fmt: skip
+
+    bond = PortFacts(
+        device="mlx5_bond_0", port=1, link_layer="Ethernet", state="active", physical_state="linkup", rate_gbps=200.0,
+        link_downed=0, link_error_recovery=0, symbol_error=0, port_rcv_errors=14,
+        local_link_integrity_errors=0, excessive_buffer_overrun_errors=15,
+        local_ack_timeout_err=0, rnr_nak_retry_err=0, roce_slow_restart=0, carrier_down=2,
+    )  # fmt: skip
+    ports = InfinibandCollector(unpack("infiniband/h100.txt", tmp_path)).read().ports
+    assert ports == (
+        port("mlx5_0"), port("mlx5_1", 255), *(port(f"mlx5_{n}") for n in (4, 5, 6, 7, 8, 9)), bond,
+    )  # fmt: skip
+
+
+def test_a_host_without_rdma_has_no_source(tmp_path: Path) -> None:
+    with pytest.raises(SourceAbsent, match="no RDMA devices"):
+        InfinibandCollector(tmp_path).read()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "field", "value"),
+    [
+        ("state", "1: DOWN", "state", "down"),
+        ("state", "5: ACTIVE_DEFER", "state", "active_defer"),
+        ("state", "2: INIT", "state", "init"),
+        ("state", "", "state", ""),
+        ("state", "X" * 9999, "state", "x" * 32),
+        ("phys_state", "3: Disabled", "physical_state", "disabled"),
+        ("phys_state", "2: Polling", "physical_state", "polling"),
+        ("rate", "2.5 Gb/sec (1X SDR)", "rate_gbps", 2.5),
+        ("rate", "800 Gb/sec (4X XDR)", "rate_gbps", 800.0),
+        ("rate", "unknown", "rate_gbps", None),
+        ("rate", "", "rate_gbps", None),
+        ("counters/link_downed", "255", "link_downed", 255),
+        ("counters/link_downed", "N/A (no PMA)", "link_downed", None),  # iWARP, and some virtual functions
+        ("counters/symbol_error", "-1", "symbol_error", None),
+        ("counters/symbol_error", "٣", "symbol_error", None),
+        ("counters/symbol_error", "9" * 5000, "symbol_error", None),
+        ("hw_counters/rnr_nak_retry_err", "18446744073709551615", "rnr_nak_retry_err", 2**64 - 1),
+    ],
+)
+def test_what_an_attribute_says_in_odd_words(
+    tmp_path: Path, file: str, content: str, field: str, value: object
+) -> None:
+    add_port(tmp_path, **{file: content})
+    assert getattr(read_one(tmp_path), field) == value
+
+
+@pytest.mark.parametrize("netdev", ["", "../../etc", "..", "eth0/../..", "x" * 99, "gone0"])
+def test_a_network_device_that_cannot_be_one_has_no_carrier_count(tmp_path: Path, netdev: str) -> None:
+    add_port(tmp_path, link_layer="Ethernet", **{"gid_attrs/ndevs/0": netdev})
+    plant(tmp_path, {"class/net/carrier_down_count": "7"})
+    assert read_one(tmp_path).carrier_down is None
+
+
+def test_an_excluded_device_is_never_touched(tmp_path: Path) -> None:
+    add_port(tmp_path)
+    state = add_port(tmp_path, "class/infiniband/mlx5_5/ports/1") / "state"
+    state.unlink()
+    os.mkfifo(state)  # whoever opens it hangs
+    ports = InfinibandCollector(tmp_path, exclude=["mlx5_[45]"]).read().ports
+    assert [port.name for port in ports] == ["mlx5_0/1"]
+
+
+def refusing() -> Path:
+    """A file that can be opened and answers a read with EINVAL, as the counters of a restricted function do."""
+    for path in (Path("/dev/autofs"), Path("/proc/self/attr/keycreate"), Path("/dev/loop-control")):
+        try:
+            path.read_bytes()
+        except OSError as error:
+            if error.errno == 22:
+                return path
+    pytest.skip("no file here answers EINVAL")
+
+
+def test_a_counter_that_was_refused_is_not_asked_for_again(tmp_path: Path) -> None:
+    folder = add_port(tmp_path, **{"counters/symbol_error": "5"})
+    counter = folder / "counters/link_downed"
+    counter.symlink_to(refusing())
+    collector = InfinibandCollector(tmp_path)
+    collector.read()
+    counter.unlink()
+    counter.write_text("3\n")  # would be seen if it were read
+    (port,) = collector.read().ports
+    assert (port.link_downed, port.symbol_error) == (None, 5)
+
+
+def test_a_port_that_came_back_is_asked_anew(tmp_path: Path) -> None:
+    folder = add_port(tmp_path, **{"counters/symbol_error": "5"})
+    (folder / "counters/link_downed").symlink_to(refusing())
+    collector = InfinibandCollector(tmp_path)
+    collector.read()
+    folder.rename(tmp_path / "unplugged")  # kept, so that the new folder cannot get the inode of the old one
+    add_port(tmp_path, **{"counters/link_downed": "3"})
+    (port,) = collector.read().ports
+    assert port.link_downed == 3
+
+
+def test_a_counter_that_only_failed_once_is_asked_again(tmp_path: Path) -> None:
+    folder = add_port(tmp_path)
+    (folder / "counters/link_downed").mkdir(parents=True)  # EISDIR
+    collector = InfinibandCollector(tmp_path)
+    collector.read()
+    (folder / "counters/link_downed").rmdir()
+    (folder / "counters/link_downed").write_text("3\n")
+    assert [port.link_downed for port in collector.read().ports] == [3]
+
+
+def test_an_adapter_that_is_gone_takes_its_ports_along(tmp_path: Path) -> None:
+    add_port(tmp_path)
+    add_port(tmp_path, "class/infiniband/mlx5_1/ports/1")
+    collector = InfinibandCollector(tmp_path)
+    assert len(collector.read().ports) == 2
+    shutil.rmtree(tmp_path / "class/infiniband/mlx5_1")
+    assert [port.name for port in collector.read().ports] == ["mlx5_0/1"]
+
+
+def test_ports_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for number in (10, 2, 1):
+        add_port(tmp_path, f"class/infiniband/mlx5_0/ports/{number}")
+    assert [port.port for port in InfinibandCollector(tmp_path).read().ports] == [1, 2, 10]
+
+
+def test_more_ports_than_any_host_has_are_refused_whole(tmp_path: Path) -> None:
+    for number in range(3):
+        add_port(tmp_path, f"class/infiniband/mlx5_0/ports/{number}")
+    with pytest.raises(CollectorError, match="more than 2 ports"):
+        InfinibandCollector(tmp_path, max_ports=2).read()
