@@ -246,6 +246,19 @@ def test_a_call_that_the_driver_does_not_know_is_not_asked_again(node: Node, cod
     assert node.gpu().readings.recovery_action is None
 
 
+@pytest.mark.parametrize("code", [Code.INVALID_ARGUMENT, Code.NOT_SUPPORTED])
+def test_what_was_answered_once_is_asked_again_whatever_is_said_of_it_meanwhile(node: Node, code: Code) -> None:
+    node.reader.connect()
+    node.read()
+    node.fake.error(0, "nvmlDeviceGetRemappedRows", code).error(0, "field:230", code)
+    gpu = node.gpu()
+    assert (gpu.readings.remapped_rows_failure, gpu.readings.recovery_action) == (None, None)
+    assert [error.call for error in gpu.errors] == ["nvmlDeviceGetRemappedRows", "field 230"]
+    node.fake.clear().reading(0, "remapped_rows_failure", 1).reading(0, "recovery_action", 2)
+    readings = node.gpu().readings
+    assert (readings.remapped_rows_failure, readings.recovery_action) == (1, 2)
+
+
 def test_an_older_driver_is_asked_in_its_own_way(node: Node) -> None:
     for call in ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetCurrentClocksEventReasons"):
         node.fake.error("*", call, Code.FUNCTION_NOT_FOUND)

@@ -11,7 +11,7 @@ import pytest
 from gpuwarden.health.model import NODE, Event, EventKind, Health, Key, Latch, Severity, Subject, gpu
 from gpuwarden.publish import status
 from gpuwarden_collectors.base import PassOutcome
-from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.facts import CallError, Stamp
 from support.snapshots import FRESH_FOR, UPTIME, at, collector, finding, missing, slot, snapshot
 
 NOW = at(UPTIME + 2.5)
@@ -201,6 +201,17 @@ def test_trouble_says_what_the_daemon_could_not_do() -> None:
         "log: 3 writes dropped, because they were not taken in time",
         "kernel log: 40 records lost in 1 gaps",
     ]
+
+
+def test_a_question_that_a_gpu_does_not_answer_is_told() -> None:
+    shown = snapshot(2)
+    assert shown.nvml is not None
+    sick = replace(
+        shown.nvml.gpus[1], errors=(CallError(call="nvmlDeviceGetRemappedRows", code=999, text="Unknown Error"),)
+    )
+    shown = replace(shown, nvml=replace(shown.nvml, gpus=(shown.nvml.gpus[0], sick)))
+    told = f"GPU 1 ({slot(1)}) cannot be asked nvmlDeviceGetRemappedRows: Unknown Error"
+    assert status.status(shown, NOW)["trouble"] == [told]
 
 
 def test_an_event_says_what_happened_to_what_and_when() -> None:

@@ -1,6 +1,6 @@
 """Asking one GPU through NVML, with a memory of what it does not support and the errors of the present pass.
 
-A question that is answered "not supported" is remembered and not asked again. `GPU_IS_LOST` and `TIMEOUT` end the
+A question that is answered "not supported" is remembered and not asked again, unless it had an answer before. `GPU_IS_LOST` and `TIMEOUT` end the
 pass for this GPU at once: every further call could cost the time that the other GPUs need. Everything else that
 goes wrong is a fact of the pass, and the question is asked again in the next one.
 """
@@ -71,9 +71,12 @@ class Calls:
                 self._unsupported.add(question)
             return None
 
-    def failed(self, call: str, code: int) -> bool:
-        """Whether the call is one that this GPU or driver does not support; any other failure is noted. Raises Unanswered."""
-        if code in _UNSUPPORTED:
+    def failed(self, call: str, code: int, *, answered: bool = False) -> bool:
+        """Whether the call is one that this GPU or driver does not support; any other failure is noted. Raises Unanswered.
+
+        What was `answered` before is supported, whatever the driver says of it now.
+        """
+        if code in _UNSUPPORTED and not answered:
             return True
         self.note(call, code, error_text(self.nvml, code))
         if code in _ENDS_THE_PASS:

@@ -13,13 +13,14 @@ from gpuwarden_collectors.nvml.readings import CALLS, FIELDS, VITAL, Cadence, Ca
 
 
 class _Question:
-    """A row of the table: the function to call, how to take its result apart, and when it is due again."""
+    """A row of the table: the function to call, how to take its result apart, when it is due, whether it ever answered."""
 
-    __slots__ = ("due", "function", "members", "name", "row")
+    __slots__ = ("answered", "due", "function", "members", "name", "row")
 
     def __init__(self, row: Call, nvml: Any) -> None:
         self.row = row
         self.due = 0.0
+        self.answered = False
         self.name = row.function if isinstance(row.function, str) else row.into[0]
         self.function: Callable[..., Any] = (
             getattr(nvml, row.function) if isinstance(row.function, str) else partial(row.function, nvml)
@@ -56,6 +57,7 @@ class Questions:
         self._vital = _questions(VITAL, calls.nvml)
         self._others = _questions(CALLS, calls.nvml)
         self._fields = list(FIELDS)
+        self._answered: set[str] = set()  # fields that had a value once
         self.values: dict[str, Any] = {}
 
     def ask(self, now: float, *, hourly: bool) -> None:
@@ -78,11 +80,12 @@ class Questions:
                 result = question.function(handle, *row.args)
             except nvml_error as error:
                 values.update(dict.fromkeys(row.into))
-                if calls.failed(question.name, error.value):
+                if calls.failed(question.name, error.value, answered=question.answered):
                     unsupported.append(question)
                     questions.extend(_questions((row.otherwise,), calls.nvml) if row.otherwise else ())
             else:
                 answers += 1
+                question.answered = True
                 question.due = now + row.cadence
                 values.update(question.named(result))
         for question in unsupported:
@@ -95,9 +98,10 @@ class Questions:
         answers = self._calls.field_values([(field.id, field.scope) for field in self._fields])
         for field, (code, kind, raw) in zip(self._fields, answers, strict=False):
             if code == 0:
+                self._answered.add(field.into)
                 value = decode_field(kind if field.kind is None else field.kind, raw)
                 values[field.into] = None if value is None or (field.most and value > field.most) else value
-            elif self._calls.failed(f"field {field.id}", code):
+            elif self._calls.failed(f"field {field.id}", code, answered=field.into in self._answered):
                 unsupported.append(field)
         for field in unsupported:
             self._fields.remove(field)

@@ -71,9 +71,12 @@ def _grow(per_second: float, *names: str) -> Effect:
     return lambda gpu, _number, age: _add(*names)(gpu, 1 + int(per_second * age), age)
 
 
+_IDLE = 0x1  # nvmlClocksEventReasonGpuIdle: a GPU that something else slows down is at work
+
+
 def _slow_clock(reasons: int, clock: int) -> Effect:
     def effect(gpu: SimulatedGpu, _number: int, _age: float) -> None:
-        gpu.values["clock_event_reasons"] |= reasons
+        gpu.values["clock_event_reasons"] = gpu.values["clock_event_reasons"] & ~_IDLE | reasons
         for name in ("clock_sm_mhz", "clock_graphics_mhz"):
             gpu.values[name] = min(gpu.values[name], clock)
 

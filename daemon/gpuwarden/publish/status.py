@@ -199,11 +199,19 @@ def _collector(collector: CollectorStatus, now: Stamp) -> Document:
     }
 
 
+_SHOWN = 3  # calls that failed, of one GPU
+
+
 def _trouble(snapshot: Snapshot) -> Iterable[str]:
     """What the daemon itself could not do, for people to read."""
     for collector in snapshot.collectors:
         if collector.outcome in (PassOutcome.FAILED, PassOutcome.TIMED_OUT):
             yield f"{collector.name}: {collector.outcome.value.replace('_', ' ')}: {collector.error or 'no more is known'}"
+    for gpu in () if snapshot.nvml is None else snapshot.nvml.gpus:
+        failed = [f"{error.call}: {error.text or error.code}" for error in gpu.errors]
+        if failed:
+            more = f", and {len(failed) - _SHOWN} more" if len(failed) > _SHOWN else ""
+            yield f"GPU {gpu.index} ({gpu.slot or 'address unknown'}) cannot be asked {', '.join(failed[:_SHOWN])}{more}"
     for what, count in snapshot.dropped.items():
         if count:
             yield f"{what}: {count} writes dropped, because they were not taken in time"
