@@ -24,6 +24,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "ack": ("ack", "acknowledge a finding, so that it can end"),
     "inventory": ("inventory", "the GPUs that belong in this machine: show them, or accept what is there"),
     "inject": ("inject", "put a fault into a simulated GPU"),
+    "record": ("record", "write down what the GPUs say, for replay"),
+    "replay": ("replay", "judge what was recorded"),
     "config": ("configuration", "check the configuration, or show it with where each value comes from"),
 }
 """Verb: its module in this folder, and one line about it."""

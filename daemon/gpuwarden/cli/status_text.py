@@ -23,7 +23,7 @@ def status_text(status: Document) -> Iterator[str]:
         yield from _finding(finding)
     silenced = [f"{clean(f['id'])} (because of {clean(f['silenced_by'])})" for f in status["silenced"]]
     trouble = [*_unseen(status["collectors"]), *map(clean, status["trouble"])]
-    for title, lines in (("consequences, not counted", silenced), ("not in order with the daemon itself", trouble)):
+    for title, lines in (("consequences, not counted", silenced), ("could not be read or done", trouble)):
         if lines:
             yield from ("", f"{title}:", *(f"  {line}" for line in lines))
 

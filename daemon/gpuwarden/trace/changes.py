@@ -1,0 +1,142 @@
+"""The difference between two facts, as JSON, and the second fact again from the first and the difference.
+
+A difference names what changed and nothing else: of a dataclass its changed fields, of a tuple of dataclasses its
+changed items by their number, as in `{"gpus": {"3": {"readings": {"temperature": 61}}}}`. What has no such difference (a
+tuple of another length, a value where there was none) is given whole, as `{"=": …}`. A GPU has 150 readings and few of
+them change from one pass to the next: applying a difference costs little more than what changed.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
+from operator import attrgetter
+from types import NoneType, UnionType
+from typing import Any, NamedTuple
+
+from gpuwarden_collectors.codec import CodecError, from_wire, to_wire
+
+WHOLE = "="
+_PLAIN = frozenset({bool, int, float, str, NoneType})
+
+
+class _Kind(NamedTuple):
+    """An annotation. `plain`: types that are taken as they are; `item`: of the elements, for a tuple of dataclasses.
+
+    `structured`: its values have differences.
+    """
+
+    hint: Any
+    plain: frozenset[type] = frozenset()
+    structured: bool = False
+    item: Any = None
+
+
+def _differs(value: Any) -> bool:
+    return is_dataclass(value)
+
+
+@cache
+def _kind(hint: Any) -> _Kind:
+    parts = typing.get_args(hint) if typing.get_origin(hint) in (UnionType, typing.Union) else (hint,)
+    tuples = [typing.get_args(part)[0] for part in parts if typing.get_origin(part) is tuple]
+    item = next((_kind(part) for part in tuples if _differs(part)), None)
+    structured = bool(tuples) or any(_differs(part) for part in parts)
+    return _Kind(hint, frozenset(part for part in parts if part in _PLAIN), structured, item)
+
+
+class _Class(NamedTuple):
+    """How to take a frozen slotted dataclass apart and put one together."""
+
+    kinds: Mapping[str, _Kind]
+    get: Callable[[Any], Sequence[Any]]
+    put: Mapping[str, Callable[[Any, Any], None]]
+
+
+@cache
+def _class(kind: Any) -> _Class:
+    hints = typing.get_type_hints(kind)
+    names = [field.name for field in fields(kind)]
+    get = attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)
+    return _Class({n: _kind(hints[n]) for n in names}, get, {n: kind.__dict__[n].__set__ for n in names})
+
+
+def _class_of(value: Any) -> _Class:
+    kind: Any = type(value)
+    return _class(kind)
+
+
+def changed(hint: Any, old: object, new: object) -> Any:
+    """What leads from `old` to `new`, both of the annotation `hint`."""
+    return _changed(_kind(hint), old, new)
+
+
+def _changed(kind: _Kind, old: Any, new: Any) -> Any:
+    if not kind.structured:
+        return to_wire(new, kind.hint)
+    if _differs(new) and type(old) is type(new):
+        parts, get = _class_of(new).kinds.items(), _class_of(new).get
+        pairs = zip(parts, get(old), get(new), strict=True)
+        return {name: _changed(of, before, after) for (name, of), before, after in pairs if before != after}
+    if kind.item and isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new):
+        items = enumerate(zip(old, new, strict=True))
+        return {str(n): _changed(kind.item, before, after) for n, (before, after) in items if before != after}
+    return {WHOLE: to_wire(new, kind.hint)}
+
+
+def applied(hint: Any, old: object, change: object) -> Any:
+    """The value to which `change` leads from `old`. Fields that the class lacks are ignored. Raises CodecError."""
+    return _applied(_kind(hint), old, change)
+
+
+def _applied(kind: _Kind, old: Any, change: Any) -> Any:
+    if not kind.structured:
+        return change if type(change) in kind.plain else from_wire(kind.hint, change)
+    if type(change) is not dict:
+        raise CodecError(f"expected a change (an object), found {type(change).__name__}")
+    if WHOLE in change:
+        return from_wire(kind.hint, change[WHOLE])
+    if kind.item and isinstance(old, tuple):
+        return _with_items(kind.item, old, change)
+    if _differs(old):
+        return _with_fields(old, change)
+    raise CodecError("a change to what was never given whole")
+
+
+def _with_items(kind: _Kind, old: tuple[Any, ...], change: Mapping[str, Any]) -> tuple[Any, ...]:
+    items = list(old)
+    for text, below in change.items():
+        number = int(text) if text.isdecimal() and len(text) < 6 else len(items)
+        if number >= len(items):
+            raise CodecError(f"a change to item {text[:20]!r} of {len(items)}")
+        try:
+            items[number] = _applied(kind, items[number], below)
+        except CodecError as error:
+            raise error.below(f"[{number}]") from None
+    return tuple(items)
+
+
+def _with_fields(old: Any, change: Mapping[str, Any]) -> Any:
+    kinds = _class_of(old).kinds
+    values = {}
+    for name, below in change.items():
+        if (kind := kinds.get(name)) is None:
+            continue
+        try:
+            values[name] = _applied(kind, getattr(old, name) if kind.structured else None, below)
+        except CodecError as error:
+            raise error.below(f".{name}") from None
+    return with_values(old, values)
+
+
+def with_values(old: Any, values: Mapping[str, Any]) -> Any:
+    """As `dataclasses.replace` for our frozen slotted facts, which have no hooks; four times as fast for 150 fields."""
+    _, get, put = _class_of(old)
+    new = object.__new__(type(old))
+    for set_, value in zip(put.values(), get(old), strict=True):
+        set_(new, value)
+    for name, value in values.items():
+        put[name](new, value)
+    return new

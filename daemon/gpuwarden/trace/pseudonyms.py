@@ -1,0 +1,64 @@
+"""Other names for whatever tells which machine, board, process or person a trace is of.
+
+The same name gives the same pseudonym throughout one trace. The key of the hash is made for the trace and kept nowhere:
+pids and serial numbers are few enough to be tried one by one against a hash without a key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+_PIDS = 4_194_304  # Linux gives pids below this
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_PID = re.compile(r"\bpid=?'?\s*(\d{1,10})")
+
+
+class Pseudonyms:
+    """Called with the JSON of a line, it returns the JSON to be written instead. `hosts`: names of this machine."""
+
+    def __init__(self, hosts: Iterable[str], key: bytes | None = None) -> None:
+        self._key = key or secrets.token_bytes(32)
+        named = sorted((re.escape(host) for host in hosts if host), key=len, reverse=True)
+        self._hosts = re.compile(rf"\b(?:{'|'.join(named)})\b") if named else None
+        self._by_name: Mapping[str, Callable[[Any], Any]] = {
+            "uuid": self._text, "serial": self._serial, "pid": self._pid, "began": self._uuid, "boot_id": self._uuid,
+            "by": lambda _: "operator",
+        }  # fmt: skip
+
+    def __call__(self, content: Any) -> Any:
+        match content:
+            case dict():
+                return {name: self._value(name, value) for name, value in content.items()}
+            case list():
+                return [self(item) for item in content]
+            case str():
+                return self._text(content)
+        return content
+
+    def _value(self, name: str, value: Any) -> Any:
+        given = self._by_name.get(name)
+        if given is None or isinstance(value, dict | list):
+            return self(value)
+        return given(value) if value else value  # "", 0 and null name nobody
+
+    def _text(self, text: str) -> str:
+        text = _UUID.sub(lambda found: self._uuid(found[0]), text)
+        text = _PID.sub(lambda found: f"pid={self._pid(int(found[1]))}", text)
+        return text if self._hosts is None else self._hosts.sub("host", text)
+
+    def _uuid(self, name: str) -> str:
+        digest = self._digest(name.lower()).hex()
+        return "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))
+
+    def _serial(self, name: str) -> str:
+        return f"{int.from_bytes(self._digest(name)) % 10**13:013d}"
+
+    def _pid(self, pid: int) -> int:
+        return 1 + int.from_bytes(self._digest(str(pid))) % (_PIDS - 1)
+
+    def _digest(self, name: str) -> bytes:
+        return hashlib.blake2b(name.encode("utf-8", "replace"), key=self._key, digest_size=16).digest()

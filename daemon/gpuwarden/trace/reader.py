@@ -1,0 +1,264 @@
+"""Lines become records. What is held is one line and the newest facts of each collector, however long the trace is."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from io import BufferedIOBase
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gpuwarden.health.model import Event, Key
+from gpuwarden.health.view import Rules
+from gpuwarden.trace.changes import applied
+from gpuwarden.trace.records import (
+    FACTS,
+    FORMAT,
+    Accepted,
+    Acknowledged,
+    Began,
+    Happened,
+    Passed,
+    Record,
+    Troubled,
+)
+from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
+from gpuwarden_collectors.codec import CodecError, from_wire
+from gpuwarden_collectors.facts import HostEvent, Stamp
+
+LINE_MAX = 4 << 20
+"""Bytes. Sixteen GPUs given whole are 60 KB, ten thousand host events handed over together 2 MB."""
+BOOTTIME_MAX, WALL_MAX = 1e10, 2e11
+"""Seconds: three hundred years of uptime, and a date that has four digits."""
+_DIGITS_MAX = 20  # of 2^64 - 1
+
+Line = dict[str, Any]
+
+
+class TraceError(Exception):
+    """The trace cannot be read on from `line`. The message names file and line, what is wrong there and what to do."""
+
+    def __init__(self, name: str, line: int, problem: str) -> None:
+        super().__init__(f"{name}, line {line}: {problem}")
+        self.line = line
+
+
+@dataclass(frozen=True, slots=True)
+class _Last:
+    facts: Any = None
+    worker: WorkerReport | None = None
+
+
+class TraceReader:
+    """An open trace; iterating gives its records, and raises TraceError at the first line that cannot be read.
+
+    The constructor raises OSError, and TraceError for what is no trace or one of a newer format.
+    `version`: of the gpuwarden that wrote it. `skipped`: lines so far of kinds that this version does not know.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._name = str(path)
+        self._raw = path.open("rb")
+        zipped = self._raw.peek(2)[:2] == b"\x1f\x8b"
+        self._file: BufferedIOBase = gzip.GzipFile(fileobj=self._raw) if zipped else self._raw
+        self._number = 0
+        self._offset = 0.0
+        self._last: dict[str, _Last] = {}
+        self.skipped = 0
+        try:
+            self.version = self._header()
+        except TraceError:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._file.close()
+        self._raw.close()
+
+    def __iter__(self) -> Iterator[Record]:
+        while (line := self._next()) is not None:
+            try:
+                record = self._record(line)
+            except CodecError as error:
+                raise self._error(str(error)) from error
+            if record is None:
+                self.skipped += 1
+            else:
+                yield record
+
+    # --- lines
+
+    def _header(self) -> str:
+        line = self._next() or {}
+        if type(line.get("trace")) is not int:
+            raise self._error('this is no gpuwarden trace: the first line of one begins with {"trace":')
+        written_by = str(line.get("gpuwarden"))[:40]
+        if line["trace"] > FORMAT:
+            newer = f"gpuwarden {written_by} wrote this trace in format {line['trace']}"
+            raise self._error(f"{newer}, and this version reads formats up to {FORMAT}: use a newer one")
+        return written_by
+
+    def _next(self) -> Line | None:
+        """The next line, None at a proper end."""
+        self._number += 1
+        try:
+            line = self._file.readline(LINE_MAX + 1)
+        except EOFError:
+            raise self._error("the trace ends in the middle: its recorder was killed or its copy cut short") from None
+        except (OSError, zlib.error) as error:
+            raise self._error(f"the file is damaged: {error}") from error
+        if not line:
+            return None
+        if not line.endswith(b"\n"):
+            long = f"a line of more than {LINE_MAX} bytes: no trace has one"
+            raise self._error(long if len(line) > LINE_MAX else "the trace ends in the middle of this line")
+        try:
+            content = json.loads(line, parse_constant=_no_number, parse_float=_float, parse_int=_int)
+        except (ValueError, RecursionError) as error:
+            raise self._error(f"this is no JSON: {str(error)[:100]}") from None
+        if type(content) is not dict:
+            raise self._error("this is no JSON object")
+        return content
+
+    def _error(self, problem: str) -> TraceError:
+        return TraceError(self._name, self._number, problem)
+
+    # --- records
+
+    def _record(self, line: Line) -> Record | None:
+        boottime = from_wire(float, line.get("at"))
+        if "wall" in line:
+            self._offset = from_wire(float, line["wall"]) - boottime
+        at = _sane(Stamp(boottime, boottime + self._offset))
+        for kind, record in _KINDS.items():
+            if kind in line:
+                return record(line, at)
+        if "pass" in line:
+            return self._pass(line, at)
+        if "began" in line:
+            self._last.clear()
+            return _began(line, at)
+        return None
+
+    def _pass(self, line: Line, at: Stamp) -> Passed | None:
+        name = from_wire(str, line["pass"])
+        if name not in FACTS:
+            return None
+        last = self._last.get(name, _Last())
+        worker = _changed(WorkerReport | None, last.worker, line, "worker")
+        facts = _changed(FACTS[name], last.facts, line, "facts")
+        self._last[name] = _Last(facts, worker)
+        outcome = from_wire(PassOutcome, line.get("outcome", PassOutcome.OBSERVED.value))
+        observed = outcome is PassOutcome.OBSERVED
+        if observed and facts is None:
+            raise CodecError("a pass that observed, and no facts so far")
+        took = from_wire(float, line.get("took", 0.0))
+        observation = Observation(
+            collector=name, outcome=outcome, started=Stamp(at.boottime - took, at.wall - took), finished=at,
+            facts=facts if observed else None, error=from_wire(str, line.get("error", "")), worker=worker,
+        )  # fmt: skip
+        return Passed(observation)
+
+
+def _changed(kind: Any, old: object, line: Line, key: str) -> Any:
+    try:
+        return applied(kind, old, line[key]) if key in line else old
+    except CodecError as error:
+        raise error.below(f".{key}") from None
+
+
+def _began(line: Line, at: Stamp) -> Began:
+    told = line.get("memory")
+    memory = None if told is None else tuple(_event(event) for event in _list(told))
+    rules = from_wire(Rules, line.get("rules", {}))
+    return Began(at=at, boot_id=from_wire(str, line["began"]), rules=rules, memory=memory)
+
+
+def _happened(line: Line, at: Stamp) -> Happened:
+    events = tuple(from_wire(HostEvent, event) for event in _list(line["events"]))
+    for event in events:
+        _sane(event.at)
+    return Happened(at=at, events=events)
+
+
+def _troubled(line: Line, at: Stamp) -> Troubled:
+    return Troubled(at=at, troubles={name: from_wire(str, text) for name, text in _object(line["troubles"]).items()})
+
+
+def _acknowledged(line: Line, at: Stamp) -> Acknowledged:
+    by = from_wire(str, line.get("by", ""))
+    return Acknowledged(at=at, finding=from_wire(str, line["acknowledged"]), by=by)
+
+
+_KINDS: Mapping[str, Callable[[Line, Stamp], Record]] = {
+    "events": _happened,
+    "troubles": _troubled,
+    "acknowledged": _acknowledged,
+    "accepted": lambda _, at: Accepted(at=at),
+}
+"""The kinds of line that stand for themselves."""
+
+
+def _event(line: object) -> Event:
+    """What `writer._event_line` wrote. Raises CodecError."""
+    event = _object(line)
+    at = [from_wire(float, clock) for clock in _list(event.get("at"))]
+    if len(at) != 2:
+        raise CodecError("expected two clocks, boottime and wall", "memory.at")
+    key = from_wire(str | None, event.get("key"))
+    return Event(
+        kind=from_wire(str, event.get("kind")),
+        at=_sane(Stamp(*at)),
+        boot_id=from_wire(str, event.get("boot_id")),
+        key=None if key is None else Key.parse(key),
+        data={name: _scalar(value) for name, value in _object(event.get("data")).items()},
+    )
+
+
+def _scalar(value: object) -> str | int | float | bool | None:
+    if isinstance(value, str | int | float | None):
+        return value
+    raise CodecError(f"expected one value, found {type(value).__name__}", "memory.data")
+
+
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise CodecError(f"expected a list, found {type(value).__name__}")
+    return value
+
+
+def _object(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise CodecError(f"expected an object, found {type(value).__name__}")
+    return value
+
+
+def _sane(at: Stamp) -> Stamp:
+    if not (0 <= at.boottime <= BOOTTIME_MAX and 0 <= at.wall <= WALL_MAX):
+        raise CodecError(f"a time beyond reason: {at.boottime:g} s after boot, {at.wall:g} s in Unix time", "at")
+    return at
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number")
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    return value if abs(value) < 1e300 else _no_number(text[:20])
+
+
+def _int(text: str) -> int:
+    return int(text) if len(text) <= _DIGITS_MAX else int(_no_number(f"{text[:_DIGITS_MAX]}…"))

@@ -1,0 +1,89 @@
+"""Recording beside a daemon's work: what happens is handed over, and a thread of its own writes it.
+
+Differences are taken in that thread from what is written, so that a record which had to be dropped leaves no hole in what
+follows. A kill loses what came after the last flush.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from gpuwarden.background import BackgroundWriter
+from gpuwarden.health.model import Event
+from gpuwarden.health.view import Rules
+from gpuwarden.trace.records import Accepted, Acknowledged, Began, Happened, Passed, Record, Troubled
+from gpuwarden.trace.writer import TraceWriter
+from gpuwarden_collectors.base import Observation
+from gpuwarden_collectors.facts import HostEvent, Stamp
+
+FLUSHED_EVERY = 5.0
+WAITING_MOST = 2000
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
+
+class Recorder:
+    """Writes a new trace at `path`. The constructor raises OSError, also if there is one; nothing else raises or blocks, but `close`.
+
+    `error` says why nothing more is written, "" while all is well; `dropped` counts records that came too fast.
+    """
+
+    def __init__(self, path: Path, *, names: Callable[[Any], Any] | None = None) -> None:
+        self._file = os.fdopen(os.open(path, _NEW, 0o600), "wb")  # for its owner alone: it tells what runs here
+        self._zipped = gzip.GzipFile(filename="", mode="wb", fileobj=self._file, mtime=0)
+        self._trace = TraceWriter(self._zipped, version=version("gpuwarden"), names=names)
+        self._flushed = float("-inf")
+        self.error = ""
+        self._writer = BackgroundWriter("trace", WAITING_MOST, on_error=self._failed)
+
+    @property
+    def dropped(self) -> int:
+        return self._writer.dropped
+
+    def began(self, at: Stamp, boot_id: str, rules: Rules, memory: Iterable[Event]) -> None:
+        """`memory`: events that fold to what the judge remembers, as `checkpoint` gives them."""
+        self._put(Began(at=at, boot_id=boot_id, rules=rules, memory=tuple(memory)))
+
+    def observed(self, observation: Observation[Any]) -> None:
+        self._put(Passed(observation))
+
+    def happened(self, at: Stamp, events: Iterable[HostEvent]) -> None:
+        self._put(Happened(at=at, events=tuple(events)))
+
+    def troubled(self, at: Stamp, troubles: Mapping[str, str]) -> None:
+        self._put(Troubled(at=at, troubles=dict(troubles)))
+
+    def acknowledged(self, at: Stamp, finding: str, by: str) -> None:
+        self._put(Acknowledged(at=at, finding=finding, by=by))
+
+    def accepted(self, at: Stamp) -> None:
+        self._put(Accepted(at=at))
+
+    def close(self, timeout: float) -> bool:
+        """End the trace; False if that was not done within `timeout` seconds."""
+        self._writer.submit(self._end)
+        return self._writer.close(timeout)
+
+    def _put(self, record: Record) -> None:
+        if not self.error:
+            self._writer.submit(partial(self._write, record))
+
+    def _write(self, record: Record) -> None:
+        if self.error:
+            return
+        self._trace.write(record)
+        if record.at.boottime - self._flushed >= FLUSHED_EVERY:
+            self._zipped.flush()
+            self._flushed = record.at.boottime
+
+    def _end(self) -> None:
+        self._zipped.close()
+        self._file.close()
+
+    def _failed(self, error: Exception) -> None:
+        self.error = str(error)

@@ -1,0 +1,124 @@
+"""Records become lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from io import BufferedIOBase
+from typing import Any
+
+from gpuwarden.health.model import Event
+from gpuwarden.trace.changes import changed, with_values
+from gpuwarden.trace.records import (
+    FACTS,
+    FORMAT,
+    Accepted,
+    Acknowledged,
+    Began,
+    Happened,
+    Passed,
+    Record,
+    Troubled,
+)
+from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
+from gpuwarden_collectors.codec import to_wire
+from gpuwarden_collectors.facts import GpuFacts, GpuReadings, HostEvent, NvmlFacts
+
+TELEMETRY_EVERY = 60.0
+_TELEMETRY_OF = (
+    "power_usage", "power_instant", "energy", "clock_graphics", "clock_sm_mhz", "clock_memory_mhz", "clock_video", "violation_",
+    "utilization_memory", "utilization_encoder", "utilization_decoder", "memory_free", "memory_used", "bar1_used", "bar1_free",
+    "pcie_tx", "pcie_rx", "nvlink_tx", "nvlink_rx", "nvlink5_tx", "nvlink5_rx_bytes", "gpm_",
+)  # fmt: skip
+TELEMETRY = tuple(name for name in GpuReadings.__dataclass_fields__ if name.startswith(_TELEMETRY_OF))
+"""Readings that change with every pass and that no condition depends on: nine tenths of a trace, if it held them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Last:
+    facts: Any = None
+    worker: WorkerReport | None = None
+    telemetry: float = float("-inf")
+
+
+class TraceWriter:
+    """Writes to `file`, which stays its maker's to close. `names` may put other names into a line before it is written.
+
+    `write` takes records in the order in which they happened, and raises OSError.
+    """
+
+    def __init__(self, file: BufferedIOBase, *, version: str, names: Callable[[Any], Any] | None = None) -> None:
+        self._file = file
+        self._names = names
+        self._last: dict[str, _Last] = {}
+        self._offset: float | None = None
+        self._line({"trace": FORMAT, "gpuwarden": version, "anonymised": names is not None})
+
+    def write(self, record: Record) -> None:
+        line = self._content(record) | {"at": round(record.at.boottime, 6)}
+        offset = record.at.wall - record.at.boottime
+        if isinstance(record, Began) or self._offset is None or abs(offset - self._offset) >= 0.001:
+            self._offset = offset
+            line["wall"] = round(record.at.wall, 6)
+        self._line(line)
+
+    def _line(self, content: Any) -> None:
+        named = content if self._names is None else self._names(content)
+        self._file.write(json.dumps(named, separators=(",", ":")).encode() + b"\n")
+
+    def _content(self, record: Record) -> dict[str, Any]:
+        match record:
+            case Began(boot_id=boot_id, rules=rules, memory=memory):
+                self._last.clear()
+                told = {} if memory is None else {"memory": [_event_line(event) for event in memory]}
+                return {"began": boot_id, "rules": to_wire(rules), **told}
+            case Passed(observation):
+                return self._pass(observation)
+            case Happened(events=events):
+                return {"events": [to_wire(event, HostEvent) for event in events]}
+            case Troubled(troubles=troubles):
+                return {"troubles": dict(troubles)}
+            case Acknowledged(finding=finding, by=by):
+                return {"acknowledged": finding, "by": by}
+            case Accepted():
+                return {"accepted": True}
+
+    def _pass(self, observation: Observation[Any]) -> dict[str, Any]:
+        name, at = observation.collector, observation.finished.boottime
+        last = self._last.get(name, _Last())
+        content: dict[str, Any] = {"pass": name, "took": round(at - observation.started.boottime, 6)}
+        if observation.outcome is not PassOutcome.OBSERVED:
+            content["outcome"] = observation.outcome.value
+        if observation.error:
+            content["error"] = observation.error
+        if observation.worker != last.worker:
+            content["worker"] = changed(WorkerReport | None, last.worker, observation.worker)
+            last = replace(last, worker=observation.worker)
+        if observation.facts is not None:
+            due = at - last.telemetry >= TELEMETRY_EVERY
+            facts = observation.facts if due else _with_old_telemetry(last.facts, observation.facts)
+            if facts != last.facts:
+                content["facts"] = changed(FACTS[name], last.facts, facts)
+            last = replace(last, facts=facts, telemetry=at if due else last.telemetry)
+        self._last[name] = last
+        return content
+
+
+def _with_old_telemetry(old: Any, new: Any) -> Any:
+    if not isinstance(old, NvmlFacts) or not isinstance(new, NvmlFacts) or len(old.gpus) != len(new.gpus):
+        return new
+    pairs = zip(old.gpus, new.gpus, strict=True)
+    return replace(new, gpus=tuple(_with_telemetry_of(before, now) for before, now in pairs))
+
+
+def _with_telemetry_of(old: GpuFacts, new: GpuFacts) -> GpuFacts:
+    if (old.slot, old.answer) != (new.slot, new.answer):
+        return new
+    return replace(new, readings=with_values(new.readings, {name: getattr(old.readings, name) for name in TELEMETRY}))
+
+
+def _event_line(event: Event) -> dict[str, Any]:
+    at = [event.at.boottime, event.at.wall]
+    key = None if event.key is None else str(event.key)
+    return {"kind": event.kind, "at": at, "boot_id": event.boot_id, "key": key, "data": dict(event.data)}

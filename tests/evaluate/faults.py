@@ -1,0 +1,209 @@
+"""How each fault shows itself: what a node's collectors see of it, from the moment it strikes. Shapes after the Delta
+studies (Xid 95 in storms from one GPU, 48 with 63 and 94 or 95, 119 with an NVML that no longer answers).
+
+A strike is a process on a node, given the GPU that it concerns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from evaluate.node import Node, Process
+from gpuwarden_collectors.facts import (
+    AerEvent,
+    AerSeverity,
+    GpuAnswer,
+    NvmlProblem,
+    SxidEvent,
+)
+from support.hosts import slot
+
+Strike = Callable[[Node, int], Process]
+
+SWITCH = "0000:05:00.0"
+
+
+def reading(**values: int) -> Strike:
+    """The GPU begins to report this, and goes on."""
+
+    def strike(node: Node, n: int) -> Process:
+        node.give(n, **values)
+        yield 0.0
+
+    return strike
+
+
+def growing(every: float, **values: int) -> Strike:
+    """Counters grow by this much each `every` seconds, for hours."""
+
+    def strike(node: Node, n: int) -> Process:
+        for _ in range(int(7200 / every)):
+            node.add(n, **values)
+            yield every
+
+    return strike
+
+
+def xids(*numbers: int, then: Strike | None = None, text: str = "") -> Strike:
+    """Lines of one instant, and what the readings say from then on."""
+
+    def strike(node: Node, n: int) -> Process:
+        if text:
+            node.say_lines(*(node.xid(n, number, text) for number in numbers))
+        else:
+            node.xids(n, *numbers)
+        if then is not None:
+            yield from then(node, n)
+        yield 0.0
+
+    return strike
+
+
+def answers(answer: GpuAnswer) -> Strike:
+    def strike(node: Node, n: int) -> Process:
+        node.put(n, answer=answer)
+        yield 0.0
+
+    return strike
+
+
+# --- the GPU goes away
+
+
+def off_the_bus(node: Node, n: int) -> Process:
+    """Hot-removed: neither sysfs nor NVML has it any more, and nobody says why."""
+    node.plugged[n] = False
+    node.list_(n, listed=False)
+    yield 0.0
+
+
+def dead_on_the_bus(node: Node, n: int) -> Process:
+    """Its configuration space reads all ones, and NVML calls it lost."""
+    node.plug(n, responds=False)
+    node.put(n, answer=GpuAnswer.LOST)
+    yield 0.0
+
+
+def out_of_nvml(node: Node, n: int) -> Process:
+    node.list_(n, listed=False)
+    yield 0.0
+
+
+def fallen(node: Node, n: int) -> Process:
+    """Xid 79, its second line without a number, and a GPU that no longer answers."""
+    node.say_lines(node.xid(n, 79, "GPU has fallen off the bus."))
+    yield from dead_on_the_bus(node, n)
+
+
+def fallen_without_number(node: Node, n: int) -> Process:
+    text = f"GPU at PCI:{slot(n)[:-2]} has fallen off the bus."
+    node.say_lines(node.xid(n, 79, text, inferred=True))
+    yield from out_of_nvml(node, n)
+
+
+def fallen_and_rebooted(node: Node, n: int) -> Process:
+    """It does not come back with the reboot, and nothing but the ledger knows that it was ever there."""
+    yield from dead_on_the_bus(node, n)
+    yield 20.0
+    node.reboot(away=300.0, uptime=40.0)
+    node.plugged[n] = False
+    node.list_(n, listed=False)
+    yield 0.0
+
+
+# --- the driver goes away
+
+
+def hang(node: Node, n: int) -> Process:
+    node.hung = True
+    yield 0.0
+
+
+def hang_in_the_kernel(node: Node, n: int) -> Process:
+    """The reader is in D state, where no signal reaches it."""
+    node.hung = node.stuck = True
+    yield 0.0
+
+
+def gsp_gone(node: Node, n: int) -> Process:
+    node.say_lines(*(node.xid(n, 119, "Timeout after 6s of waiting for RPC response from GPU") for _ in range(3)))
+    node.hung = True
+    yield 0.0
+
+
+def driver_gone(node: Node, n: int) -> Process:
+    for other in range(len(node.gpus)):
+        node.plug(other, driver="")
+    node.say(NvmlProblem.DRIVER_NOT_LOADED)
+    yield 0.0
+
+
+# --- links and switches
+
+
+def link_down(node: Node, n: int) -> Process:
+    node.train(n, down=[node.dice.randrange(node.link_count)])
+    yield 0.0
+
+
+def switch_error(node: Node, n: int) -> Process:
+    text = "Fatal, Link 46 LTSSM fault up"
+    node.say_lines(SxidEvent(at=node.now, slot=SWITCH, sxid=20034, fatal=True, link=46, text=text))
+    yield 0.0
+
+
+def bus_error(node: Node, n: int) -> Process:
+    node.say_lines(AerEvent(at=node.now, slot=slot(n), severity=AerSeverity.FATAL, text="Uncorrected (Fatal) error"))
+    yield 0.0
+
+
+# --- heat
+
+
+def hot(above_slowdown: int) -> Strike:
+    def strike(node: Node, n: int) -> Process:
+        limit = node.gpus[n].readings.temperature_slowdown or 87
+        node.walks = False
+        node.heat(n, limit + above_slowdown)
+        yield 0.0
+
+    return strike
+
+
+# --- storms
+
+
+def storm(number: int, lines: int, seconds: float) -> Strike:
+    """So many lines of one Xid from one GPU, a hundred at a time."""
+
+    def strike(node: Node, n: int) -> Process:
+        batches = lines // 100
+        for _ in range(batches):
+            node.say_lines(*(node.xid(n, number) for _ in range(100)))
+            yield seconds / batches
+
+    return strike
+
+
+def remapping_failed_and_rebooted(node: Node, n: int) -> Process:
+    """A burnt-out board does not get better by a reboot."""
+    node.give(n, remapped_rows_failure=1)
+    yield 60.0
+    node.reboot(away=300.0, uptime=40.0)
+    yield 0.0
+
+
+def spread(node: Node, n: int) -> Process:
+    """One driver bug on every GPU of every node of a fleet: this is what one node sees of it."""
+    for other in (n, *(each for each in range(len(node.gpus)) if each != n)):
+        node.say_lines(node.xid(other, 119))
+        yield node.dice.uniform(0.0, 20.0)
+
+
+def repeated(number: int, times: int, every: float) -> Strike:
+    def strike(node: Node, n: int) -> Process:
+        for _ in range(times):
+            node.xids(n, number)
+            yield every
+
+    return strike

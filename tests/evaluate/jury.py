@@ -1,0 +1,69 @@
+"""Puts a node's records through the replay and keeps what was said: when, of what, how badly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from gpuwarden.health.judge import Step
+from gpuwarden.health.model import EventKind, Finding, Health, Severity
+from gpuwarden.replay import Replay
+from gpuwarden.trace.records import Passed, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A finding was raised. `seconds`: of the node's uptime."""
+
+    seconds: float
+    finding: str
+    severity: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"at {self.seconds:.1f}: {self.severity} {self.finding} ({self.why})"
+
+
+@dataclass(slots=True)
+class Jury:
+    """`take` is the sink of a node. `spent`: seconds of this process in the judge; `steps` of them."""
+
+    replay: Replay = field(default_factory=Replay)
+    said: list[Said] = field(default_factory=list)
+    cleared: set[str] = field(default_factory=set)
+    last: Step | None = None
+    passes: int = 0
+    steps: int = 0
+    spent: float = 0.0
+
+    def take(self, record: Record) -> None:
+        self.passes += isinstance(record, Passed) and record.observation.collector == "nvml"
+        began = perf_counter()
+        steps = self.replay.take(record)
+        self.spent += perf_counter() - began
+        for step in steps:
+            self.steps += 1
+            self.last = step
+            for event in step.events:
+                if event.kind == EventKind.RAISED:
+                    why = " ".join(f"{name}={value}" for name, value in list(event.data.items())[:3])
+                    self.said.append(Said(event.at.boottime, str(event.key), str(event.data["severity"]), why))
+                elif event.kind == EventKind.CLEARED:
+                    self.cleared.add(str(event.key))
+
+    @property
+    def health(self) -> Health:
+        return Health.UNKNOWN if self.last is None else self.last.verdict.health
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The loud and the silent ones."""
+        return () if self.last is None else (*self.last.verdict.findings, *self.last.verdict.silenced)
+
+    def verdict(self) -> object:
+        """What a restart must not change: health, and what is said of what."""
+        return self.health, sorted((str(f.key), f.severity.value, f.latched) for f in self.findings)
+
+
+def failures(said: list[Said]) -> list[Said]:
+    return [one for one in said if one.severity == Severity.FAILURE.value]

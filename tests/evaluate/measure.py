@@ -1,0 +1,204 @@
+"""One fault, or one node's healthy days, from the first record to what is to be said of it in the report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+
+from evaluate.classes import ANY, CLASSES, LINE, FaultClass
+from evaluate.jury import Jury, Said
+from evaluate.node import MODELS, Node
+from evaluate.ordinary import DAY, Ordinary
+from gpuwarden.health.model import Finding, Health
+from gpuwarden.trace.records import Began, Happened, Passed, Record
+from gpuwarden_collectors.facts import Stamp
+from support.hosts import slot
+
+REPAIRED_WITHIN = 3700.0
+"""Seconds after a repair and reboot until nothing is said any more: a warning for an Xid stays for an hour."""
+AFTER_THE_CUT = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultResult:
+    """`delay`: seconds from where the fault was shown to the verdict, None if there was none. `ended`: seconds from its
+    repair until the node was healthy. `wrong`: what was said besides and is not true. `forgot`: what a restart changed.
+    """
+
+    fault: str
+    seed: int
+    model: str
+    delay: float | None
+    ended: float | None
+    wrong: tuple[str, ...]
+    forgot: str
+    slowest_step: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthyResult:
+    """`memory`: MiB of this process at the end of the second day and of the last."""
+
+    seed: int
+    model: str
+    days: float
+    wrong: tuple[Said, ...]
+    true_warnings: int
+    ordinary: dict[str, int]
+    passes: int
+    spent: float
+    memory: tuple[float, float]
+
+
+@dataclass(slots=True)
+class _Watch:
+    """The sink of a node that is struck: notes when the fault is shown, and when it is told."""
+
+    fault: FaultClass
+    records: list[Record] = field(default_factory=list)
+    jury: Jury = field(default_factory=Jury)
+    node: Node | None = None
+    gpu: int = 0
+    struck: float = float("inf")
+    before: int = 1
+    shown: float | None = None
+    told: float | None = None
+    slowest: float = 0.0
+
+    def take(self, record: Record) -> None:
+        self.records.append(record)
+        spent = self.jury.spent
+        self.jury.take(record)
+        self.slowest = max(self.slowest, self.jury.spent - spent)
+        clock = 0.0 if self.node is None else self.node.clock
+        if self.shown is None and clock >= self.struck + self.fault.after and self._shows(record):
+            self.shown = clock
+        if self.told is None and self.shown is not None and any(map(self._right, self.jury.findings)):
+            self.told = clock
+
+    def _shows(self, record: Record) -> bool:
+        if self.fault.shown == LINE:
+            return isinstance(record, Happened)
+        return isinstance(record, Passed) and (self.fault.shown == ANY or record.observation.collector == "nvml")
+
+    def _right(self, finding: Finding) -> bool:
+        named = finding.key.code + (f".{finding.key.detail}" if finding.key.detail else "")
+        subject = finding.key.subject
+        here = subject.kind == self.fault.about and subject.slot in ("", slot(self.gpu), "0000:05:00.0")
+        return here and named in self.fault.says and finding.severity.value == self.fault.severity
+
+    def wrong(self) -> tuple[str, ...]:
+        """What was said that is not true of this fault, each once."""
+        return tuple(dict.fromkeys(f"{s.severity} {s.finding}" for s in self.jury.said if not self._true(s)))
+
+    def _true(self, said: Said) -> bool:
+        named, _, subject = said.finding.partition("@")
+        mild = self.fault.severity == "failure" or said.severity == "warning"
+        about = self.fault.about in ("node", "switch") or f"/{slot(self.gpu)}" in subject
+        if f"{named}@*" in self.fault.also:
+            return mild
+        return mild and about and named in (*self.fault.says, *self.fault.also)
+
+
+def measure_fault(number: int, seed: int) -> FaultResult:
+    """Fault class `number` of CLASSES, once."""
+    fault, dice = CLASSES[number], Random(f"{number}/{seed}")
+    watch = _Watch(fault)
+    node = Node(watch.take, dice, model=dice.choice(fault.models))
+    watch.node, watch.gpu = node, dice.randrange(len(node.gpus))
+    node.start_daemon(remembers=False)
+    node.run(dice.uniform(120.0, 1500.0))
+    watch.struck, watch.before = node.clock, len(watch.records)
+    node.go(fault.strike(node, watch.gpu))
+    node.run(fault.after + fault.grace + 60.0)
+    forgot = _forgets(watch, node, dice)
+    delay = None if watch.told is None or watch.shown is None else watch.told - watch.shown
+    return FaultResult(
+        fault=fault.name, seed=seed, model=node.model, delay=delay, wrong=watch.wrong(), forgot=forgot,
+        ended=_ended(watch, node), slowest_step=watch.slowest,
+    )  # fmt: skip
+
+
+def _ended(watch: _Watch, node: Node) -> float | None:
+    node.repair()
+    began = node.clock
+    while node.clock < began + REPAIRED_WITHIN:
+        node.run(60.0)
+        if watch.jury.health is Health.HEALTHY:
+            return node.clock - began
+    return None
+
+
+def _forgets(watch: _Watch, node: Node, dice: Random) -> str:
+    """What a restart of the daemon at some point of the story changes: "" if nothing."""
+    first = dice.choice((1, watch.before, watch.before))
+    where, away = dice.randrange(first, len(watch.records)), dice.choice((0.0, 30.0))
+    node.run(watch.fault.grace + AFTER_THE_CUT)
+    other = Jury()
+    for record in cut(watch.records, where, away):
+        other.take(record)
+    before, after = watch.jury.verdict(), other.verdict()
+    cleared = other.cleared - watch.jury.cleared
+    told = f"restart at record {where}, {away:g} s away: "
+    if before != after:
+        return f"{told}the end is {after} and was {before}"
+    return f"{told}cleared though it went on: {', '.join(sorted(cleared))}" if cleared else ""
+
+
+def cut(records: Sequence[Record], where: int, away: float) -> list[Record]:
+    """The same story with a daemon that is ended at record `where` and starts again `away` seconds later.
+
+    What the kernel log said meanwhile it reads then; passes of that time are nobody's.
+    """
+    at, boot = records[where].at, _boot(records[:where])
+    back = Stamp(at.boottime + away, at.wall + away)
+    missed = [r for r in records[where:] if isinstance(r, Happened) and r.at.boottime < back.boottime]
+    until = next((n for n in range(where, len(records)) if _is_after(records[n], back)), len(records))
+    late = [replace(record, at=back) for record in missed]
+    return [*records[:where], Began(at=back, boot_id=boot), *late, *records[until:]]
+
+
+def _is_after(record: Record, back: Stamp) -> bool:
+    return isinstance(record, Began) or record.at.boottime >= back.boottime
+
+
+def _boot(records: Sequence[Record]) -> str:
+    return next(record.boot_id for record in reversed(records) if isinstance(record, Began))
+
+
+def measure_days(seed: int, days: float) -> HealthyResult:
+    """One node's healthy days, in a row."""
+    dice = Random(f"healthy/{seed}")
+    jury, wrong, true = Jury(), list[Said](), 0
+    nodes: list[Node] = []
+
+    def take(record: Record) -> None:
+        nonlocal true
+        known = len(jury.said)
+        jury.take(record)
+        for said in jury.said[known:]:
+            is_true = said.severity == "warning" and said.finding.partition("@")[0] in nodes[0].true
+            true += is_true
+            if not is_true:
+                wrong.append(said)
+
+    node = Node(take, dice, model=dice.choice(sorted(MODELS)))
+    nodes.append(node)
+    ordinary = Ordinary(node)
+    node.start_daemon(remembers=False)
+    ordinary.begin()
+    node.run(min(days, 2.0) * DAY)
+    early = resident()
+    node.run(max(0.0, days - 2.0) * DAY)
+    return HealthyResult(
+        seed=seed, model=node.model, days=days, wrong=tuple(wrong), true_warnings=true, ordinary=ordinary.count,
+        passes=jury.passes, spent=jury.spent, memory=(early, resident()),
+    )  # fmt: skip
+
+
+def resident() -> float:
+    """MiB of memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20

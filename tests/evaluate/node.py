@@ -1,0 +1,359 @@
+"""A GPU host that lives on a clock of its own and leaves a trace: what its collectors would have seen, record by record.
+
+`clock` counts seconds from the start of the story and never jumps; uptime begins anew with each boot, and wall time may
+be set. What goes on beside the passes (a reset, a job, a fault) is a *process*: a generator that yields how many seconds
+to wait before it goes on.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import Any
+
+from gpuwarden.health.view import Rules
+from gpuwarden.trace.changes import with_values
+from gpuwarden.trace.records import Acknowledged, Began, Happened, Passed, Record
+from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
+from gpuwarden_collectors.facts import (
+    GpuAnswer,
+    GpuFacts,
+    HostEvent,
+    LinkFacts,
+    NvmlFacts,
+    NvmlProblem,
+    PciDevice,
+    PciFacts,
+    PciKind,
+    Source,
+    Stamp,
+    XidEvent,
+)
+from support.hosts import WALL, readings, slot
+
+Process = Generator[float, None, None]
+
+INTERVAL, PCI_INTERVAL, DEADLINE = 5.0, 10.0, 10.0
+SINCE_DRIVER_LOAD = (
+    "ecc_corrected_volatile", "ecc_uncorrected_volatile", "ecc_uncorrected_volatile_sram", "pcie_replays", "slowdown_hw_thermal_ns",
+    "slowdown_hw_power_brake_ns", "nvlink_replay_errors", "nvlink_recovery_errors", "remapped_rows_pending", "recovery_action",
+)  # fmt: skip
+"""Readings that begin anew when the driver is loaded or the GPU is reset; those that this GPU does not have stay None."""
+
+_OLD_DRIVER: dict[str, int | None] = {"recovery_action": None}
+_A100: dict[str, int | None] = {
+    "fabric_state": None, "fabric_status": None, "fabric_health_mask": None, "recovery_action": None,
+    "temperature_margin": None, "pcie_generation": 4, "pcie_generation_max": 4,
+}  # fmt: skip
+MODELS: dict[str, tuple[str, int, dict[str, int | None]]] = {
+    "H100": ("NVIDIA H100 80GB HBM3", 18, {}),
+    "H100, driver 535": ("NVIDIA H100 80GB HBM3", 18, _OLD_DRIVER),
+    "A100": ("NVIDIA A100-SXM4-80GB", 12, _A100),
+}
+"""Name, NVLinks, and readings that differ from those of an H100 with a new driver."""
+
+
+class Node:
+    """`sink` is given each record as it happens. `true`: codes of warnings that would be true at this moment."""
+
+    def __init__(
+        self,
+        sink: Callable[[Record], None],
+        dice: Random,
+        *,
+        gpus: int = 8,
+        model: str = "H100",
+        links: int | None = None,
+    ) -> None:
+        self._sink = sink
+        self.dice = dice
+        self.clock = 0.0
+        self._booted = -86_400.0 - dice.random() * 86_400.0
+        self._wall_step = 0.0
+        self._boots = 1
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._tickets = 0
+        self._up = False
+        self._session = 0
+        self._unread: list[HostEvent] = []
+        name, active, differing = MODELS[model]
+        self.model = model
+        self.link_count = active if links is None else links
+        worker = readings(**differing)
+        self.gpus = [
+            GpuFacts(
+                slot=slot(n), index=n, uuid=f"GPU-{n:08x}-0000-4000-8000-{n:012x}", name=name, serial=f"16500{n:08d}",
+                minor=n, readings=worker, links=self.links_up(),
+            )
+            for n in range(gpus)
+        ]  # fmt: skip
+        self.devices = [
+            PciDevice(slot=slot(n), kind=PciKind.GPU, device_id=0x2330, driver="nvidia", responds=True)
+            for n in range(gpus)
+        ]
+        self.listed = [True] * gpus
+        self.plugged = [True] * gpus
+        self.problem: NvmlProblem | None = None
+        self.hung = False
+        self.stuck = False
+        self._worker = WorkerReport(pid=4711, ever_answered=True)
+        self._answered: Stamp | None = None
+        self._facts: NvmlFacts | None = None
+        self._seen = -1
+        self.true: set[str] = set()
+        self.warm: list[int] = [60] * gpus
+        self.walks = True
+
+    # --- the clock
+
+    @property
+    def now(self) -> Stamp:
+        return Stamp(round(self.clock - self._booted, 6), round(WALL + self.clock + self._wall_step, 6))
+
+    @property
+    def boot_id(self) -> str:
+        return f"boot-{self._boots}"
+
+    def later(self, delay: float, action: Callable[[], None]) -> None:
+        self._tickets += 1
+        heapq.heappush(self._due, (self.clock + delay, self._tickets, action))
+
+    def go(self, process: Process) -> None:
+        """Begin a process; it does its first steps at once."""
+        delay = next(process, None)
+        if delay is not None:
+            self.later(delay, lambda: self.go(process))
+
+    def run(self, seconds: float) -> None:
+        end = self.clock + seconds
+        while self._due and self._due[0][0] <= end:
+            self.clock, _, action = heapq.heappop(self._due)
+            action()
+        self.clock = end
+
+    def step_wall_clock(self, seconds: float) -> None:
+        self._wall_step += seconds
+
+    # --- the daemon
+
+    def start_daemon(self, *, remembers: bool = True) -> None:
+        self._up = True
+        self._session += 1
+        self._sink(Began(at=self.now, boot_id=self.boot_id, rules=Rules(), memory=None if remembers else ()))
+        unread, self._unread = self._unread, []
+        if unread:
+            self.later(0.05, lambda: self._tell(unread))
+        self._answered = None
+        self._passes(self._session, 0.2, INTERVAL, self._nvml_pass)
+        self._passes(self._session, 0.1, PCI_INTERVAL, self._pci_pass)
+
+    def stop_daemon(self) -> None:
+        self._up = False
+
+    def reboot(self, away: float, uptime: float) -> None:
+        """The machine is away for `away` seconds; the daemon starts `uptime` seconds after boot. Memory of errors is gone."""
+        self.stop_daemon()
+        self._unread.clear()
+        self.clock += away
+        self._due = [(max(at, self.clock), ticket, action) for at, ticket, action in self._due]
+        heapq.heapify(self._due)
+        self._boots += 1
+        self._booted = self.clock - uptime
+        self.hung = self.stuck = False
+        self.load_driver()
+        self.start_daemon()
+
+    def acknowledge(self, finding: str) -> None:
+        self._sink(Acknowledged(at=self.now, finding=finding, by="root"))
+
+    def _passes(self, session: int, first: float, interval: float, take: Callable[[], float]) -> None:
+        def again() -> None:
+            if session == self._session and self._up:
+                self.later(max(interval, take()), again)
+
+        self.later(first, again)
+
+    # --- passes
+
+    def _nvml_pass(self) -> float:
+        """One pass; how long it takes until the next can begin."""
+        if self.walks:
+            self._walk()
+        if self.hung:
+            self.later(DEADLINE, self._timed_out)
+            return DEADLINE + 0.001
+        facts, started = self.facts, self.now
+        self._answered = started
+        self._worker = replace(self._worker, missed=0, silent_since=None, stuck=False)
+        self._observed("nvml", started, facts=facts, worker=self._worker)
+        seen = sum(gpu.answer is not GpuAnswer.LOST for gpu in facts.gpus)
+        if seen < self._seen:  # the daemon asks the bus at once
+            self.later(0.02, self._look_at_the_bus)
+        self._seen = seen
+        return 0.0
+
+    def _timed_out(self) -> None:
+        if not self.hung or not self._up:
+            return
+        since = self._answered or self.now
+        missed = self._worker.missed + 1
+        self._worker = replace(self._worker, missed=missed, timeouts=missed, silent_since=since, stuck=self.stuck)
+        started = Stamp(self.now.boottime - DEADLINE, self.now.wall - DEADLINE)
+        self._observed("nvml", started, PassOutcome.TIMED_OUT, worker=self._worker)
+
+    def miss_a_deadline(self) -> Process:
+        self.hung = True
+        yield DEADLINE + INTERVAL
+        self.hung = False
+
+    def _pci_pass(self) -> float:
+        self._look_at_the_bus()
+        return 0.0
+
+    def _look_at_the_bus(self) -> None:
+        pairs = zip(self.plugged, self.devices, strict=True)
+        self._observed("pci", self.now, facts=PciFacts(devices=tuple(device for here, device in pairs if here)))
+
+    def pci_hangs_once(self) -> None:
+        self._observed("pci", self.now, PassOutcome.TIMED_OUT)
+
+    def _observed(
+        self, name: str, started: Stamp, outcome: PassOutcome = PassOutcome.OBSERVED, *,
+        facts: Any = None, worker: WorkerReport | None = None,
+    ) -> None:  # fmt: skip
+        if not self._up:
+            return
+        error = "" if outcome is PassOutcome.OBSERVED else f"{name} has not answered within {DEADLINE:g} s"
+        self._sink(
+            Passed(
+                Observation(
+                    collector=name,
+                    outcome=outcome,
+                    started=started,
+                    finished=self.now,
+                    facts=facts,
+                    error=error,
+                    worker=worker,
+                )
+            )
+        )
+
+    @property
+    def facts(self) -> NvmlFacts:
+        if self._facts is None:
+            version = "535.183.01" if "535" in self.model else "570.86.15"
+            here = () if self.problem else tuple(g for g, listed in zip(self.gpus, self.listed, strict=True) if listed)
+            text = f"NVML says {self.problem}" if self.problem else ""
+            self._facts = NvmlFacts(gpus=here, driver_version=version, problem=self.problem, problem_text=text)
+        return self._facts
+
+    def _walk(self) -> None:
+        """Temperatures follow the load, a degree at a time."""
+        for n, gpu in enumerate(self.gpus):
+            if self.dice.random() < 0.25:
+                now = gpu.readings.temperature or 40
+                goal = self.warm[n] + self.dice.randint(-2, 2)
+                if goal != now:
+                    self.heat(n, now + (1 if goal > now else -1))
+
+    # --- what may be done to GPUs
+
+    def change(self, n: int, **values: int | None) -> None:
+        """Readings of GPU `n`. Those that this model does not have stay None."""
+        gpu = self.gpus[n]
+        known = {
+            name: value for name, value in values.items() if getattr(gpu.readings, name) is not None or value is None
+        }
+        self.put(n, readings=with_values(gpu.readings, known))
+
+    def give(self, n: int, **values: int) -> None:
+        """As `change`, also for readings that this model did not have."""
+        self.put(n, readings=with_values(self.gpus[n].readings, values))
+
+    def add(self, n: int, **values: int) -> None:
+        old = self.gpus[n].readings
+        self.change(n, **{name: (getattr(old, name) or 0) + value for name, value in values.items()})
+
+    def heat(self, n: int, celsius: int) -> None:
+        limit = self.gpus[n].readings.temperature_slowdown or 87
+        self.change(n, temperature=celsius, temperature_memory=celsius + 5, temperature_margin=limit - celsius)
+
+    def put(self, n: int, **fields: Any) -> None:
+        self.gpus[n] = with_values(self.gpus[n], fields)
+        self._facts = None
+
+    def plug(self, n: int, **fields: Any) -> None:
+        self.devices[n] = replace(self.devices[n], **fields)
+
+    def list_(self, n: int, *, listed: bool) -> None:
+        self.listed[n] = listed
+        self._facts = None
+
+    def say(self, problem: NvmlProblem | None) -> None:
+        """NVML as a whole answers with this problem."""
+        self.problem = problem
+        self._facts = None
+
+    def links_up(self, down: Iterable[int] = ()) -> tuple[LinkFacts, ...]:
+        missing = set(down)
+        return tuple(LinkFacts(link=n, active=n not in missing) for n in range(self.link_count))
+
+    def train(self, n: int, *, down: Iterable[int] = ()) -> None:
+        self.put(n, links=self.links_up(down))
+
+    def load_driver(self) -> None:
+        """As after `modprobe`: nothing is wrong, and all counters begin anew. What is burnt into a GPU stays."""
+        self.say(None)
+        for n in range(len(self.gpus)):
+            self.reset(n)
+
+    def reset(self, n: int) -> None:
+        self.change(n, **dict.fromkeys(SINCE_DRIVER_LOAD, 0))
+        self.put(n, answer=GpuAnswer.OK, links=self.links_up())
+        self.plug(n, driver="nvidia", responds=True)
+        self.list_(n, listed=True)
+
+    def repair(self) -> None:
+        """The technician was here: whatever went on is over, every GPU is as new, in every slot, and the node boots."""
+        self._due.clear()
+        self.walks = True
+        for n, gpu in enumerate(self.gpus):
+            old = MODELS[self.model][2]
+            self.put(n, readings=readings(**old), serial=gpu.serial)
+            self.plugged[n] = True
+            self.warm[n] = 60
+        self.reboot(away=600.0, uptime=60.0)
+
+    # --- lines
+
+    def say_lines(self, *events: HostEvent) -> None:
+        """The kernel log says this now; a daemon that is not running reads it when it is back."""
+        if self._up:
+            self._tell(list(events))
+        else:
+            self._unread += events
+
+    def _tell(self, events: list[HostEvent]) -> None:
+        if self._up:
+            self._sink(Happened(at=self.now, events=tuple(events)))
+        else:
+            self._unread += events
+
+    def xid(
+        self, n: int, number: int, text: str = "", *, source: Source = Source.KERNEL_LOG, **fields: Any
+    ) -> XidEvent:
+        return XidEvent(at=self.now, source=source, slot=slot(n), xid=number, text=text or f"Xid {number}", **fields)
+
+    def xids(self, n: int, *numbers: int, events_too: bool = True) -> None:
+        """Lines in the kernel log, and NVML's events of the same Xids up to two seconds later."""
+        self.say_lines(*(self.xid(n, number) for number in numbers))
+        if events_too and not self.hung:
+            for number in numbers:
+                self.later(self.dice.uniform(0.01, 2.0), partial(self._nvml_event, n, number))
+
+    def _nvml_event(self, n: int, number: int) -> None:
+        if self._up and not self.hung:  # events of a worker that is not there are nobody's
+            self._tell([self.xid(n, number, source=Source.NVML)])

@@ -1,0 +1,157 @@
+"""Results become the table that is published, and the list of what must not be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from evaluate.bounds import proportion, rate
+from evaluate.classes import CLASSES, FaultClass
+from evaluate.jury import Said, failures
+from evaluate.measure import FaultResult, HealthyResult
+from evaluate.speed import Speed
+
+EPISODE = 600.0
+"""Seconds: what is said again of the same kind, on the same node, within so long is one false alarm, not several."""
+WARNINGS_MOST = 5.0  # false ones in 1,000 node-days
+STEP_MOST = 2.0  # milliseconds for a pass of 16 GPUs with 18 links each
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    seed: int
+    faults: Sequence[FaultResult]
+    healthy: Sequence[HealthyResult]
+    speed: Sequence[Speed]
+
+
+def report(results: Results) -> Iterator[str]:
+    """Markdown."""
+    yield f"Seed {results.seed}. Made by `make evaluate`; times in seconds.\n"
+    yield from _faults(results.faults)
+    yield from _healthy(results.healthy)
+    yield from _speed(results)
+    yield from _violations(results)
+
+
+def _row(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _faults(results: Sequence[FaultResult]) -> Iterator[str]:
+    yield "### Faults\n"
+    yield _row(
+        "fault",
+        "told",
+        "recall, 95 % at least",
+        "stated grace",
+        "verdict after, median",
+        "most",
+        "wrong besides",
+        "over a restart",
+    )
+    yield _row(*["---"] * 8)
+    for fault in CLASSES:
+        mine = [result for result in results if result.fault == fault.name]
+        if not mine:
+            continue
+        if fault.awaited and not any(result.delay is not None for result in mine):
+            yield _row(fault.name, "not judged yet", "", "", "", "", "", "")
+            continue
+        delays = [result.delay for result in mine if result.delay is not None]
+        low, _ = proportion(len(delays), len(mine))
+        times = (f"{median(delays):.1f}", f"{max(delays):.1f}") if delays else ("", "")
+        wrong = sum(bool(result.wrong) for result in mine)
+        forgot = sum(bool(result.forgot) for result in mine)
+        yield _row(
+            f"**{fault.name}**" if fault.at_once else fault.name, f"{len(delays)} of {len(mine)}", f"{low:.0%}",
+            f"{fault.grace:g}", *times, wrong or "none", f"{forgot} differ" if forgot else "the same",
+        )  # fmt: skip
+    yield "\nIn bold: those on which nodes are taken out at once.\n"
+
+
+def episodes(said: Sequence[Said]) -> list[Said]:
+    """The first of each kind within EPISODE of the one before."""
+    kept: list[Said] = []
+    last: dict[tuple[str, str], float] = {}
+    for one in said:
+        kind = (one.finding.partition("@")[0], one.severity)
+        if kind not in last or not 0 <= one.seconds - last[kind] <= EPISODE:
+            kept.append(one)
+        last[kind] = one.seconds
+    return kept
+
+
+def _healthy(results: Sequence[HealthyResult]) -> Iterator[str]:
+    days = sum(result.days for result in results)
+    if not days:
+        return
+    wrong = [one for result in results for one in episodes(result.wrong)]
+    false = failures(wrong)
+    yield f"### Healthy nodes: {days:g} node-days of 8 GPUs\n"
+    yield _row("", "episodes", "per 1,000 node-days", "95 % bounds")
+    yield _row(*["---"] * 4)
+    for name, count in (("false failures", len(false)), ("false warnings", len(wrong) - len(false))):
+        low, high = rate(count, days / 1000)
+        yield _row(name, count, f"{1000 * count / days:.1f}", f"{low:.1f} to {high:.1f}")
+    yield _row("true warnings (library upgraded under the driver)", sum(r.true_warnings for r in results), "", "")
+    counts = {name: sum(r.ordinary.get(name, 0) for r in results) for r in results for name in r.ordinary}
+    told = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in sorted(counts.items()))
+    yield f"\nWhat happened meanwhile and is no fault: {told}.\n"
+
+
+def _speed(results: Results) -> Iterator[str]:
+    yield "### Speed and memory\n"
+    for speed in results.speed:
+        yield f"- {speed}"
+    passes, spent = sum(r.passes for r in results.healthy), sum(r.spent for r in results.healthy)
+    if spent:
+        yield f"- healthy nodes: {passes} passes judged at {passes / spent:.0f} a second and core"
+    for result in results.healthy:
+        early, late = result.memory
+        yield f"- memory after day 2 and day {result.days:g} of one node: {early:.1f} and {late:.1f} MiB"
+    if results.faults:
+        slowest = max(results.faults, key=lambda r: r.slowest_step)
+        yield f"- slowest step in any fault: {1000 * slowest.slowest_step:.0f} ms ({slowest.fault})"
+    yield ""
+
+
+def _violations(results: Results) -> Iterator[str]:
+    found = list(violations(results))
+    yield "### What is required and does not hold\n"
+    yield "\n".join(f"- {violation}" for violation in found) if found else "Nothing."
+
+
+def violations(results: Results) -> Iterator[str]:
+    """Each with what makes it happen again."""
+    rows = {fault.name: fault for fault in CLASSES}
+    for result in results.faults:
+        for problem in _problems(rows[result.fault], result):
+            yield f"{result.fault} ({result.model}): {problem}; `--fault '{result.fault}' --seed {result.seed}`"
+    days, warnings = sum(result.days for result in results.healthy), 0
+    for node in results.healthy:
+        wrong = episodes(node.wrong)
+        warnings += len(wrong) - len(failures(wrong))
+        for said in failures(wrong):
+            yield f"healthy {node.model}: {said}; `--healthy {node.days:g} --seed {node.seed}`"
+    if days and 1000 * warnings / days >= WARNINGS_MOST:
+        yield f"{warnings} false warnings in {days:g} node-days"
+    for speed in results.speed:
+        if speed.median > STEP_MOST:
+            yield f"a pass takes {speed.median:.2f} ms: {speed}"
+
+
+def _problems(fault: FaultClass, result: FaultResult) -> Iterator[str]:
+    if fault.awaited and result.delay is None:
+        return
+    if result.delay is None:
+        yield "not told"
+    elif result.delay > fault.within:
+        yield f"told after {result.delay:.1f} s, {fault.within:g} allowed"
+    if result.ended is None:
+        yield "not healthy within an hour of the repair"
+    for said in result.wrong:
+        yield f"said besides: {said}"
+    if result.forgot:
+        yield result.forgot
