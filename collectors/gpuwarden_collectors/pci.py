@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import os
 import re
+import time
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -28,14 +30,22 @@ _PAGE = 4096  # no sysfs attribute is longer
 _ATTEMPTS = 10  # to read a function that is replaced while it is read
 
 
+AGAIN_AFTER = 2.0
+"""A function that is being reset reads as all ones for up to a second (PCI Express, Conventional Reset); this is twice that."""
+
+
 class _Vanished(Exception):  # noqa: N818 - normal on a bus, no error
     """The function was listed and is not there any more."""
 
 
 class PciCollector:
-    """Reads `<sysfs>/bus/pci/devices`. More than `max_functions` entries are refused: half an inventory would lie."""
+    """Reads `<sysfs>/bus/pci/devices`. More than `max_functions` entries are refused: half an inventory would lie.
 
-    def __init__(self, sysfs: Path, *, max_functions: int = 16384) -> None:
+    A function that does not respond is asked again `again_after` seconds later, and only then said not to.
+    """
+
+    def __init__(self, sysfs: Path, *, max_functions: int = 16384, again_after: float = AGAIN_AFTER) -> None:
+        self._again_after = again_after
         self._devices = sysfs / "bus/pci/devices"
         self._max_functions = max_functions
         self._others: dict[str, int] = {}  # inodes of functions of other vendors, by name
@@ -57,7 +67,18 @@ class PciCollector:
             else:
                 devices.append(device)
         self._others = others
-        return PciFacts(devices=tuple(sorted(devices, key=lambda device: device.slot)))
+        return PciFacts(devices=tuple(sorted(self._confirmed(devices), key=lambda device: device.slot)))
+
+    def _confirmed(self, devices: list[PciDevice]) -> Iterator[PciDevice]:
+        if any(device.responds is False for device in devices):
+            time.sleep(self._again_after)
+        for device in devices:
+            try:
+                again = _look(self._devices / device.slot) if device.responds is False else device
+            except _Vanished:
+                continue
+            if again is not None:
+                yield again
 
     def _listing(self) -> list[tuple[str, int]]:
         try:

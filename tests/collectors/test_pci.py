@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,14 +12,19 @@ import pytest
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
 from gpuwarden_collectors.facts import PciDevice, PciFacts, PciKind
 from gpuwarden_collectors.pci import PciCollector
+from gpuwarden_collectors.simulated_pci import h100, write_tree
 from support.pci_trees import add_function, unpack
 
 GPU = {"vendor": "0x10de", "device": "0x2330", "class": "0x030200"}
 SLOT = "0000:4e:00.0"
 
 
+def collector_of(sysfs: Path, *, max_functions: int = 16384, again_after: float = 0.0) -> PciCollector:
+    return PciCollector(sysfs, max_functions=max_functions, again_after=again_after)
+
+
 def read_one(sysfs: Path) -> PciDevice:
-    (device,) = PciCollector(sysfs).read().devices
+    (device,) = collector_of(sysfs).read().devices
     return device
 
 
@@ -56,11 +63,11 @@ def test_a_recorded_bare_metal_server_gives_exactly_its_switches_and_gpus(tmp_pa
 
     switches = [switch(bus) for bus in ("05", "06", "07", "08")]
     gpus = [gpu(bus) for bus in ("18", "2a", "3a", "5d", "9a", "ab", "ba", "db")]
-    assert PciCollector(unpack("hgx-h100", tmp_path)).read() == PciFacts(devices=(*switches, *gpus))
+    assert collector_of(unpack("hgx-h100", tmp_path)).read() == PciFacts(devices=(*switches, *gpus))
 
 
 def test_a_recorded_virtual_machine_has_gpus_whose_link_width_is_unknown(tmp_path: Path) -> None:
-    devices = PciCollector(unpack("h100-virtual-machine", tmp_path)).read().devices
+    devices = collector_of(unpack("h100-virtual-machine", tmp_path)).read().devices
     assert [device.slot[5:7] for device in devices if device.kind is PciKind.SWITCH] == ["f3", "f4", "f5", "f6"]
     gpus = [device for device in devices if device.kind is PciKind.GPU]
     assert [device.slot[5:7] for device in gpus] == ["a4", "ae", "b8", "c2", "cc", "d6", "e0", "ea"]
@@ -71,12 +78,12 @@ def test_a_recorded_virtual_machine_has_gpus_whose_link_width_is_unknown(tmp_pat
 
 def test_a_host_without_a_pci_bus_has_no_source(tmp_path: Path) -> None:
     with pytest.raises(SourceAbsent, match="no PCI bus"):
-        PciCollector(tmp_path).read()
+        collector_of(tmp_path).read()
 
 
 def test_a_bus_without_nvidia_functions_is_observed_and_empty(tmp_path: Path) -> None:
     add_function(tmp_path, SLOT, vendor="0x8086", device="0x2330", **{"class": "0x030200"})
-    assert PciCollector(tmp_path).read() == PciFacts()
+    assert collector_of(tmp_path).read() == PciFacts()
 
 
 @pytest.mark.parametrize(
@@ -146,7 +153,7 @@ def test_a_configuration_space_that_cannot_be_read_says_nothing(tmp_path: Path) 
     add_function(tmp_path, "0000:01:00.0", **GPU)  # missing
     (add_function(tmp_path, "0000:02:00.0", **GPU) / "config").mkdir()  # open succeeds, read is refused
     (add_function(tmp_path, "0000:03:00.0", **GPU) / "config").write_bytes(b"\xff\xff")  # cut short
-    assert [device.responds for device in PciCollector(tmp_path).read().devices] == [None, None, None]
+    assert [device.responds for device in collector_of(tmp_path).read().devices] == [None, None, None]
 
 
 def test_a_gpu_that_belongs_to_a_guest_is_listed_and_left_alone(tmp_path: Path) -> None:
@@ -163,22 +170,22 @@ def test_the_driver_is_the_one_that_is_bound(tmp_path: Path, driver: str) -> Non
 def test_a_device_that_vanished_after_it_was_listed_is_not_there(tmp_path: Path) -> None:
     folder = add_function(tmp_path, SLOT, **GPU, config="de103023")
     add_function(tmp_path, "0000:5d:00.0", **GPU, config="de103023")
-    collector = PciCollector(tmp_path)
+    collector = collector_of(tmp_path)
     assert len(collector.read().devices) == 2
     shutil.rmtree(folder)  # the link in the listing stays: known by then, gone when it is opened
     assert [device.slot for device in collector.read().devices] == ["0000:5d:00.0"]
-    assert [device.slot for device in PciCollector(tmp_path).read().devices] == ["0000:5d:00.0"]
+    assert [device.slot for device in collector_of(tmp_path).read().devices] == ["0000:5d:00.0"]
 
 
 def test_a_function_that_does_not_say_what_it_is_fails_the_pass(tmp_path: Path) -> None:
     add_function(tmp_path, SLOT, device="0x2330", **{"class": "0x030200"})
     with pytest.raises(CollectorError, match=f"cannot tell what .*{SLOT} is"):
-        PciCollector(tmp_path).read()
+        collector_of(tmp_path).read()
 
 
 def test_what_has_no_pci_address_is_no_function(tmp_path: Path) -> None:
     add_function(tmp_path, "GPU0", **GPU)
-    assert PciCollector(tmp_path).read() == PciFacts()
+    assert collector_of(tmp_path).read() == PciFacts()
 
 
 def test_a_five_digit_domain_keeps_its_digits(tmp_path: Path) -> None:
@@ -188,7 +195,7 @@ def test_a_five_digit_domain_keeps_its_digits(tmp_path: Path) -> None:
 
 def test_functions_of_other_vendors_are_not_opened_again(tmp_path: Path) -> None:
     folder = add_function(tmp_path, SLOT, vendor="0x15b3", device="0x1021", **{"class": "0x030200"})
-    collector = PciCollector(tmp_path)
+    collector = collector_of(tmp_path)
     assert collector.read() == PciFacts()
     (folder / "vendor").write_text("0x10de\n")  # would be seen if it were read
     assert collector.read() == PciFacts()
@@ -196,7 +203,7 @@ def test_functions_of_other_vendors_are_not_opened_again(tmp_path: Path) -> None
 
 def test_another_device_in_a_known_slot_is_seen(tmp_path: Path) -> None:
     add_function(tmp_path, SLOT, vendor="0x15b3", device="0x1021", **{"class": "0x020700"})
-    collector = PciCollector(tmp_path)
+    collector = collector_of(tmp_path)
     assert collector.read() == PciFacts()
     link = tmp_path / "bus/pci/devices" / SLOT
     link.rename(tmp_path / "unplugged")  # kept, so that the new link cannot get the inode of the old one
@@ -208,6 +215,21 @@ def test_another_device_in_a_known_slot_is_seen(tmp_path: Path) -> None:
 def test_more_functions_than_any_host_has_are_refused_whole(tmp_path: Path) -> None:
     for bus in range(4):
         add_function(tmp_path, f"0000:0{bus}:00.0", **GPU)
-    assert len(PciCollector(tmp_path, max_functions=4).read().devices) == 4
+    assert len(collector_of(tmp_path, max_functions=4).read().devices) == 4
     with pytest.raises(CollectorError, match="more than 3 functions"):
-        PciCollector(tmp_path, max_functions=3).read()
+        collector_of(tmp_path, max_functions=3).read()
+
+
+def test_a_function_that_is_silent_for_the_time_of_a_reset_is_not_said_to_be(tmp_path: Path) -> None:
+    gpu = h100("0000:4e:00.0")
+    write_tree(tmp_path, [replace(gpu, responds=False)])
+    back = threading.Timer(0.2, write_tree, (tmp_path, [gpu]))
+    back.start()
+    assert collector_of(tmp_path, again_after=2.0).read().devices == (gpu,)
+    back.join()
+
+
+def test_a_function_that_stays_silent_is_said_to_be(tmp_path: Path) -> None:
+    dead = replace(h100("0000:4e:00.0"), responds=False)
+    write_tree(tmp_path, [dead])
+    assert [device.responds for device in collector_of(tmp_path, again_after=0.1).read().devices] == [False]

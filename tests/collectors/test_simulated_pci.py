@@ -36,29 +36,33 @@ any_device = st.builds(
 )
 
 
+def collector_of(sysfs: Path, *, max_functions: int = 16384, again_after: float = 0.0) -> PciCollector:
+    return PciCollector(sysfs, max_functions=max_functions, again_after=again_after)
+
+
 @settings(deadline=None, max_examples=40)
 @given(st.lists(any_device, unique_by=lambda device: device.slot, max_size=4))
 def test_what_is_written_is_read(devices: list[PciDevice]) -> None:
     with TemporaryDirectory() as root:
         write_tree(Path(root), devices)
         expected = PciFacts(devices=tuple(sorted(devices, key=lambda device: device.slot)))
-        assert PciCollector(Path(root)).read() == expected
+        assert collector_of(Path(root)).read() == expected
 
 
 def test_a_tree_written_again_holds_exactly_the_new_devices(tmp_path: Path) -> None:
     write_tree(tmp_path, GPUS)
     write_tree(tmp_path, GPUS[2:5])
-    assert PciCollector(tmp_path).read().devices == GPUS[2:5]
+    assert collector_of(tmp_path).read().devices == GPUS[2:5]
 
 
 def test_an_empty_tree_is_an_empty_bus(tmp_path: Path) -> None:
     write_tree(tmp_path, ())
-    assert PciCollector(tmp_path).read() == PciFacts()
+    assert collector_of(tmp_path).read() == PciFacts()
 
 
 def test_a_device_that_stops_answering_reads_all_ones(tmp_path: Path) -> None:
     write_tree(tmp_path, GPUS)
-    collector = PciCollector(tmp_path)
+    collector = collector_of(tmp_path)
     collector.read()
     write_device(tmp_path, replace(GPUS[3], responds=False))
     assert (tmp_path / "bus/pci/devices" / GPUS[3].slot / "config").read_bytes()[:4] == b"\xff\xff\xff\xff"
@@ -67,7 +71,7 @@ def test_a_device_that_stops_answering_reads_all_ones(tmp_path: Path) -> None:
 
 def test_a_removed_device_is_gone_and_can_come_back(tmp_path: Path) -> None:
     write_tree(tmp_path, GPUS)
-    collector = PciCollector(tmp_path)
+    collector = collector_of(tmp_path)
     remove_device(tmp_path, GPUS[0].slot)
     remove_device(tmp_path, GPUS[0].slot)
     assert collector.read().devices == GPUS[1:]
@@ -95,7 +99,7 @@ def test_nobody_sees_half_a_device_while_it_is_rewritten_and_removed(tmp_path: P
     thread = threading.Thread(target=writer)
     thread.start()
     try:
-        collector = PciCollector(tmp_path)
+        collector = collector_of(tmp_path)
         seen = [collector.read().devices for _ in range(300)]
     finally:
         stop.set()

@@ -78,7 +78,9 @@ def test_a_gpu_that_falls_off_the_bus_is_missing_and_its_series_end(host: FakeHo
     scrape = Scrape(daemon.get("/metrics")[1])
     assert scrape.values("gpuwarden_gpu_missing", pci_bus_id=slots(4)[1]) == [1.0]
     assert (scrape.value("gpuwarden_gpus_expected"), scrape.value("gpuwarden_gpus_present")) == (4.0, 3.0)
-    assert len(scrape.values("DCGM_FI_DEV_GPU_TEMP")) == 3
+    daemon.wait(
+        lambda: len(Scrape(daemon.get("/metrics")[1]).values("DCGM_FI_DEV_GPU_TEMP")) == 3, "the end of its series"
+    )
     assert daemon.get("/heartbeat")[0] == 503
 
 

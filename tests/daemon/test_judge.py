@@ -386,6 +386,18 @@ def test_thermal_slowdown_counts_the_time_the_driver_measured() -> None:
     assert host.codes == ["thermal_slowdown"]
 
 
+def test_a_restart_does_not_end_a_rate_that_goes_on() -> None:
+    host = Host(8)
+    host.step()
+    for second in range(0, 2000, 5):
+        if second == 900:
+            assert host.codes == ["thermal_slowdown"]
+            host.restart_daemon()
+        host.change(0, slowdown_hw_thermal_ns=second * 700_000_000)
+        host.run(5)
+        assert second < 900 or host.codes == ["thermal_slowdown"], second
+
+
 # --- Xids
 
 

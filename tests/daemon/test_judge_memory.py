@@ -84,6 +84,40 @@ def test_a_reset_that_no_pass_has_confirmed_yet_outlives_a_checkpoint() -> None:
     assert host.health is Health.HEALTHY
 
 
+def test_a_fault_that_comes_back_right_after_a_reset_stays() -> None:
+    host = Host(8)
+    host.step(host.xid(3, 95))
+    host.uptime += 2
+    done = reset(host, 3)
+    host.uptime += 2
+    host.step(done, host.xid(3, 95))
+    host.run(60)
+    assert [(str(f.key), f.latched) for f in host.findings] == [(f"xid.95@gpu/{slot(3)}", True)]
+
+
+def test_a_storm_that_a_reset_does_not_end_stays_a_failure() -> None:
+    host = Host(8)
+    host.step(host.xid(3, 95))
+    for second in range(40):
+        host.uptime += 1
+        host.step(*([reset(host, 3)] if second == 20 else []), host.xid(3, 95))
+    host.restart_daemon()
+    host.run(60)
+    assert host.codes == ["xid"]
+
+
+def test_a_reset_that_is_heard_of_late_ends_nothing_that_came_after_it() -> None:
+    host = Host(8)
+    host.step()
+    late = reset(host, 3)
+    host.uptime += 60
+    host.step(host.xid(3, 95))
+    host.run(20)
+    host.step(late)
+    host.run(60)
+    assert host.codes == ["xid"]
+
+
 def test_an_xid_79_from_before_a_reset_does_not_make_the_next_reset_a_loss() -> None:
     host = Host(8)
     host.step(host.xid(3, 79))
@@ -223,3 +257,31 @@ def test_a_given_up_gpu_is_expected_again_once_nvml_lists_it() -> None:
     host.answer(3, GpuAnswer.LOST)
     host.run(40)
     assert host.codes == ["gpu_missing"]
+
+
+def moved(host: Host, index: int, to: str) -> None:
+    host.gpus[index] = replace(host.gpus[index], slot=to)
+    host.devices[index] = replace(host.devices[index], slot=to)
+
+
+def test_gpus_whose_buses_are_numbered_anew_at_boot_are_all_there() -> None:
+    host = Host(4)
+    host.step()
+    host.reboot()
+    host.restart_daemon()
+    for index in range(4):  # a card before them takes a number: each is where the next one was
+        moved(host, index, slot(index + 1))
+    host.run(20)
+    assert host.last is not None
+    assert (host.health, host.last.verdict.expected) == (Health.HEALTHY, 4)
+
+
+def test_a_gpu_that_is_gone_is_missed_though_another_was_put_elsewhere() -> None:
+    host = Host(4)
+    host.step()
+    host.reboot()
+    host.restart_daemon()
+    moved(host, 3, slot(9))
+    host.gpus[3] = replace(host.gpus[3], uuid="GPU-another")
+    host.run(20)
+    assert [str(f.key) for f in host.findings] == [f"gpu_missing@gpu/{slot(3)}"]

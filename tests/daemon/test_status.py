@@ -203,6 +203,15 @@ def test_trouble_says_what_the_daemon_could_not_do() -> None:
     ]
 
 
+@pytest.mark.parametrize("fate", ["abandoned", "parked"])
+def test_a_reader_that_was_left_behind_is_told_though_another_one_reads(fate: str) -> None:
+    nvml = collector()
+    assert nvml.worker is not None
+    left = replace(nvml, worker=replace(nvml.worker, **{fate: True}))  # type: ignore[arg-type]  # both are bool
+    (told,) = status.status(replace(snapshot(), collectors=(left,)), NOW)["trouble"]
+    assert told.startswith("nvml: a reader process could not be ended")
+
+
 def test_a_question_that_a_gpu_does_not_answer_is_told() -> None:
     shown = snapshot(2)
     assert shown.nvml is not None

@@ -13,16 +13,16 @@ from typing import Any
 from evaluate.classes import CLASSES
 from evaluate.measure import measure_days, measure_fault
 from evaluate.report import Results, report, violations
-from evaluate.speed import measure_speed
+from evaluate.speed import MEASURES
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m evaluate", description=__doc__)
     parser.add_argument("--seed", type=int, default=20_260_101, help="of everything (default: %(default)s)")
     parser.add_argument("--times", type=int, default=5, help="how often each fault strikes (default: %(default)s)")
-    parser.add_argument("--nodes", type=int, default=2, help="how many healthy nodes (default: %(default)s)")
+    parser.add_argument("--nodes", type=int, default=3, help="how many healthy nodes (default: %(default)s)")
     parser.add_argument(
-        "--healthy", type=float, default=25.0, metavar="DAYS", help="days of each (default: %(default)s)"
+        "--healthy", type=float, default=17.0, metavar="DAYS", help="days of each (default: %(default)s)"
     )
     parser.add_argument("--fault", metavar="NAME", help="this fault only, no healthy days")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one for each core)")
@@ -39,7 +39,7 @@ def main() -> int:
         faults = [pool.submit(measure_fault, number, seed) for number in chosen for seed in seeds]
         _progress([*days, *faults])
         healthy, struck = [day.result() for day in days], [fault.result() for fault in faults]
-    speed = [] if options.fault else [measure_speed(gpus=16, links=18, sick=sick) for sick in (False, True)]
+    speed = [] if options.fault else [str(measure()) for measure in MEASURES]
     results = Results(options.seed, struck, healthy, speed)
     sys.stdout.write("\n".join(report(results)) + "\n")
     return 1 if any(violations(results)) else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import process_time
 
 from gpuwarden.health.judge import Step
 from gpuwarden.health.model import EventKind, Finding, Health, Severity
@@ -38,9 +38,9 @@ class Jury:
 
     def take(self, record: Record) -> None:
         self.passes += isinstance(record, Passed) and record.observation.collector == "nvml"
-        began = perf_counter()
+        began = process_time()
         steps = self.replay.take(record)
-        self.spent += perf_counter() - began
+        self.spent += process_time() - began
         for step in steps:
             self.steps += 1
             self.last = step

@@ -1,7 +1,7 @@
 """Everything that can be wrong for a while, one row each. The judge interprets the rows; nothing else knows a code.
 
 `rise`: seconds a condition must be seen before it is a finding. `fall`: seconds it must be looked for and not seen
-before the finding ends. `latch`: what must be done besides. `depends_on`: while one of these holds for the same GPU or
+before the finding ends. `history`: seconds of counters that "not seen" needs, so that a restart ends nothing. `latch`: what must be done besides. `depends_on`: while one of these holds for the same GPU or
 for the node, this one is a consequence and stays quiet. Which readings make a condition is in `detectors.py`.
 """
 
@@ -27,6 +27,7 @@ class Condition:
     fall: float = 0.0
     latch: Latch = Latch.NONE
     depends_on: tuple[str, ...] = ()
+    history: float = 0.0
 
 
 W, F = Severity.WARNING, Severity.FAILURE
@@ -124,7 +125,7 @@ _ROWS: tuple[Condition, ...] = (
         source="DCGM_FR_VOLATILE_DBE_DETECTED; NVIDIA GPU memory error management", depends_on=NO_GPU,
     ),
     Condition(
-        code="ecc_correctable_rate", scope="gpu", severity=W, advice=Advice.OBSERVE, fall=3600,
+        code="ecc_correctable_rate", scope="gpu", severity=W, advice=Advice.OBSERVE, fall=3600, history=3600,
         title="Many corrected memory errors",
         why="At least 1,000 in an hour.",
         source="own choice: 5 % of GPUs ever log one, a bad one logged 1e5 in a day (study of 10,693 Ampere GPUs)",
@@ -168,7 +169,7 @@ _ROWS: tuple[Condition, ...] = (
         source="DCGM_FR_NVLINK_DOWN; the minute is what a GPU reset and link training take", depends_on=(*NO_GPU, "gpu_reset_required"),
     ),
     Condition(
-        code="nvlink_errors", scope="gpu", severity=W, advice=Advice.OBSERVE, fall=600,
+        code="nvlink_errors", scope="gpu", severity=W, advice=Advice.OBSERVE, fall=600, history=600,
         title="NVLink errors keep coming",
         why="At least 10 replays and recoveries within 10 minutes.",
         source="own choice; DCGM fails a GPU at the first one, which a retraining link gives too (DCGM_FR_NVLINK_ERROR_CRITICAL)",
@@ -189,7 +190,7 @@ _ROWS: tuple[Condition, ...] = (
         source="nvml.h: nvmlDeviceGetMaxPcieLinkWidth; debounce of minutes: Minder (4 min continuity)", depends_on=NO_GPU,
     ),
     Condition(
-        code="pcie_replay_rate", scope="gpu", severity=W, advice=Advice.INSPECT_HARDWARE, rise=120, fall=300,
+        code="pcie_replay_rate", scope="gpu", severity=W, advice=Advice.INSPECT_HARDWARE, rise=120, fall=300, history=60,
         title="Many PCIe replays",
         why="More than the specified bit error rate allows for this link, for minutes.",
         source="DCGM_FR_PCI_REPLAY_RATE", depends_on=NO_GPU,
@@ -202,13 +203,13 @@ _ROWS: tuple[Condition, ...] = (
         source="nvml.h: nvmlDeviceGetTemperatureThreshold; debounce of minutes: Minder (4 min continuity)", depends_on=NO_GPU,
     ),
     Condition(
-        code="thermal_slowdown", scope="gpu", severity=W, advice=Advice.INSPECT_HARDWARE, fall=300,
+        code="thermal_slowdown", scope="gpu", severity=W, advice=Advice.INSPECT_HARDWARE, fall=300, history=360,
         title="A GPU is slowed down by heat",
         why="The hardware thermal slowdown was active for 6 of the last 10 minutes.",
         source="nvml.h: NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN; the share: gpud's hw-slowdown rule", depends_on=NO_GPU,
     ),
     Condition(
-        code="power_brake", scope="gpu", severity=W, advice=Advice.INSPECT_HARDWARE, fall=300,
+        code="power_brake", scope="gpu", severity=W, advice=Advice.INSPECT_HARDWARE, fall=300, history=360,
         title="A GPU is slowed down by the external power brake",
         why="The power brake was active for 6 of the last 10 minutes: look at the power supplies of the chassis.",
         source="nvml.h: NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN; the share: gpud's hw-slowdown rule", depends_on=NO_GPU,

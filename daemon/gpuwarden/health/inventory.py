@@ -15,12 +15,12 @@ All GPUs unlisted together is the driver's fault, not theirs: see `driver_not_lo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 
-from gpuwarden.health.model import Event, EventKind, Key, Pin, gpu
+from gpuwarden.health.model import Event, EventKind, Evidence, Key, Pin, gpu
 from gpuwarden.health.state import State, pin_event
 from gpuwarden.health.view import Sight, foreign
 from gpuwarden_collectors.facts import GpuAnswer, GpuFacts
@@ -106,12 +106,31 @@ def learn(state: State, sight: Sight) -> Iterator[Event]:
             yield event(EventKind.GPU_REPLACED, pin=seen)
         elif (facts.uuid and not pin.uuid) or seen.links & ~pin.links:
             yield event(EventKind.GPU_PINNED, pin=replace(seen, links=pin.links | seen.links))
+    yield from _moved(state, sight)
     if sight.view.nvml.outcome is None:
         return  # NVML is about to say more of them than the bus can
     for slot, device in (sight.devices or {}).items():
         ours = not foreign(device) and device.driver != "nouveau" and device.responds is not False
         if ours and slot not in state.pins and slot not in sight.gpus and slot not in state.given_up:
             yield event(EventKind.GPU_PINNED, pin=Pin(slot=slot))
+
+
+def _moved(state: State, sight: Sight) -> Iterator[Event]:
+    """Boards that answer in another slot than theirs, which left the bus: a new card can renumber the buses at boot."""
+    here = {facts.uuid: facts.slot for facts in sight.gpus.values() if facts.answer is GpuAnswer.OK}
+    for slot, pin in state.pins.items():
+        if pin.uuid and pin.uuid in here and sight.devices is not None and slot not in sight.devices:
+            yield _unpinned(slot, sight, {"moved_to": here[pin.uuid]})
+
+
+def _unpinned(slot: str, sight: Sight, data: Evidence | None = None) -> Event:
+    return Event(
+        kind=EventKind.GPU_UNPINNED,
+        at=sight.now,
+        boot_id=sight.view.boot_id,
+        key=Key("gpu", gpu(slot)),
+        data=data or {},
+    )
 
 
 def accept(state: State, sight: Sight) -> list[Event]:
@@ -124,12 +143,4 @@ def accept(state: State, sight: Sight) -> list[Event]:
     gone = [slot for slot, (where, _) in presences(state, sight).items() if where in (Presence.GONE, Presence.FOREIGN)]
     if sight.gpus:
         gone += [s for s, (where, _) in presences(state, sight).items() if where is Presence.UNLISTED]
-    return [
-        Event(kind=EventKind.GPU_UNPINNED, at=sight.now, boot_id=sight.view.boot_id, key=Key("gpu", gpu(slot)))
-        for slot in sorted(gone)
-    ]
-
-
-def identities(state: State, sight: Sight) -> Mapping[str, GpuFacts | Pin]:
-    """The best known identity of every GPU that is expected or seen, by slot."""
-    return {**state.pins, **sight.gpus}
+    return [_unpinned(slot, sight) for slot in sorted(gone)]

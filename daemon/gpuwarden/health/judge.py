@@ -135,8 +135,16 @@ def _data(sighting: Sighting, severity: Severity, advice: Advice, latch: Latch, 
     }  # fmt: skip
 
 
+def _known_long_enough(state: State, row: Condition, slot: str) -> bool:
+    """Whether the counters of this GPU were followed for as long as the condition looks back."""
+    spans = [series.at - series.samples[0][0] for (of, _), series in state.windows.items() if of == slot]
+    return not row.history or max(spans, default=0.0) >= row.history
+
+
 def _not_seen(steps: _Steps, row: Condition, track: Track, sight: Sight) -> None:
     now = sight.now
+    if not _known_long_enough(steps.state, row, track.key.subject.slot):
+        return
     since = track.clean_since or now
     clean = now.boottime - since.boottime
     if not track.raised:

@@ -166,18 +166,21 @@ def _record(state: State, event: Event) -> State:
     )
     tracks = state.tracks
     if (track := tracks.get(key)) is not None:
-        tracks = {**tracks, key: replace(track, count=track.count + _number(event, "count", 1), last_seen=event.at)}
+        released = None if counts(state, record) else track.released  # it came back after whatever was done
+        count = track.count + _number(event, "count", 1)
+        tracks = {**tracks, key: replace(track, count=count, last_seen=event.at, released=released)}
     return replace(state, records={**state.records, key: record}, tracks=tracks)
 
 
 def _released(state: State, at: Stamp, slot: str | None, latches: tuple[Latch, ...]) -> State:
-    """Every latch of these kinds on the GPU in `slot` (None: on any) may end after `at`."""
-    tracks = {
-        key: replace(track, released=at)
-        if track.latch in latches and (slot is None or key.subject.slot == slot)
-        else track
-        for key, track in state.tracks.items()
-    }
+    """Every latch of these kinds on the GPU in `slot` (None: on any) may end after `at`; one made of later lines may not."""
+
+    def may_end(track: Track) -> bool:
+        record = state.records.get(track.key)
+        since = record is not None and record.boot_id == state.boot_id and record.last > at
+        return track.latch in latches and (slot is None or (track.key.subject.slot == slot and not since))
+
+    tracks = {k: replace(track, released=at) if may_end(track) else track for k, track in state.tracks.items()}
     return replace(state, tracks=tracks)
 
 

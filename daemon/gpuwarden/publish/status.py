@@ -207,6 +207,8 @@ def _trouble(snapshot: Snapshot) -> Iterable[str]:
     for collector in snapshot.collectors:
         if collector.outcome in (PassOutcome.FAILED, PassOutcome.TIMED_OUT):
             yield f"{collector.name}: {collector.outcome.value.replace('_', ' ')}: {collector.error or 'no more is known'}"
+        if collector.worker is not None and (collector.worker.abandoned or collector.worker.parked):
+            yield f"{collector.name}: a reader process could not be ended and was left behind: the host may need a reboot"
     for gpu in () if snapshot.nvml is None else snapshot.nvml.gpus:
         failed = [f"{error.call}: {error.text or error.code}" for error in gpu.errors]
         if failed:
