@@ -62,6 +62,14 @@ def test_a_gpu_that_leaves_the_bus_is_a_failure_at_once() -> None:
     assert [str(f.key) for f in host.findings] == [f"gpu_missing@gpu/{slot(3)}"]
 
 
+def test_a_gpu_that_left_the_bus_is_missing_before_nvml_noticed() -> None:
+    host = Host(8)
+    host.step()
+    del host.devices[3]
+    host.step()
+    assert host.codes == ["gpu_missing"]
+
+
 def test_a_gpu_whose_configuration_space_reads_all_ones_is_missing_at_once() -> None:
     host = Host(8)
     host.step()

@@ -119,7 +119,8 @@ def _moved(state: State, sight: Sight) -> Iterator[Event]:
     """Boards that answer in another slot than theirs, which left the bus: a new card can renumber the buses at boot."""
     here = {facts.uuid: facts.slot for facts in sight.gpus.values() if facts.answer is GpuAnswer.OK}
     for slot, pin in state.pins.items():
-        if pin.uuid and pin.uuid in here and sight.devices is not None and slot not in sight.devices:
+        elsewhere = here.get(pin.uuid, slot) != slot  # NVML may still list, from its last pass, what the bus has lost
+        if pin.uuid and elsewhere and sight.devices is not None and slot not in sight.devices:
             yield _unpinned(slot, sight, {"moved_to": here[pin.uuid]})
 
 
