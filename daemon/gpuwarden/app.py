@@ -15,7 +15,7 @@ from gpuwarden.config import Config
 from gpuwarden.desk import Desk
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.conditions import CONDITIONS
-from gpuwarden.health.model import Event, EventKind, Health, Verdict
+from gpuwarden.health.model import Event, EventKind, Health, Key, Verdict
 from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.rows import Memory
 from gpuwarden.log import LogOutput, configure, get_logger
@@ -31,6 +31,8 @@ from gpuwarden_collectors.base import Clock, Observation, host_clock
 from gpuwarden_collectors.facts import HostEvent, LogPosition, NvmlFacts, PciFacts, Stamp
 
 STEP_SPACING = 0.05
+STORMING = (EventKind.XID, EventKind.SXID, EventKind.AER)
+LINE_SPACING = 60.0
 LEDGER_OPENS_WITHIN = 2.0
 """Seconds. Until then nothing is judged, lest a node that was bad before the restart be called healthy for a moment."""
 LEDGER_CLOSES_WITHIN = 5.0
@@ -85,6 +87,7 @@ class Daemon:
         self._step_timer: asyncio.TimerHandle | None = None
         self._stepped = float("-inf")
         self._away: set[str] = set()
+        self._next_line: dict[Key, float] = {}  # as many as the judge keeps records
         self.recent: deque[Event] = deque(maxlen=2000)
         self._verdict = Verdict(at=clock(), health=Health.UNKNOWN, reasons=("starting",), unknown=("starting",))
         self.holder = Holder(Renderer(hostname_label=site.config.publish.hostname_label), self._snapshot(clock()))
@@ -229,7 +232,8 @@ class Daemon:
         events = tuple(events)
         self.recent.extend(events)
         for event in events:
-            tell(event)
+            if self._worth_a_line(event):
+                tell(event)
         if not self._remembered:
             self._since_start.extend(events)
         position = reached if reached != self._position_written else None
@@ -241,6 +245,15 @@ class Daemon:
             self._position_written = position or self._position_written
         else:
             self._ledger.tend()
+
+    def _worth_a_line(self, event: Event) -> bool:
+        """Of a storm of one Xid a line a minute; the ledger and the metrics count them all."""
+        if event.kind not in STORMING or event.key is None:
+            return True
+        due = self._next_line.get(event.key, 0.0) <= event.at.boottime
+        if due:
+            self._next_line[event.key] = event.at.boottime + LINE_SPACING
+        return due
 
     def _recall(self, memory: Memory) -> None:
         """What the ledger knew before this start, and on top of it what happened since."""

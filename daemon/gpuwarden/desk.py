@@ -71,9 +71,8 @@ class Desk:
             self.view = replace(self.view, troubles=dict(troubles))
 
     def step(self, now: Stamp) -> Step:
-        waiting, self._waiting = self._waiting, []
-        step = judge(self.state, self.view, waiting, self.rules, now)
-        self.state = step.state
+        step = judge(self.state, self.view, self._waiting, self.rules, now)
+        self.state, self._waiting = step.state, []  # only now: a step that fails loses no event
         for event in step.events:
             if event.kind == EventKind.LOG_GAP:
                 lost = event.data.get("count")

@@ -70,6 +70,13 @@ def test_a_gpu_that_left_the_bus_is_missing_before_nvml_noticed() -> None:
     assert host.codes == ["gpu_missing"]
 
 
+def test_a_container_whose_sysfs_has_no_devices_does_not_make_gpus_missing() -> None:
+    host = Host(8)
+    host.devices.clear()
+    host.run(60)
+    assert host.health is Health.HEALTHY
+
+
 def test_a_gpu_whose_configuration_space_reads_all_ones_is_missing_at_once() -> None:
     host = Host(8)
     host.step()

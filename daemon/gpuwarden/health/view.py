@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from gpuwarden_collectors.base import Observation, PassOutcome
-from gpuwarden_collectors.facts import GpuFacts, NvmlFacts, PciDevice, PciFacts, PciKind, Stamp
+from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, NvmlFacts, PciDevice, PciFacts, PciKind, Stamp
 
 Facts = TypeVar("Facts")
 
@@ -82,6 +82,8 @@ class Sight:
         pci = view.pci.fresh(now, rules.pci_fresh_for)
         gpus = {} if nvml is None else {gpu.slot: gpu for gpu in nvml.gpus if gpu.slot}
         devices = None if pci is None else {d.slot: d for d in pci.devices if d.kind is PciKind.GPU}
+        if devices == {} and any(gpu.answer is GpuAnswer.OK for gpu in gpus.values()):
+            devices = None  # a container's sysfs without devices: NVML's word that they answer is worth more
         return cls(now, rules, view, nvml, gpus, devices)
 
 
