@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gpuwarden.durations import format_duration
-from gpuwarden.health.conditions import CONDITIONS, Condition
+from gpuwarden.health.condition import Condition
+from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.sxid_catalogue import SXIDS
 from gpuwarden.health.xid_catalogue import XIDS
 from gpuwarden.publish.dcgm_names import FIELDS, PREFIX

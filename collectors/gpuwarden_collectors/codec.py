@@ -3,8 +3,8 @@
 `to_wire` gives plain JSON values; what has its default value is left out, and so is None where a field has no default.
 `from_wire` reads them by the annotations of the class: keys that it does not know are ignored (a newer writer may add
 some), anything of another type than annotated is a `CodecError` that names the place.
-Annotations understood: bool, int, float, str, StrEnum, dataclass, `tuple[X, ...]`, `X | None`, and unions of dataclasses,
-which carry the name of their class under the key `type`.
+Annotations understood: bool, int, float, str, StrEnum, dataclass, `tuple[X, ...]`, `Mapping[str, X]`, `X | None`, and
+unions of dataclasses, which carry the name of their class under the key `type`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import reprlib
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import cache
 from types import NoneType, UnionType
@@ -81,6 +81,8 @@ def _form(kind: Any) -> _Form:
         return _float_form()
     if typing.get_origin(kind) is tuple:
         return _tuple_form(*typing.get_args(kind))
+    if typing.get_origin(kind) is Mapping:
+        return _mapping_form(*typing.get_args(kind))
     if typing.get_origin(kind) in (UnionType, typing.Union):
         return _union_form(typing.get_args(kind))
     if isinstance(kind, type) and issubclass(kind, StrEnum):
@@ -135,6 +137,29 @@ def _tuple_form(*arguments: Any) -> _Form:
         return tuple(items)
 
     return _Form(frozenset(), read, list if write_item is None else lambda items: [write_item(item) for item in items])
+
+
+def _mapping_form(key: Any, value: Any) -> _Form:
+    if key is not str:
+        raise TypeError("of mappings, only Mapping[str, X] has a JSON form")
+    plain, read_value, write_value = _form(value)
+    refuse = _refusal("an object")
+
+    def read(data: Any) -> dict[str, Any]:
+        if type(data) is not dict:
+            refuse(data)
+        values = {}
+        for name, item in data.items():
+            try:
+                values[name] = item if type(item) in plain else read_value(item)
+            except CodecError as error:
+                raise error.below(f".{name}") from None
+        return values
+
+    def write(values: Any) -> dict[str, Any]:
+        return {name: item if write_value is None else write_value(item) for name, item in values.items()}
+
+    return _Form(frozenset(), read, write)
 
 
 def _union_form(kinds: tuple[Any, ...]) -> _Form:

@@ -47,7 +47,10 @@ class PortFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InfinibandFacts:
+    """`excluded`: regular expressions for the names of devices that the configuration leaves out."""
+
     ports: tuple[PortFacts, ...] = ()
+    excluded: tuple[str, ...] = ()
 
 
 # --- Mounts --------------------------------------------------------------------------------------------------------
@@ -182,6 +185,7 @@ class PluginResult:
     """The newest run of one site check. `text`: what it said, on one line; `output`: the first 4 KiB of it.
 
     `exit_code` None: it did not end by itself. `unknown_runs`: how many runs in a row, this one included, told nothing.
+    `fresh_for`: seconds for which it speaks; by then the next run is long overdue. None: for ever.
     """
 
     name: str
@@ -192,10 +196,12 @@ class PluginResult:
     exit_code: int | None = None
     seconds: float = 0.0
     unknown_runs: int = 0
+    fresh_for: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginFacts:
-    """The site checks that have run at least once."""
+    """`names`: the site checks that there are; `results`: of those that have run at least once."""
 
+    names: tuple[str, ...] = ()
     results: tuple[PluginResult, ...] = ()

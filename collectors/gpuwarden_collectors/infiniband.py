@@ -40,7 +40,7 @@ class InfinibandCollector:
     def __init__(self, sysfs: Path, *, exclude: Sequence[str] = (), max_ports: int = 512) -> None:
         self._devices = sysfs / "class/infiniband"
         self._netdevs = sysfs / "class/net"
-        self._exclude = exclude
+        self._excluded = tuple(map(fnmatch.translate, exclude))
         self._max_ports = max_ports
         self._refused: set[_Attribute] = set()  # by inode of the port's folder and name
 
@@ -59,7 +59,7 @@ class InfinibandCollector:
         if len(here) > self._max_ports:
             raise CollectorError(f"{self._devices} lists more than {self._max_ports} ports; check that it is a sysfs")
         self._refused = {attribute for attribute in self._refused if attribute[0] in here}
-        return InfinibandFacts(ports=tuple(ports))
+        return InfinibandFacts(ports=tuple(ports), excluded=self._excluded)
 
     def _ports(self) -> Iterator[tuple[Path, int]]:
         try:
@@ -71,7 +71,7 @@ class InfinibandCollector:
                 f"cannot list RDMA devices in {self._devices}: {error.strerror}; let gpuwarden read sysfs"
             ) from error
         for device in devices:
-            if not any(fnmatch.fnmatchcase(device, pattern) for pattern in self._exclude):
+            if not any(re.match(pattern, device) for pattern in self._excluded):
                 yield from _numbered(self._devices / device / "ports")
 
     def _port(self, folder: Path, inode: int) -> PortFacts | None:

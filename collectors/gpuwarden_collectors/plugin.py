@@ -4,6 +4,9 @@
 says otherwise (NHC exits 1 for a bad node) names its own codes. The first line on stdout is the message, without what
 follows a `|` (Nagios' performance data); a script that writes only to stderr is heard, too.
 
+The first runs are spread over some seconds, and every interval is some per cent longer or shorter, so that the nodes of
+a fleet that was booted together do not ask the same file server all at once.
+
 How one run is kept within bounds is in `plugin_run.py`.
 """
 
@@ -11,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +25,9 @@ from gpuwarden_collectors.plugin_run import Process, Run, run
 
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", "HOME", "HOSTNAME")
 _LONGEST_TEXT = 200
+_FIRST_WITHIN = 10.0  # seconds
+_JITTER = 0.1  # of the interval, both ways
+_MISSED = 3  # intervals without a run after which the last result is nobody's any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +52,10 @@ def plugin_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class PluginRunner:
-    """Runs all of `plugins`, never more than `limit` at a time and never two runs of the same one."""
+    """Runs all of `plugins`, never more than `limit` at a time and never two runs of the same one.
+
+    `dice` gives numbers from 0 to 1 for the spread of the runs.
+    """
 
     def __init__(
         self,
@@ -54,11 +64,13 @@ class PluginRunner:
         environment: Mapping[str, str],
         limit: int = 3,
         clock: Clock = host_clock,
+        dice: Callable[[], float] = random.random,
     ) -> None:
         self._plugins = plugins
         self._environment = dict(environment)
         self._turns = asyncio.Semaphore(limit)
         self._clock = clock
+        self._dice = dice
         self._results: dict[str, PluginResult] = {}
         self._left: dict[str, Process] = {}
 
@@ -68,21 +80,40 @@ class PluginRunner:
             for plugin in self._plugins:
                 group.create_task(self._repeat(plugin, deliver))
 
+    async def once(self) -> Observation[PluginFacts]:
+        """One run of each. Takes as long as they do."""
+        started = self._clock()
+        async with asyncio.TaskGroup() as group:
+            for plugin in self._plugins:
+                group.create_task(self._turn(plugin))
+        return self.newest(started)
+
+    def newest(self, started: Stamp | None = None) -> Observation[PluginFacts]:
+        """What is known now, without a run; *absent* where there are no site checks."""
+        now = self._clock()
+        if not self._plugins:
+            why = "no site checks are configured"
+            return Observation(collector="plugin", outcome=PassOutcome.ABSENT, started=now, finished=now, error=why)
+        facts = PluginFacts(names=tuple(p.name for p in self._plugins), results=tuple(self._results.values()))
+        return Observation(
+            collector="plugin", outcome=PassOutcome.OBSERVED, started=started or now, finished=now, facts=facts
+        )
+
     async def _repeat(self, plugin: PluginOptions, deliver: Callable[[Observation[PluginFacts]], None]) -> None:
         loop = asyncio.get_running_loop()
+        await asyncio.sleep(self._dice() * min(plugin.interval, _FIRST_WITHIN))
         while True:
-            due = loop.time() + plugin.interval
-            async with self._turns:
-                started = self._clock()
-                done = await self._run(plugin)
-            self._results[plugin.name] = self._result(plugin, done, started)
-            deliver(
-                Observation(
-                    collector="plugin", outcome=PassOutcome.OBSERVED, started=started, finished=self._clock(),
-                    facts=PluginFacts(results=tuple(self._results.values())),
-                )
-            )  # fmt: skip
+            due = loop.time() + plugin.interval * (1 + _JITTER * (2 * self._dice() - 1))
+            deliver(self.newest(await self._turn(plugin)))
             await asyncio.sleep(due - loop.time())
+
+    async def _turn(self, plugin: PluginOptions) -> Stamp:
+        """One run, and when it started."""
+        async with self._turns:
+            started = self._clock()
+            done = await self._run(plugin)
+        self._results[plugin.name] = self._result(plugin, done, started)
+        return started
 
     async def _run(self, plugin: PluginOptions) -> Run:
         left = self._left.get(plugin.name)
@@ -110,6 +141,7 @@ class PluginRunner:
             exit_code=done.exit_code,
             seconds=at.boottime - started.boottime,
             unknown_runs=unknown_runs,
+            fresh_for=_MISSED * plugin.interval + plugin.timeout,
         )
 
 

@@ -10,11 +10,12 @@ import asyncio
 import signal
 from collections import deque
 from collections.abc import Iterable
+from typing import Any
 
 from gpuwarden.config import Config
 from gpuwarden.desk import Desk
 from gpuwarden.health.checkpoint import checkpoint
-from gpuwarden.health.conditions import CONDITIONS
+from gpuwarden.health.conditions import condition
 from gpuwarden.health.model import Event, EventKind, Health, Key, Verdict
 from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.rows import Memory
@@ -28,7 +29,7 @@ from gpuwarden.readers import Readers
 from gpuwarden.site import Site
 from gpuwarden.verbs import Verbs
 from gpuwarden_collectors.base import Clock, Observation, host_clock
-from gpuwarden_collectors.facts import HostEvent, LogPosition, NvmlFacts, PciFacts, Stamp
+from gpuwarden_collectors.facts import HostEvent, LogPosition, Stamp
 
 STEP_SPACING = 0.05
 STORMING = (EventKind.XID, EventKind.SXID, EventKind.AER)
@@ -101,7 +102,7 @@ class Daemon:
         self._site.config.run.dir.mkdir(mode=0o755, parents=True, exist_ok=True)
         if self._site.simulation is not None:
             self._site.simulation.prepare()
-        self._readers.run(self._nvml_observed, self._pci_observed)  # first, since a driver takes its time
+        self._readers.run(self._observed)  # first, since a driver takes its time
         listen = self._site.config.publish.listen
         await self._web.start(listen.host, listen.port)
         await self._control.start()
@@ -135,15 +136,13 @@ class Daemon:
 
     # --- what comes in
 
-    def _nvml_observed(self, observation: Observation[NvmlFacts]) -> None:
-        self.desk.nvml(observation)
-        self._step()
-        if self._somebody_is_away():
-            self._readers.look_at_the_bus.set()
-
-    def _pci_observed(self, observation: Observation[PciFacts]) -> None:
-        changed = self.desk.pci(observation)
-        if changed:
+    def _observed(self, observation: Observation[Any]) -> None:
+        news = self.desk.observed(observation)
+        if observation.collector == "nvml":
+            self._step()
+            if self._somebody_is_away():
+                self._readers.look_at_the_bus.set()
+        elif news:
             self._soon()
 
     def _happened(self, events: Iterable[HostEvent]) -> None:
@@ -303,6 +302,7 @@ def tell(event: Event) -> None:
         level = "error"
     about: dict[str, object] = {} if event.key is None else {"id": str(event.key)}
     if event.kind == EventKind.RAISED and event.key is not None:
-        about["title"] = CONDITIONS[event.key.code].title
+        row = condition(event.key.code)
+        about["title"] = row.title if row else event.key.code
     details = {name: value for name, value in event.data.items() if name not in HIDDEN}
     getattr(log, level)(text, **about, **details)

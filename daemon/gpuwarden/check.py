@@ -48,11 +48,11 @@ async def _check(site: Site) -> dict[str, Any]:
     readers = Readers(site.sources, site.boot_id, desk.happened, host_clock)
     try:
         readers.follow_kernel_log(memory.position, first=memory.position is None)
-        nvml, pci = await readers.once(site.sources.nvml.init_deadline)
+        observations = await readers.once(site.sources.nvml.init_deadline)
         await _log_read(readers)
         log = readers.kernel_log_observation(host_clock())
-        desk.nvml(nvml)
-        desk.pci(pci)
+        for observation in observations:
+            desk.observed(observation)
         if log is not None:
             desk.note(log)
         troubles = {"ledger": forgotten, "kernel_log": log.error if log is not None else ""}

@@ -7,16 +7,29 @@ Where the values come from is in `config_sources.py`, how they become these clas
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 from typing import Any, Literal
 
+from gpuwarden.config_catalogue import CheckOptions, XidOptions, catalogue_misfits
+from gpuwarden.config_collectors import (
+    HostOptions,
+    InfinibandOptions,
+    MemoryOptions,
+    PluginOptions,
+    ProcessesOptions,
+    ServicesOptions,
+    SiteCheck,
+    StorageOptions,
+    host_misfits,
+)
 from gpuwarden.config_sources import Fault, KeyPath, Origins, Sources, merge
 from gpuwarden.config_structure import structure
 from gpuwarden.durations import format_duration
 from gpuwarden.places import RUN_DIR, STATE_DIR
+from gpuwarden_collectors.dcgm.options import DcgmOptions
 from gpuwarden_collectors.nvml.options import NvmlOptions
 
 Mode = Literal["observe", "enforce"]
@@ -80,6 +93,13 @@ class Collectors:
     nvml: NvmlOptions = field(default_factory=NvmlOptions)
     kernel_log: KernelLogOptions = field(default_factory=KernelLogOptions)
     pci: PciOptions = field(default_factory=PciOptions)
+    dcgm: DcgmOptions = field(default_factory=DcgmOptions)
+    infiniband: InfinibandOptions = field(default_factory=InfinibandOptions)
+    storage: StorageOptions = field(default_factory=StorageOptions)
+    memory: MemoryOptions = field(default_factory=MemoryOptions)
+    processes: ProcessesOptions = field(default_factory=ProcessesOptions)
+    services: ServicesOptions = field(default_factory=ServicesOptions)
+    plugin: PluginOptions = field(default_factory=PluginOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +139,28 @@ class Config:
     paths: Paths = field(default_factory=Paths)
     inventory: Inventory = field(default_factory=Inventory)
     collectors: Collectors = field(default_factory=Collectors)
+    plugins: Mapping[str, SiteCheck] = field(default_factory=dict)
+    checks: Mapping[str, CheckOptions] = field(default_factory=dict)
+    xids: Mapping[str, XidOptions] = field(default_factory=dict)
+    sxids: Mapping[str, XidOptions] = field(default_factory=dict)
     publish: Publish = field(default_factory=Publish)
     control: Control = field(default_factory=Control)
     log: Log = field(default_factory=Log)
     state: State = field(default_factory=State)
     run: Run = field(default_factory=Run)
 
+    @property
+    def host(self) -> HostOptions:
+        """What is read of the host beside its GPUs."""
+        c = self.collectors
+        return HostOptions(
+            infiniband=c.infiniband, storage=c.storage, memory=c.memory, processes=c.processes, services=c.services,
+            plugin=c.plugin, plugins=self.plugins,
+        )  # fmt: skip
 
-HIDDEN: dict[type, tuple[str, ...]] = {NvmlOptions: ("simulate", "simulate_dir")}
-"""Fields that no file and no variable can set: only the command line makes simulated GPUs."""
+
+HIDDEN: dict[type, tuple[str, ...]] = {NvmlOptions: ("simulate", "simulate_dir"), DcgmOptions: ("probe",)}
+"""Fields that no file and no variable can set: only the command line makes simulated GPUs, only tests move an engine."""
 
 _SOCKET_PATH_MAX = 107  # bytes; sun_path of unix(7) without its final zero
 _NODE_MAX = 253  # characters of a name in DNS
@@ -169,13 +202,16 @@ _BOUNDS: tuple[tuple[str, float, float, str], ...] = (
     ("collectors.nvml.init_deadline", 0.1, 600.0, "the node is unknown until the library is initialised"),
     ("collectors.pci.interval", 0.1, 30.0, "a GPU that is gone must be seen to be gone within 30s"),
     ("collectors.pci.deadline", 0.1, 60.0, "a bus that hangs must be reported"),
+    ("collectors.dcgm.interval", 1.0, 60.0, "its health watches look back a minute"),
+    ("collectors.dcgm.deadline", 0.1, 60.0, "a hung engine blocks its callers for 60s"),
+    ("collectors.dcgm.init_deadline", 0.1, 600.0, "an engine that does not answer must be reported"),
 )  # fmt: skip
 
 Misfit = tuple[tuple[str, ...], str]
 
 
 def value_at(config: Config, path: KeyPath) -> Any:
-    return reduce(getattr, path, config)
+    return reduce(lambda value, key: value[key] if isinstance(value, Mapping) else getattr(value, key), path, config)
 
 
 def _misfits(config: Config) -> Iterator[Misfit]:
@@ -193,6 +229,8 @@ def _misfits(config: Config) -> Iterator[Misfit]:
             f"expected init_deadline to be no shorter than deadline, found {found}: the first pass does more, not less",
         )
     yield from _bad_names(config)
+    yield from host_misfits(config.host)
+    yield from catalogue_misfits(config.checks, config.xids, config.sxids)
 
 
 def _bad_names(config: Config) -> Iterator[Misfit]:

@@ -7,13 +7,19 @@ is a duration and is stored in seconds.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from cattrs import Converter
-from cattrs.errors import ClassValidationError, ForbiddenExtraKeysError
+from cattrs.errors import (
+    AttributeValidationNote,
+    ClassValidationError,
+    ForbiddenExtraKeysError,
+    IterableValidationError,
+)
 from cattrs.gen import make_dict_structure_fn, override
 
 from gpuwarden.config_sources import KeyPath, Tree
@@ -47,9 +53,10 @@ def _converter(parsers: Parsers, hidden: Hidden) -> Converter:
     converter = Converter(detailed_validation=True, forbid_extra_keys=True)
     converter.register_structure_hook(bool, _plain)
     converter.register_structure_hook(int, _plain)
-    converter.register_structure_hook(str, _plain)
+    converter.register_structure_hook(str, _text)
     converter.register_structure_hook(Path, _path)
     converter.register_structure_hook_func(_is_literal, _choice)
+    converter.register_structure_hook_factory(_is_mapping, lambda kind: _tables(converter, get_args(kind)[1]))
     converter.register_structure_hook_factory(
         lambda kind: dataclasses.is_dataclass(kind) and kind not in parsers,
         lambda cls: _table(converter, cls, hidden.get(cls, ())),
@@ -71,6 +78,31 @@ def _table(converter: Converter, cls: type, hidden: Iterable[str]) -> Callable[[
     return table
 
 
+def _tables(converter: Converter, cls: type) -> Callable[[Any, Any], Any]:
+    """A table whose keys are the site's own, each with a table of the class."""
+
+    def tables(value: Any, _: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _unexpected("a table", value)
+        filled: dict[str, Any] = {}
+        errors: list[Exception] = []
+        for name, item in value.items():
+            try:
+                filled[name] = converter.structure(item, cls)
+            except Exception as error:  # noqa: BLE001 - whatever a hook raises is told with its key
+                error.add_note(AttributeValidationNote(f"table {name}", name, cls))
+                errors.append(error)
+        if errors:
+            raise ClassValidationError("tables", errors, dict)
+        return filled
+
+    return tables
+
+
+def _is_mapping(kind: Any) -> bool:
+    return get_origin(kind) is Mapping
+
+
 def _is_literal(kind: Any) -> bool:
     return get_origin(kind) is Literal
 
@@ -80,6 +112,12 @@ def _plain(value: Any, kind: type[T]) -> T:
         return value
     scalar = kind is str and not isinstance(value, dict | list)
     raise _unexpected(_KINDS[kind], value, ": put it in quotes" if scalar else "")
+
+
+def _text(value: Any, kind: Any) -> Any:
+    if issubclass(kind, StrEnum):  # cattrs finds the hook of str for it, too
+        return kind(_one_of([word.value for word in kind], value))
+    return _plain(value, kind)
 
 
 def _from_text(expected: str, parse: Callable[[str], Any]) -> Callable[[Any, Any], Any]:
@@ -102,10 +140,13 @@ def _path(value: Any, _: Any) -> Path:
 
 
 def _choice(value: Any, kind: Any) -> Any:
-    choices = get_args(kind)
-    if value in choices:
+    return _one_of(get_args(kind), value)
+
+
+def _one_of(choices: Sequence[Any], value: Any) -> Any:
+    if isinstance(value, str) and value in choices:
         return value
-    raise _unexpected(f"one of {', '.join(choices)}", value, _near(str(value), choices))
+    raise _unexpected(f"one of {', '.join(filter(None, choices))}", value, _near(str(value), choices))
 
 
 def _unexpected(expected: str, found: object, hint: str = "") -> ValueError:
@@ -130,6 +171,11 @@ def _faults(error: BaseException, path: KeyPath, hidden: Hidden) -> Iterator[Key
             yield from _faults(inner, (*path, note.name), hidden)
         for inner in others:
             yield from _faults(inner, path, hidden)
+    elif isinstance(error, IterableValidationError):
+        items, _ = error.group_exceptions()
+        for inner, item in items:
+            for below, message in _faults(inner, (), hidden):
+                yield path, f"item {item.index}: {': '.join((*below, message))}"
     elif isinstance(error, ForbiddenExtraKeysError):
         known = [f.name for f in dataclasses.fields(error.cl) if f.name not in hidden.get(error.cl, ())]
         for key in sorted(error.extra_fields):

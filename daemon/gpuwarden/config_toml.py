@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -20,17 +20,28 @@ def _table(table: Any, path: KeyPath, origins: Origins) -> Iterator[str]:
     """Its own keys first, as TOML wants it, then the tables in it."""
     tables: dict[KeyPath, Any] = {}
     lines: list[str] = []
-    for name in (field.name for field in fields(table) if field.name not in HIDDEN.get(type(table), ())):
-        value, here = getattr(table, name), (*path, name)
-        if is_dataclass(value) and not isinstance(value, Address):
+    for name, value in _items(table):
+        here = (*path, name)
+        if isinstance(value, Mapping) or (is_dataclass(value) and not isinstance(value, Address)):
             tables[here] = value
         else:
             lines.append(_line(name, value, origins.get(here, "default")))
     if path and lines:
-        yield from ("", f"[{'.'.join(path)}]")
+        yield from ("", f"[{'.'.join(map(_key, path))}]")
     yield from lines
     for here, value in tables.items():
         yield from _table(value, here, origins)
+
+
+def _items(table: Any) -> Iterable[tuple[str, Any]]:
+    if isinstance(table, Mapping):
+        return table.items()
+    names = (field.name for field in fields(table) if field.name not in HIDDEN.get(type(table), ()))
+    return ((name, getattr(table, name)) for name in names)
+
+
+def _key(name: str) -> str:
+    return name if name.isidentifier() and name.isascii() else _quoted(name)
 
 
 def _line(name: str, value: Any, origin: str) -> str:
@@ -41,6 +52,8 @@ def _line(name: str, value: Any, origin: str) -> str:
 def _literal(value: Any) -> str:
     if isinstance(value, bool | int):
         return str(value).lower()
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_literal, value))}]"
     return _quoted(format_duration(value) if isinstance(value, float) else str(value))
 
 

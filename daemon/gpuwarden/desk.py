@@ -16,7 +16,7 @@ from gpuwarden.health.state import State, fold
 from gpuwarden.health.view import Rules, Sight, View
 from gpuwarden.publish.snapshot import CollectorStatus, Service, Snapshot, XidCount
 from gpuwarden_collectors.base import Observation, PassOutcome
-from gpuwarden_collectors.facts import HostEvent, NvmlFacts, PciFacts, Stamp
+from gpuwarden_collectors.facts import HostEvent, Stamp
 
 WAITING_MOST = 100_000
 """Host events that may wait for the next step; the sources are bounded too, this is the last line."""
@@ -29,7 +29,7 @@ class Desk:
         self.remember(remembered)
         self.view = View(boot_id=boot_id)
         self.sequence = 0
-        self.observed: Stamp | None = None
+        self.observed_at: Stamp | None = None
         self.collectors: dict[str, CollectorStatus] = {}
         self.log_gaps = 0
         self.log_lost = 0
@@ -45,19 +45,16 @@ class Desk:
         self.state = State(windows=self.state.windows, unpaired=self.state.unpaired)
         self.remember(events)
 
-    def nvml(self, observation: Observation[NvmlFacts]) -> None:
-        self.view = replace(self.view, nvml=self.view.nvml.after(observation))
+    def observed(self, observation: Observation[Any]) -> bool:
+        """Take in a pass of any collector; whether it says anything else than the one before. Raises KeyError for a stranger."""
+        before = self.view.seen(observation.collector)
+        self.view = self.view.after(observation)
         self.note(observation)
-        if observation.outcome in (PassOutcome.OBSERVED, PassOutcome.ABSENT):  # both say something of the host
-            self.sequence += 1
-            self.observed = observation.finished
-
-    def pci(self, observation: Observation[PciFacts]) -> bool:
-        """Whether it says anything else than the one before."""
-        before = self.view.pci
-        self.view = replace(self.view, pci=before.after(observation))
-        self.note(observation)
-        return (before.outcome, before.facts) != (self.view.pci.outcome, self.view.pci.facts)
+        if observation.collector == "nvml" and observation.outcome in (PassOutcome.OBSERVED, PassOutcome.ABSENT):
+            self.sequence += 1  # both outcomes say something of the host
+            self.observed_at = observation.finished
+        after = self.view.seen(observation.collector)
+        return (before.outcome, before.facts) != (after.outcome, after.facts)
 
     def happened(self, events: Iterable[HostEvent]) -> None:
         for event in events:
@@ -118,9 +115,9 @@ class Desk:
             if key.code == "xid"
         )
         return Snapshot(
-            service=service, sequence=self.sequence, made=now, observed=self.observed, verdict=verdict,
+            service=service, sequence=self.sequence, made=now, observed=self.observed_at, verdict=verdict,
             nvml=self.view.nvml.fresh(now, service.fresh_for), collectors=tuple(self.collectors.values()), xids=xids,
-            ready=self.observed is not None and verdict.expected is not None and self.view.pci.outcome is not None,
+            ready=self.observed_at is not None and verdict.expected is not None and self.view.pci.outcome is not None,
             dropped=dropped, log_gaps=self.log_gaps, log_lost=self.log_lost,
         )  # fmt: skip
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from gpuwarden.schedule import ThreadCollector, every
+from gpuwarden.config_collectors import HostOptions
+from gpuwarden.host_readers import host_sources
+from gpuwarden.schedule import Deliver, Source, ThreadCollector, polled
 from gpuwarden_collectors.base import Clock, CollectorError, Observation, PassOutcome
-from gpuwarden_collectors.facts import HostEvent, LogPosition, NvmlFacts, PciFacts, Stamp
+from gpuwarden_collectors.dcgm.facts import DcgmFacts
+from gpuwarden_collectors.dcgm.options import DcgmOptions
+from gpuwarden_collectors.facts import HostEvent, LogPosition, NvmlFacts, Stamp
 from gpuwarden_collectors.kernel_log.reader import KernelLog
 from gpuwarden_collectors.nvml.options import NvmlOptions
 from gpuwarden_collectors.pci import PciCollector
@@ -23,18 +28,21 @@ KERNEL_LOG_RETRY = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Where to read, and how often, in seconds. `kmsg` None: the kernel log is not followed."""
+    """Where to read, and how often, in seconds. `kmsg` None: the kernel log is not followed. `host` None: only the GPUs."""
 
     nvml: NvmlOptions
     sysfs: Path
     kmsg: Path | None
+    proc: Path = Path("/proc")
     pci_enabled: bool = True
     pci_interval: float = 10.0
     pci_deadline: float = 10.0
+    dcgm: DcgmOptions | None = None
+    host: HostOptions | None = None
 
 
 class Readers:
-    """`happened` is given host events as they come; the observations go to the functions of `run`."""
+    """`happened` is given host events as they come; the observations go to the function that `run` is given."""
 
     def __init__(
         self, sources: Sources, boot_id: str, happened: Callable[[Sequence[HostEvent]], None], clock: Clock
@@ -57,27 +65,50 @@ class Readers:
             options=options,
             clock=clock,
         )
-        self._pci = ThreadCollector("pci", PciCollector(sources.sysfs).read, sources.pci_deadline, clock)
+        self._dcgm = self._dcgm_worker(sources.dcgm)
+        self._running = list(self._all())
 
-    def run(
-        self,
-        nvml: Callable[[Observation[NvmlFacts]], None],
-        pci: Callable[[Observation[PciFacts]], None],
-    ) -> None:
-        """Read from now on, until `close`. The worker is started at once."""
-        if self._sources.nvml.enabled:
-            self._task(every(self._sources.nvml.interval, self._nvml.observe, nvml, self.look))
-        if self._sources.pci_enabled:
-            self._task(every(self._sources.pci_interval, self._pci.observe, pci, self.look_at_the_bus))
+    def _dcgm_worker(self, options: DcgmOptions | None) -> Worker[DcgmFacts] | None:
+        if options is None or not options.enabled:
+            return None
+        return Worker(
+            "dcgm",
+            "gpuwarden_collectors.dcgm.reader:DcgmReader",
+            DcgmFacts,
+            limits=WorkerLimits(deadline=options.deadline, init_deadline=options.init_deadline),
+            on_event=lambda event: self._happened((event,)),
+            options=options,
+            clock=self._clock,
+        )
 
-    async def once(self, patience: float) -> tuple[Observation[NvmlFacts], Observation[PciFacts]]:
+    def _all(self) -> Iterator[Source]:
+        sources = self._sources
+        if sources.nvml.enabled:
+            yield polled("nvml", sources.nvml.interval, self._nvml.observe, self.look)
+        if sources.pci_enabled:
+            pci = ThreadCollector("pci", PciCollector(sources.sysfs).read, sources.pci_deadline, self._clock)
+            yield polled("pci", sources.pci_interval, pci.observe, self.look_at_the_bus)
+        if sources.dcgm is not None and self._dcgm is not None:
+            yield polled("dcgm", sources.dcgm.interval, self._dcgm.observe)
+        if sources.host is not None:
+            yield from host_sources(sources.host, proc=sources.proc, sysfs=sources.sysfs, clock=self._clock)
+
+    def run(self, deliver: Deliver) -> None:
+        """Read from now on, until `close`. The workers are started at once."""
+        for source in self._running:
+            self._task(source.run(deliver))
+
+    async def once(self, patience: float) -> list[Observation[Any]]:
         """One pass of each. A library that is still being initialised is waited for, up to `patience` seconds."""
-        pci = asyncio.create_task(self._pci.observe())
         give_up = self._clock().boottime + patience
-        nvml = await self._nvml.observe()
-        while nvml.outcome is PassOutcome.TIMED_OUT and self._clock().boottime < give_up:
-            nvml = await self._nvml.observe()
-        return nvml, await pci
+
+        async def one(source: Source) -> Observation[Any]:
+            made = await source.once()
+            while made.outcome is PassOutcome.TIMED_OUT and source.name == "nvml" and self._clock().boottime < give_up:
+                made = await source.once()
+            return made
+
+        return list(await asyncio.gather(*map(one, self._running)))
 
     def follow_kernel_log(self, resume: LogPosition | None, *, first: bool) -> None:
         """Follow it from `resume` on; `first`: nothing is remembered, so what is old is history. Never raises."""
@@ -120,8 +151,10 @@ class Readers:
         if self._kernel_log is not None:
             self._kernel_log.close()
         await self._nvml.close()
+        if self._dcgm is not None:
+            await self._dcgm.close()
 
-    def _task(self, work: Coroutine[None, None, None]) -> None:
+    def _task(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(work))
 
     async def _keep_following(self, log: KernelLog) -> None:

@@ -73,7 +73,7 @@ async def _record(site: Site, recorder: Recorder, seconds: float | None, clock: 
 
     readers = Readers(site.sources, site.boot_id, happened, clock)
     try:
-        readers.run(recorder.observed, recorder.observed)
+        readers.run(recorder.observed)
         readers.follow_kernel_log(memory.position, first=memory.position is None)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):

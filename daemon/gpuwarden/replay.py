@@ -57,9 +57,8 @@ class Replay:
         """Hand it to the desk; whether it asks for a step."""
         match record:
             case Passed(observation):
-                if observation.collector == "pci":
-                    return self.desk.pci(observation)
-                self.desk.nvml(observation)
+                news = self.desk.observed(observation)
+                return news or observation.collector == "nvml"
             case Happened(events=events):
                 self.desk.happened(events)
             case Troubled(troubles=troubles):

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar, cast
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
 
 from gpuwarden_collectors.base import Clock, CollectorError, Observation, PassOutcome, SourceAbsent
 from gpuwarden_collectors.facts import Stamp
@@ -105,3 +106,26 @@ async def every(
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(due):
                 await wake.wait()
+
+
+Deliver = Callable[[Observation[Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One collector as the daemon runs it. `run` delivers passes for ever; `once` makes a single one."""
+
+    name: str
+    run: Callable[[Deliver], Coroutine[Any, Any, None]]
+    once: Callable[[], Awaitable[Observation[Any]]]
+
+
+def polled(
+    name: str, interval: float, observe: Callable[[], Awaitable[Observation[Any]]], wake: asyncio.Event | None = None
+) -> Source:
+    """A source that is asked each `interval` seconds, and at once when `wake` is set."""
+
+    async def run(deliver: Deliver) -> None:
+        await every(interval, observe, deliver, wake)
+
+    return Source(name, run, observe)

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from gpuwarden.config import Config
+from gpuwarden.config_catalogue import check_rules, xid_rules
 from gpuwarden.health.view import Rules
 from gpuwarden.publish.snapshot import Service
 from gpuwarden.readers import Sources
@@ -46,12 +47,22 @@ class Site:
             )
         sources = Sources(
             nvml=nvml, sysfs=sysfs, kmsg=kmsg if config.collectors.kernel_log.enabled else None,
-            pci_enabled=pci.enabled, pci_interval=pci.interval, pci_deadline=pci.deadline,
+            pci_enabled=pci.enabled, pci_interval=pci.interval, pci_deadline=pci.deadline, proc=config.paths.proc,
+            dcgm=None if simulation else config.collectors.dcgm, host=None if simulation else config.host,
         )  # fmt: skip
+        dcgm, host = config.collectors.dcgm, config.host
         rules = Rules(
             expected_gpus=config.inventory.expected_gpus,
             nvml_fresh_for=fresh_for(nvml.interval, nvml.deadline),
             pci_fresh_for=fresh_for(pci.interval, pci.deadline),
+            dcgm_fresh_for=fresh_for(dcgm.interval, dcgm.deadline),
+            host_fresh_for=max(
+                fresh_for(source.interval, source.deadline)
+                for source in (host.infiniband, host.storage, host.memory, host.processes, host.services)
+            ),
+            checks=check_rules(config.checks),
+            xids=xid_rules(config.xids),
+            sxids=xid_rules(config.sxids),
         )
         return cls(
             config=config, boot_id=boot_id(config.paths.proc), machine=machine, sources=sources, rules=rules,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwarden.config import Address, Config, ConfigError, Publish, load, load_with_origins
+from gpuwarden.config_catalogue import CheckOptions, XidOptions
+from gpuwarden.config_collectors import SiteCheck
 from gpuwarden.config_sources import Layer, Sources, nested
 from gpuwarden.config_toml import as_toml
 from gpuwarden.durations import format_duration, parse_duration
+from gpuwarden.health.model import Advice, Severity
 
 DURATION = 'a duration such as "500ms", "5s", "10m", "2h" or "28d"'
 ADDRESS = 'host:port or [v6]:port, such as "0.0.0.0:9839"'
@@ -113,7 +116,7 @@ def test_all_faults_of_all_sources_are_told_together(tmp_path: Path) -> None:
         deadline = "2m"
         [publish]
         listen = 9839
-        [slurm]
+        [weather]
         node = "n1"
     """
     assert faults(text, tmp_path, {"GPUWARDEN_NODE": "17", "GPUWARDEN_LOG__LEVEL": "loud"}) == [
@@ -125,7 +128,7 @@ def test_all_faults_of_all_sources_are_told_together(tmp_path: Path) -> None:
         "gpuwarden.toml: collectors.nvml.intervall: unknown key; did you mean 'interval'?",
         f"gpuwarden.toml: publish.listen: expected {ADDRESS}, found 9839 (a whole number): write it in quotes, as shown",
         "GPUWARDEN_LOG__LEVEL: log.level: expected one of debug, info, warning, error, found 'loud'",
-        "gpuwarden.toml: slurm: unknown key; known here are mode, node, paths, inventory, collectors, publish, control, log, state, run",
+        f"gpuwarden.toml: weather: unknown key; known here are {', '.join(field.name for field in fields(Config))}",
         "gpuwarden.toml: collectors.nvml.deadline: expected 100ms to 1m, found 2m: a driver that hangs is reported after two missed deadlines",
         "gpuwarden.toml: collectors.nvml.deadline: expected init_deadline to be no shorter than deadline, found 1m beside 2m: the first pass does more, not less",
     ]
@@ -254,6 +257,9 @@ def test_what_is_shown_can_be_read_back(
         collectors=replace(start.collectors, nvml=nvml),
         inventory=replace(start.inventory, expected_gpus=count),
         control=replace(start.control, group=word),
+        plugins={"nhc": SiteCheck(command=("/usr/sbin/nhc", word.replace("\0", "")), interval=max(1.0, interval))},
+        checks={"thermal_limit": CheckOptions(rise=interval, shadow=enabled, severity=Severity.WARNING)},
+        xids={"79": XidOptions(severity="warning", advice=Advice.REBOOT)},
     )
     file = tmp_path_factory.mktemp("shown") / "gpuwarden.toml"
     file.write_text(as_toml(config, {("node",): f"a file\nwith a {word} name"}))
@@ -266,6 +272,36 @@ def test_the_source_of_each_value_is_shown_beside_it() -> None:
     assert ["level", "=", '"debug"', "#", "GPUWARDEN_LOG__LEVEL"] in lines
     assert ["interval", "=", '"5s"', "#", "default"] in lines
     assert ["#", "expected_gpus", "is", "not", "set", "#", "default"] in lines
+
+
+def test_single_conditions_and_xids_can_be_judged_otherwise(tmp_path: Path) -> None:
+    config = configured('[checks.thermal_limit]\nshadow = true\nrise = "5m"\n[xids.79]\nseverity = "record"', tmp_path)
+    assert config.checks == {"thermal_limit": CheckOptions(shadow=True, rise=300.0)}
+    assert config.xids == {"79": XidOptions(severity="record")}
+
+
+def test_all_slips_in_what_a_site_makes_of_conditions_are_told_together(tmp_path: Path) -> None:
+    text = """
+        [checks.thermal_limitt]
+        shadow = true
+        [checks.thermal_limit]
+        rise = "30d"
+        severity = "bad"
+        [xids.79]
+        severity = "warn"
+        [xids."7x"]
+        severity = "warning"
+        [plugins.nhc]
+        command = ["/usr/sbin/nhc", 3]
+    """
+    assert faults(text, tmp_path) == [
+        "gpuwarden.toml: plugins.nhc.command: item 1: expected text, found 3 (a whole number): put it in quotes",
+        "gpuwarden.toml: checks.thermal_limit.severity: expected one of warning, failure, found 'bad'",
+        "gpuwarden.toml: xids.79.severity: expected one of record, warning, failure, found 'warn'; did you mean 'warning'?",
+        "gpuwarden.toml: checks.thermal_limitt: is no condition; did you mean 'thermal_limit'?",
+        "gpuwarden.toml: checks.thermal_limit.rise: expected 0s to 7d, found 30d",
+        "gpuwarden.toml: xids.7x: expected the number of an xid, such as xids.79",
+    ]
 
 
 KEYS = (

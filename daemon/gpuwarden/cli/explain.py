@@ -11,7 +11,8 @@ from textwrap import fill
 from gpuwarden.cli.parser import CommandError, Parser
 from gpuwarden.cli.words import ADVICE, UNKNOWN_REASONS
 from gpuwarden.durations import format_duration
-from gpuwarden.health.conditions import CONDITIONS, Condition
+from gpuwarden.health.condition import Condition
+from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.sxid_catalogue import SXIDS, sxid_row
 from gpuwarden.health.xid_catalogue import XIDS, XidClass, xid_row
 from gpuwarden.publish.status import ENDS_WHEN

@@ -7,32 +7,10 @@ for the node, this one is a consequence and stays quiet. Which readings make a c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from gpuwarden.health.model import Advice, Latch, Severity
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
-    """`scope` is the kind of subject: node, gpu, link or switch. `severity` is the worst it can have."""
-
-    code: str
-    scope: str
-    severity: Severity
-    title: str
-    advice: Advice
-    why: str
-    source: str
-    rise: float = 0.0
-    fall: float = 0.0
-    latch: Latch = Latch.NONE
-    depends_on: tuple[str, ...] = ()
-    history: float = 0.0
-
-
-W, F = Severity.WARNING, Severity.FAILURE
-NO_DRIVER = ("driver_unresponsive", "driver_not_loaded")
-NO_GPU = (*NO_DRIVER, "gpu_missing")
+from gpuwarden.health.condition import NO_DRIVER, NO_GPU, Condition, F, W
+from gpuwarden.health.dcgm_conditions import DCGM_CONDITIONS, dcgm_condition
+from gpuwarden.health.host_conditions import HOST_CONDITIONS, plugin_condition
+from gpuwarden.health.model import Advice, Latch
 
 _ROWS: tuple[Condition, ...] = (
     # --- the driver and the GPUs as a whole
@@ -229,4 +207,9 @@ _ROWS: tuple[Condition, ...] = (
     ),
 )  # fmt: skip
 
-CONDITIONS: dict[str, Condition] = {row.code: row for row in _ROWS}
+CONDITIONS: dict[str, Condition] = {row.code: row for row in (*_ROWS, *HOST_CONDITIONS, *DCGM_CONDITIONS)}
+
+
+def condition(code: str) -> Condition | None:
+    """The row of `code`; one made for it, where it is a site check's or an incident's that DCGM alone knows."""
+    return CONDITIONS.get(code) or plugin_condition(code) or dcgm_condition(code)

@@ -15,6 +15,8 @@ diagnostic (dcgmi diag). One of those counts as a failure where the vendor says 
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -25,7 +27,8 @@ from gpuwarden.health.model import Advice, Health
 class DcgmCode:
     """`severity` and `action` are the vendor's, in its own words. `worst`: how bad we take it at worst.
 
-    `agrees`: our condition about the same fault, "" for none. `passive`: health checks report it.
+    `agrees`: our condition about the same fault, "" for none. `passive`: health checks report it. `lasts`: seconds for
+    which DCGM must say so before its word alone counts; infinite where our own reading of the same counter decides.
     """
 
     code: int
@@ -38,13 +41,19 @@ class DcgmCode:
     advice: Advice
     agrees: str = ""
     passive: bool = False
+    lasts: float = 60.0
     note: str = ""
     provenance: str = "dcgm_errors.h of DCGM 4.6.0"
 
     @property
     def condition(self) -> str:
         """The code of the finding that an incident belongs to."""
-        return self.agrees or f"dcgm_{self.name.lower()}"
+        return self.agrees or own_code(self)
+
+
+def own_code(row: DcgmCode) -> str:
+    """Of the finding that an incident is when it belongs to no other."""
+    return f"dcgm_{row.name.lower()}"
 
 
 MONITOR, ISOLATE, UNKNOWN, TRIAGE, CONFIG, RESET = "monitor", "isolate", "unknown", "triage", "configure", "reset"
@@ -245,6 +254,14 @@ _PASSIVE: dict[int, tuple[Health, Advice, str, str]] = {
     132: (WARNING, A.CONTACT_SUPPORT, "", "the row remapper still has spare rows, else it would be row_remap_failed"),
 }  # fmt: skip
 
+TWO_PASSES = 15.0
+# How long DCGM's word alone must last where that is not a minute. Incidents about growth stand for the minute that
+# DCGM looks back, so a single error makes one that lasts that long.
+_LASTS: dict[int, float] = {
+    3: 240.0, 10: math.inf, 11: 120.0, 12: math.inf, 13: 600.0, 15: TWO_PASSES, 52: TWO_PASSES, 70: 180.0, 71: math.inf,
+    119: 600.0, 121: 600.0, 122: 120.0,
+}  # fmt: skip
+
 # Our conditions for codes that only a diagnostic gives.
 _HOMES: dict[str, tuple[int, ...]] = {
     "ecc_uncorrectable": (57, 103, 106),
@@ -286,12 +303,38 @@ def _catalogue() -> Iterator[DcgmCode]:
             advice=advice,
             agrees=agrees,
             passive=code in _PASSIVE,
+            lasts=_LASTS.get(code, 60.0),
             note=note or ("" if code in _PASSIVE else "only from a diagnostic (dcgmi diag)"),
             provenance=f"dcgm_errors.h of DCGM 4.6.0; class: {basis}",
         )
 
 
 DCGM_CODES: dict[int, DcgmCode] = {row.code: row for row in _catalogue()}
+
+_BY_NAME = {row.name: row for row in DCGM_CODES.values()}
+_NAMED = re.compile(r"(?:dcgm_fr_|dcgm[_ ])?(?:(?:code_)?(\d{1,9})|([a-z0-9_]{1,64}))", re.ASCII)
+
+
+def dcgm_named(text: str) -> DcgmCode | None:
+    """The row that a person means by a number, a name, or the code of a finding: `4`, `dcgm 4`, `DCGM_FR_FAULTY_MEMORY`,
+    `dcgm_faulty_memory`, `dcgm_code_200`. Every number has one; None for a name that is no code's.
+    """
+    found = _NAMED.fullmatch(text.strip().lower())
+    if found is None:
+        return None
+    return dcgm_row(int(found[1])) if found[1] else _BY_NAME.get(found[2].upper())
+
+
+def judged(row: DcgmCode) -> str:
+    """How an incident with this code is judged, in a sentence."""
+    if row.agrees in ("xid", "sxid"):
+        return f"An incident of this code is evidence of {row.agrees}, which its number decides."
+    where = f"evidence of {row.agrees}" if row.agrees else f"a finding of its own, {row.condition}"
+    if row.worst is HEALTHY:
+        return f"At worst healthy: it is {where}, and never a finding by itself." if row.agrees else "Healthy."
+    alone = "never counts" if row.lasts == math.inf else f"counts after {row.lasts:g} s"
+    return f"At worst a {row.worst.value}: it is {where}; DCGM's word alone {alone}."
+
 
 _REPORTED = {0: HEALTHY, 10: WARNING, 20: FAILURE}  # dcgm_structs.h: DCGM_HEALTH_RESULT_*
 _ORDER = (HEALTHY, WARNING, FAILURE)

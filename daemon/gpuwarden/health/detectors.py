@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from gpuwarden.health import driver_signs, event_signs, fabric_signs, gpu_signs
-from gpuwarden.health.look import Detector, per_gpu
+from collections.abc import Callable, Mapping
+
+from gpuwarden.health import dcgm_looks, driver_signs, event_signs, fabric_signs, gpu_signs, host_looks
+from gpuwarden.health.look import Detector, Look, per_gpu
+from gpuwarden.health.state import State
+from gpuwarden.health.view import Sight
 
 DETECTORS: dict[str, Detector] = {
     "gpu_missing": driver_signs.gpu_missing,
@@ -35,7 +39,12 @@ DETECTORS: dict[str, Detector] = {
     "power_brake": gpu_signs.slowed("power_brake", "slowdown_hw_power_brake_ns", 0x80),
     "ledger_unavailable": driver_signs.trouble("ledger_unavailable", "ledger"),
     "collector_failed": driver_signs.collector_failed,
+    **host_looks.DETECTORS,
+    **dcgm_looks.DETECTORS,
 }
+
+FAMILIES: tuple[Callable[[State, Sight], Mapping[str, Look]], ...] = (host_looks.family, dcgm_looks.family)
+"""For conditions whose codes are known only when they are seen: by code, what was seen and what was looked at."""
 
 COUNTERS = (
     "ecc_corrected_volatile",

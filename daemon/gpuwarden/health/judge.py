@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpuwarden.health import inventory
-from gpuwarden.health.conditions import CONDITIONS, Condition
-from gpuwarden.health.detectors import COUNTERS, DETECTORS
+from gpuwarden.health.condition import Condition
+from gpuwarden.health.conditions import CONDITIONS, condition
+from gpuwarden.health.detectors import COUNTERS, DETECTORS, FAMILIES
 from gpuwarden.health.look import Look, answering
 from gpuwarden.health.model import Advice, Event, EventKind, Evidence, Key, Latch, Severity, Sighting, Verdict
 from gpuwarden.health.records import records
@@ -74,6 +75,10 @@ def judge(state: State, view: View, happened: Sequence[HostEvent], rules: Rules,
     steps.state = _counted(steps.state, sight)
     for code, detector in DETECTORS.items():
         _follow(steps, CONDITIONS[code], detector(steps.state, sight), sight)
+    for family in FAMILIES:
+        for code, look in family(steps.state, sight).items():
+            if (row := condition(code)) is not None:
+                _follow(steps, row, look, sight)
     result = verdict(steps.state, sight)
     if result.health is not steps.state.health:
         data = {"from": steps.state.health.value, "to": result.health.value, "reasons": " ".join(result.reasons[:5])}

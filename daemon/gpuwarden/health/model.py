@@ -116,7 +116,10 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A condition that holds. `latched`: no longer seen, kept until reset, reboot or acknowledgement as `latch` says."""
+    """A condition that holds. `latched`: no longer seen, kept until reset, reboot or acknowledgement as `latch` says.
+
+    `shadow`: it is reported, and nothing follows from it.
+    """
 
     key: Key
     severity: Severity
@@ -129,6 +132,7 @@ class Finding:
     latch: Latch = Latch.NONE
     latched: bool = False
     silenced_by: str = ""
+    shadow: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from gpuwarden.health.conditions import CONDITIONS
+from gpuwarden.health.conditions import condition
 from gpuwarden.health.model import Advice, Event, EventKind, Evidence, Health, Key, Latch, Pin, Severity, gpu
 from gpuwarden.health.windows import Windows
 from gpuwarden_collectors.facts import Stamp
@@ -129,7 +129,7 @@ def _first_seen(event: Event) -> Stamp:
 
 def _raise(state: State, event: Event, *, raised: bool) -> State:
     key = event.key
-    if key is None or (row := CONDITIONS.get(key.code)) is None:  # of another version, which wrote this ledger
+    if key is None or (row := condition(key.code)) is None:  # of another version, which wrote this ledger
         return state
     known = state.tracks.get(key)
     track = Track(

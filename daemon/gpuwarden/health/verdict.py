@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from gpuwarden.health.conditions import CONDITIONS
+from gpuwarden.health.conditions import condition
 from gpuwarden.health.inventory import Presence, absent, expected_count, presences
 from gpuwarden.health.model import Finding, GpuVerdict, Health, Pin, Severity, Verdict
 from gpuwarden.health.state import State, Track
@@ -41,9 +41,9 @@ def _worst_first(finding: Finding) -> tuple[bool, float, str]:
 
 
 def _finding(track: Track, root: str) -> Finding:
-    row = CONDITIONS[track.key.code]
+    row = condition(track.key.code)
     return Finding(
-        key=track.key, severity=track.severity, title=row.title, advice=track.advice, evidence=track.evidence,
+        key=track.key, severity=track.severity, title=row.title if row else track.key.code, advice=track.advice, evidence=track.evidence,
         first_seen=track.first_seen, last_seen=track.last_seen, count=track.count, latch=track.latch,
         latched=track.latched, silenced_by=root,
     )  # fmt: skip
@@ -51,9 +51,11 @@ def _finding(track: Track, root: str) -> Finding:
 
 def _root(track: Track, raised: Sequence[Track]) -> str:
     """The raised condition of which this one is a consequence: on the node, or on the same GPU; "" if none."""
-    causes = CONDITIONS[track.key.code].depends_on
+    row = condition(track.key.code)
+    causes = row.depends_on if row else ()
     for other in raised:
-        node_wide = CONDITIONS[other.key.code].scope == "node"  # a GPU missing that has no slot to name is not
+        cause = condition(other.key.code)
+        node_wide = cause is not None and cause.scope == "node"  # a GPU missing that has no slot to name is not
         same = node_wide or other.key.subject.slot == track.key.subject.slot
         if other.key.code in causes and same:
             return str(other.key)

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
 
+from gpuwarden.health.model import Advice, Severity
 from gpuwarden_collectors.base import Observation, PassOutcome
+from gpuwarden_collectors.dcgm.facts import DcgmFacts
 from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, NvmlFacts, PciDevice, PciFacts, PciKind, Stamp
+from gpuwarden_collectors.host_facts import (
+    InfinibandFacts,
+    MemoryFacts,
+    PluginFacts,
+    ProcessesFacts,
+    ServicesFacts,
+    StorageFacts,
+)
 
 Facts = TypeVar("Facts")
 
@@ -38,27 +48,83 @@ class Seen(Generic[Facts]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRule:
+    """What a site wants of one condition, by its code. None: as the table has it. Seconds.
+
+    `shadow`: it is reported and nothing follows from it. Not `enabled`: it is not looked for.
+    """
+
+    enabled: bool = True
+    shadow: bool = False
+    rise: float | None = None
+    fall: float | None = None
+    severity: Severity | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XidRule:
+    """What a site makes of one Xid or SXid, by its number: `record`, `warning` or `failure`. Empty, None: as the table has it."""
+
+    severity: str = ""
+    advice: Advice | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """The site's choices. Seconds. The graces are what a driver reload, a GPU reset or a MIG change takes, and a slow boot."""
 
     expected_gpus: int | None = None
     nvml_fresh_for: float = 15.0
     pci_fresh_for: float = 30.0
+    dcgm_fresh_for: float = 45.0
+    host_fresh_for: float = 180.0
     missing_grace: float = 30.0
     driver_grace: float = 120.0
     boot_grace: float = 600.0
     unresponsive_after: float = 20.0
     unresponsive_misses: int = 2
+    checks: Mapping[str, CheckRule] = field(default_factory=dict)
+    xids: Mapping[str, XidRule] = field(default_factory=dict)
+    sxids: Mapping[str, XidRule] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """The host as last seen. `troubles`: what the daemon itself cannot do, by what (`ledger`, `kernel_log`): message."""
+    """The host as last seen: a field for each collector, under its name.
+
+    `troubles`: what the daemon itself cannot do, by what (`ledger`, `kernel_log`): message.
+    """
 
     boot_id: str
     nvml: Seen[NvmlFacts] = field(default_factory=Seen)
     pci: Seen[PciFacts] = field(default_factory=Seen)
+    dcgm: Seen[DcgmFacts] = field(default_factory=Seen)
+    infiniband: Seen[InfinibandFacts] = field(default_factory=Seen)
+    storage: Seen[StorageFacts] = field(default_factory=Seen)
+    memory: Seen[MemoryFacts] = field(default_factory=Seen)
+    processes: Seen[ProcessesFacts] = field(default_factory=Seen)
+    services: Seen[ServicesFacts] = field(default_factory=Seen)
+    plugin: Seen[PluginFacts] = field(default_factory=Seen)
     troubles: Mapping[str, str] = field(default_factory=dict)
+
+    def seen(self, collector: str) -> Seen[Any]:
+        """Raises KeyError for a name that is no collector's."""
+        if collector not in COLLECTORS:
+            raise KeyError(collector)
+        seen: Seen[Any] = getattr(self, collector)
+        return seen
+
+    def after(self, observation: Observation[Any]) -> View:
+        """Raises KeyError for an observation of a collector that nobody judges."""
+        seen: Any = {observation.collector: self.seen(observation.collector).after(observation)}
+        return replace(self, **seen)
+
+
+COLLECTORS: Mapping[str, Any] = {
+    "nvml": NvmlFacts, "pci": PciFacts, "dcgm": DcgmFacts, "infiniband": InfinibandFacts, "storage": StorageFacts,
+    "memory": MemoryFacts, "processes": ProcessesFacts, "services": ServicesFacts, "plugin": PluginFacts,
+}  # fmt: skip
+"""The collectors that are judged, and what each of them finds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +133,7 @@ class Sight:
 
     `gpus`: by slot, what NVML says, empty when NVML is not fresh. `devices`: the GPUs on the PCI bus by slot, None when
     the bus could not be observed. A device bound to a foreign driver (vfio) is in `devices` but belongs to somebody else.
+    The rest is what each collector found, None where nothing fresh is known.
     """
 
     now: Stamp
@@ -75,6 +142,13 @@ class Sight:
     nvml: NvmlFacts | None
     gpus: Mapping[str, GpuFacts]
     devices: Mapping[str, PciDevice] | None
+    dcgm: DcgmFacts | None = None
+    infiniband: InfinibandFacts | None = None
+    storage: StorageFacts | None = None
+    memory: MemoryFacts | None = None
+    processes: ProcessesFacts | None = None
+    services: ServicesFacts | None = None
+    plugin: PluginFacts | None = None
 
     @classmethod
     def of(cls, view: View, rules: Rules, now: Stamp) -> Sight:
@@ -84,7 +158,17 @@ class Sight:
         devices = None if pci is None else {d.slot: d for d in pci.devices if d.kind is PciKind.GPU}
         if devices == {} and any(gpu.answer is GpuAnswer.OK for gpu in gpus.values()):
             devices = None  # a container's sysfs without devices: NVML's word that they answer is worth more
-        return cls(now, rules, view, nvml, gpus, devices)
+        host = rules.host_fresh_for
+        return cls(
+            now, rules, view, nvml, gpus, devices,
+            dcgm=view.dcgm.fresh(now, rules.dcgm_fresh_for),
+            infiniband=view.infiniband.fresh(now, host),
+            storage=view.storage.fresh(now, host),
+            memory=view.memory.fresh(now, host),
+            processes=view.processes.fresh(now, host),
+            services=view.services.fresh(now, host),
+            plugin=view.plugin.fresh(now, host),
+        )  # fmt: skip
 
 
 OUR_DRIVERS = ("nvidia", "", "nouveau")

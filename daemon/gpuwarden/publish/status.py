@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpuwarden.durations import format_duration
-from gpuwarden.health.conditions import CONDITIONS
+from gpuwarden.health.conditions import condition
 from gpuwarden.health.model import Event, Finding, GpuVerdict, Health, Latch
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot
 from gpuwarden_collectors.base import PassOutcome
@@ -178,7 +178,7 @@ def _finding(snapshot: Snapshot, finding: Finding) -> Document:
 
 
 def _ends_when(finding: Finding) -> str:
-    row = CONDITIONS.get(finding.key.code)
+    row = condition(finding.key.code)
     if finding.latch is Latch.NONE and row is not None and row.fall:
         return f"it has not been seen for {format_duration(row.fall)}"
     return ENDS_WHEN[finding.latch]

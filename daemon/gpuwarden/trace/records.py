@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuwarden.health.model import Event
-from gpuwarden.health.view import Rules
+from gpuwarden.health.view import COLLECTORS, Rules
 from gpuwarden_collectors.base import Observation
-from gpuwarden_collectors.facts import HostEvent, NvmlFacts, PciFacts, Stamp
+from gpuwarden_collectors.facts import HostEvent, Stamp
 
 FORMAT = 1
-FACTS: Mapping[str, Any] = {"nvml": NvmlFacts | None, "pci": PciFacts | None}
+FACTS: Mapping[str, Any] = {name: facts | None for name, facts in COLLECTORS.items()}
 """The collectors whose passes a trace holds, and what each of them finds."""
 
 

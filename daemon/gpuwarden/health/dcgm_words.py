@@ -1,0 +1,212 @@
+"""What DCGM says in its newest pass, one word for each fault and subject, and where its silence means something.
+
+A GPU is known by the entity of an incident, never by its text, which can name another. What comes from an Xid is no
+word here: the engine keeps such incidents through resets of the GPU, so their first appearance is an event (see
+dcgm_xids) and what they say afterwards is nothing. A word about anything that stands in no PCI slot that we know is
+about the node, with the kind and number of the entity as the detail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from gpuwarden.health.dcgm_catalogue import TWO_PASSES, dcgm_row, incident_health, own_code
+from gpuwarden.health.gpu_signs import recovery_action
+from gpuwarden.health.model import NODE, Advice, Health, Key, Severity, Subject, gpu
+from gpuwarden.health.state import State, Track, counts
+from gpuwarden.health.view import Sight
+from gpuwarden_collectors.base import PassOutcome
+from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmGpu, DcgmGpuStatus, DcgmIncident, DcgmTrouble
+
+SETTLED = 90.0
+"""Seconds after the watches were set before silence means health: two samples 30 s apart, and a pass."""
+FORGOTTEN = 600.0
+"""Seconds without any engine on this host after which what only it said is given up: as long as a slow boot takes."""
+WORDS_MOST = 256
+"""More than any host has wrong at once; what goes beyond is one word, so that a broken engine cannot fill memory."""
+
+_POWER_UNREADABLE, _XID_ERROR, _TOO_MANY = 11, 101, 69
+_SWITCH_ERRORS = (15, 16)
+_ENTITIES = {1: "gpu", 3: "switch", 7: "cpu", 9: "connectx"}  # dcgm_fields.h: dcgm_field_entity_group_t
+_USABLE = (DcgmGpuStatus.OK, DcgmGpuStatus.FAKE)
+_DEAF = (DcgmTrouble.BLIND, DcgmTrouble.CHECK_INCOMPLETE, DcgmTrouble.WATCHES_CHANGED)
+"""Troubles with which a check that reports nothing is no word for health."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """What DCGM holds against one subject. `severity` None: only worth quoting. `lasts` as in the table of codes.
+
+    `fresh`: it began in the last ten minutes, before our eyes.
+    """
+
+    key: Key
+    text: str
+    severity: Severity | None
+    advice: Advice
+    lasts: float
+    fresh: bool
+
+
+def words(state: State, sight: Sight) -> dict[Key, Word]:
+    """By what they are about; several incidents of one fault are one word."""
+    found: dict[Key, Word] = {}
+    facts = sight.dcgm
+    if facts is None:
+        return found
+    for word in (*_of_incidents(state, sight, facts), *_of_readings(sight, facts)):
+        if word.key.subject.slot in state.given_up:
+            continue
+        if word.key not in found and len(found) >= WORDS_MOST:
+            row = dcgm_row(_TOO_MANY)
+            word = replace(word, key=Key(own_code(row), NODE), text=row.meaning, severity=Severity.WARNING)  # noqa: PLW2901
+        known = found.get(word.key)
+        found[word.key] = word if known is None else _together(known, word)
+    return found
+
+
+def _together(one: Word, other: Word) -> Word:
+    worse = one if one.severity is Severity.FAILURE or other.severity is None else other
+    text = one.text if other.text in one.text or len(one.text) > 300 else f"{one.text}; {other.text}"
+    return replace(worse, text=text, lasts=min(one.lasts, other.lasts), fresh=one.fresh or other.fresh)
+
+
+# --- incidents
+
+
+def _of_incidents(state: State, sight: Sight, facts: DcgmFacts) -> Iterator[Word]:
+    blind = any(problem.trouble is DcgmTrouble.BLIND for problem in facts.problems)
+    numbers = {g.id for g in facts.gpus if g.readings.last_xid is not None}
+    for incident in facts.incidents:
+        if incident.xid is not None or (incident.code == _XID_ERROR and incident.entity_id in numbers):
+            continue
+        if blind and incident.code == _POWER_UNREADABLE:
+            continue  # said of every GPU at once: the engine reads nothing at all
+        if incident.code in _SWITCH_ERRORS and _told_by_the_driver(state):
+            continue
+        yield _word(incident, sight)
+
+
+def _told_by_the_driver(state: State) -> bool:
+    """The kernel log has an NVSwitch error of this boot, with its number, which DCGM has not."""
+    return any(record.key.code == "sxid" and counts(state, record) for record in state.records.values())
+
+
+def _word(incident: DcgmIncident, sight: Sight) -> Word:
+    row = dcgm_row(incident.code)
+    health = incident_health(incident.code, incident.health)
+    severity = None if health is Health.HEALTHY else Severity(health.value)
+    if incident.preexisting and incident.code in (*_SWITCH_ERRORS, _XID_ERROR):
+        severity = severity and Severity.WARNING  # counted since the driver was loaded: of any age
+    age = sight.now.boottime - incident.first_seen.boottime
+    return Word(
+        key=_key(incident),
+        text=_quoted(incident),
+        severity=severity,
+        advice=row.advice,
+        lasts=row.lasts,
+        fresh=not incident.preexisting and age <= FORGOTTEN,
+    )
+
+
+def _key(incident: DcgmIncident) -> Key:
+    row = dcgm_row(incident.code)
+    if not incident.slot:
+        kind = _ENTITIES.get(incident.entity_kind, f"kind_{incident.entity_kind}")
+        return Key(own_code(row), NODE, f"{kind}_{incident.entity_id}" if incident.entity_kind else "")
+    if row.agrees in ("xid", "sxid"):  # their numbers are what counts, and this incident has none
+        return Key(own_code(row), gpu(incident.slot))
+    if row.agrees == "nvlink_down" and incident.link is not None:
+        return Key(row.agrees, Subject("link", incident.slot, str(incident.link)))
+    return Key(row.condition, gpu(incident.slot))
+
+
+def _quoted(incident: DcgmIncident) -> str:
+    """Our meaning of the code, since its text can name another GPU; its text where nobody has described it."""
+    row = dcgm_row(incident.code)
+    said = {0: "pass", 10: "warn", 20: "fail"}.get(incident.health, str(incident.health))
+    unknown = row.provenance.startswith("unknown") and incident.message
+    return f"{said}, code {incident.code}: {incident.message[:200] if unknown else row.meaning}"
+
+
+# --- readings
+
+
+_FAULTY_MEMORY, _IMEX = 52, 122
+_READY, _UNAVAILABLE, _NOT_USED = 5, 7, (-1, -2)
+"""States of the IMEX daemon (nvidia-imex-ctl -q; -1 not installed, -2 not configured)."""
+
+
+def _of_readings(sight: Sight, facts: DcgmFacts) -> Iterator[Word]:
+    for each in facts.gpus:
+        if not each.slot:
+            continue
+        if each.readings.memory_unrepairable:
+            text = f"field 1507 (memory beyond repair) is {each.readings.memory_unrepairable}"
+            yield _read(_FAULTY_MEMORY, gpu(each.slot), text)
+        if each.readings.recovery_action:
+            action = recovery_action(each.slot, each.readings.recovery_action)
+            text = f"field 1523 (recovery action) is {action.evidence['value']}, {action.evidence['action']}"
+            yield Word(
+                key=action.key, text=text, severity=action.severity, advice=action.advice or Advice.RESET_GPU,
+                lasts=60.0, fresh=True,
+            )  # fmt: skip
+    linked = any(nvml.links for nvml in sight.gpus.values())  # without NVLink IMEX is nobody's concern
+    if linked and (text := _imex(facts)):
+        yield _read(_IMEX, NODE, text)
+
+
+def _read(code: int, subject: Subject, text: str) -> Word:
+    row = dcgm_row(code)
+    key = Key(own_code(row), subject)
+    return Word(
+        key=key, text=text, severity=Severity(row.worst.value), advice=row.advice, lasts=row.lasts, fresh=True,
+    )  # fmt: skip
+
+
+def _imex(facts: DcgmFacts) -> str:
+    """What is wrong with IMEX; "" for nothing, and where it is not used."""
+    daemon = facts.imex_daemon
+    if facts.imex_domain in ("DOWN", "DEGRADED"):
+        return f"the IMEX domain is {facts.imex_domain}"
+    if daemon is None or daemon in (_READY, _UNAVAILABLE, *_NOT_USED):
+        return ""
+    return f"the IMEX daemon is in state {daemon}, not ready ({_READY})"
+
+
+# --- silence
+
+
+def heard(sight: Sight) -> frozenset[Subject]:
+    """The GPUs, as subjects, and the node, of which DCGM would say it if anything were wrong."""
+    facts = sight.dcgm
+    if facts is None or any(problem.trouble in _DEAF for problem in facts.problems):
+        return frozenset()
+    if sight.now.boottime - facts.watched_since.boottime < SETTLED:
+        return frozenset()
+    gpus = frozenset(gpu(each.slot) for each in facts.gpus if each.slot and _watched(each))
+    whole = not any(problem.trouble is DcgmTrouble.NOT_WATCHED for problem in facts.problems)
+    return gpus | {NODE} if whole else gpus
+
+
+def _watched(each: DcgmGpu) -> bool:
+    return each.watched and each.status in _USABLE
+
+
+def silent(track: Track, of: Iterable[Subject], sight: Sight) -> bool:
+    """Whether it can be said that DCGM has given up what it said for `track`; `of` is who is heard.
+
+    While an engine does not answer nobody knows, and a finding stays. Where there is no engine any more for
+    `FORGOTTEN` seconds its word is given up. What is not yet a finding needs its word at every pass.
+    """
+    subject = track.key.subject
+    of_gpu = gpu(subject.slot) if subject.slot else NODE
+    return not track.raised or of_gpu in of or forgotten(track, sight)
+
+
+def forgotten(track: Track, sight: Sight) -> bool:
+    if sight.view.dcgm.outcome is not PassOutcome.ABSENT:
+        return False
+    waited = sight.now.boottime - track.last_seen.boottime  # the clock of this boot, which may be another than then
+    return sight.now.boottime >= FORGOTTEN and (waited >= FORGOTTEN or waited < 0)
