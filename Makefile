@@ -4,6 +4,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 DRIVER := $(wildcard /proc/driver/nvidia/version)
 RUN    := .run
+# A test that fails while others load the machine is run once more, alone; what fails then has failed.
+ALONE   = { echo 'FAILED BESIDE OTHERS, ONCE MORE ALONE:'; $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
 
 .DEFAULT_GOAL := help
 .PHONY: help run test lint bench docs clean
@@ -45,7 +47,7 @@ lint: $(VENV)/.dev
 
 test: lint
 	@command -v gcc >/dev/null || { echo 'The tests compile a library: apt-get install gcc libc6-dev'; exit 1; }
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST) || $(ALONE)
 
 bench: $(VENV)/.dev
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from gpuwarden.config import Config
@@ -26,6 +26,8 @@ from gpuwarden.publish.files import VerdictFile
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden.publish.web import ListenError, Web
 from gpuwarden.readers import Readers
+from gpuwarden.reload import ReloadError, in_force, reloaded
+from gpuwarden.schedule import detached
 from gpuwarden.site import Site
 from gpuwarden.verbs import Verbs
 from gpuwarden_collectors.base import Clock, Observation, host_clock
@@ -37,26 +39,28 @@ LINE_SPACING = 60.0
 LEDGER_OPENS_WITHIN = 2.0
 """Seconds. Until then nothing is judged, lest a node that was bad before the restart be called healthy for a moment."""
 LEDGER_CLOSES_WITHIN = 5.0
+CONFIGURATION_READ_WITHIN = 5.0
 CANNOT_LISTEN = 69  # EX_UNAVAILABLE of sysexits.h
 
 log = get_logger("gpuwarden")
 
 
-def serve(config: Config) -> int:
-    """Run until SIGTERM or SIGINT; the exit code."""
+def serve(config: Config, load: Callable[[], Config]) -> int:
+    """Run until SIGTERM or SIGINT; the exit code. `load` reads the configuration again, or raises ReloadError."""
     output = configure(config.log.level)
     try:
-        return asyncio.run(_serve(config, output))
+        return asyncio.run(_serve(config, load, output))
     finally:
         output.close(timeout=1.0)
 
 
-async def _serve(config: Config, output: LogOutput) -> int:
-    daemon = Daemon(Site.of(config), output)
+async def _serve(config: Config, load: Callable[[], Config], output: LogOutput) -> int:
+    daemon = Daemon(Site.of(config), output, load)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, daemon.reload_soon)
     try:
         await daemon.start()
     except (ListenError, ControlError, OSError) as error:
@@ -72,8 +76,11 @@ async def _serve(config: Config, output: LogOutput) -> int:
 class Daemon:
     """One daemon on one host. `start` returns when it serves; it then runs by itself until `stop`."""
 
-    def __init__(self, site: Site, output: LogOutput, clock: Clock = host_clock) -> None:
+    def __init__(self, site: Site, output: LogOutput, load: Callable[[], Config], clock: Clock = host_clock) -> None:
         self._site = site
+        self._load = load
+        self._config = site.config
+        self._reloading: asyncio.Task[None] | None = None
         self._output = output
         self._clock = clock
         self._service = site.service(clock())
@@ -159,6 +166,31 @@ class Daemon:
         """Read everything now instead of at its next turn."""
         self._readers.look.set()
         self._readers.look_at_the_bus.set()
+
+    async def reload(self) -> str:
+        """Take over what changed in the configuration, and say so. Raises ReloadError, and then nothing has changed."""
+        reading = detached("configuration", self._load)
+        await asyncio.wait((reading,), timeout=CONFIGURATION_READ_WITHIN)
+        if not reading.done():
+            raise ReloadError(f"the configuration could not be read within {CONFIGURATION_READ_WITHIN:g} s")
+        given = reading.result()
+        news = reloaded(self.desk.rules, self._config, given)
+        self._config, self.desk.rules = in_force(self._config, given), news.rules
+        log.info("configuration read again", taken_over=news.taken, waiting_for_a_restart=news.waiting)
+        self._step()
+        return str(news)
+
+    def reload_soon(self) -> None:
+        """As `reload`, for SIGHUP; what is wrong goes to the log."""
+
+        async def work() -> None:
+            try:
+                await self.reload()
+            except ReloadError as error:
+                log.error("the configuration is not taken over", reason=str(error))  # noqa: TRY400 - it says it all
+
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.create_task(work())
 
     # --- steps
 

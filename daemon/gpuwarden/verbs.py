@@ -16,6 +16,7 @@ from gpuwarden.ledger.reader import read_only
 from gpuwarden.publish import status
 from gpuwarden.publish.control import TRY_AGAIN, Peer, Verb, VerbError
 from gpuwarden.publish.exposition import Holder
+from gpuwarden.reload import ReloadError
 from gpuwarden.schedule import detached
 from gpuwarden.simulation import Simulation
 from gpuwarden_collectors.base import Clock
@@ -33,6 +34,7 @@ class Service(Protocol):
 
     def record(self, events: Sequence[Event]) -> None: ...
     def look(self) -> None: ...
+    async def reload(self) -> str: ...
 
 
 class Verbs:
@@ -52,6 +54,7 @@ class Verbs:
             "inventory": self._inventory,
             "accept": self._accept,
             "inject": self._inject,
+            "reload": self._reload,
         }
 
     async def events_since(self, since: float, limit: int) -> list[Event]:
@@ -100,6 +103,12 @@ class Verbs:
             raise VerbError(str(error), TRY_AGAIN) from error
         self._service.record(events)
         return {"given_up": [event.key.subject.slot for event in events if event.key is not None]}
+
+    async def _reload(self, _: dict[str, Any], __: Peer) -> Any:
+        try:
+            return await self._service.reload()
+        except ReloadError as error:
+            raise VerbError(str(error)) from error
 
     async def _inject(self, arguments: dict[str, Any], _: Peer) -> Any:
         if self._simulation is None:

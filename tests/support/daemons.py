@@ -27,6 +27,10 @@ def slots(gpus: int) -> list[str]:
     return [f"0000:{0x1B + 13 * n:02x}:00.0" for n in range(gpus)]
 
 
+OTHERS = ("dcgm", "infiniband", "storage", "memory", "processes", "services")
+QUIET = "".join(f"[collectors.{name}]\nenabled = false\n" for name in OTHERS)
+
+
 class FakeHost:
     """A machine of `gpus` H100. Its parts may be changed while a daemon watches."""
 
@@ -46,13 +50,16 @@ class FakeHost:
     def plug(self, gpus: int, missing: frozenset[int] = frozenset()) -> None:
         write_tree(self.sysfs, [h100(slot) for n, slot in enumerate(slots(gpus)) if n not in missing])
 
-    def configure(self, more: str = "", *, interval: str = "200ms", deadline: str = "10s", init: str = "60s") -> None:
+    def configure(
+        self, more: str = "", *, interval: str = "200ms", deadline: str = "10s", init: str = "60s", beside: str = QUIET
+    ) -> None:
+        """`beside`: what is read besides GPUs, bus and kernel log; by default nothing, since it would be this machine's."""
         self.config.write_text(
             f'node = "node7"\n[paths]\nsysfs = "{self.sysfs}"\nkmsg = "{self.kmsg}"\n'
             f'[collectors.nvml]\nlibrary = "{self.fake.library}"\n'
             f'interval = "{interval}"\ndeadline = "{deadline}"\ninit_deadline = "{init}"\n'
             f'[collectors.pci]\ninterval = "500ms"\n[publish]\nlisten = "127.0.0.1:0"\n'
-            f'[run]\ndir = "{self.run_dir}"\n[state]\ndir = "{self.state_dir}"\n{more}'
+            f'[run]\ndir = "{self.run_dir}"\n[state]\ndir = "{self.state_dir}"\n{beside}{more}'
         )
 
     def kernel_line(self, text: str, *, age: float = 0.0) -> None:

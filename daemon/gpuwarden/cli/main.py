@@ -26,6 +26,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "inject": ("inject", "put a fault into a simulated GPU"),
     "record": ("record", "write down what the GPUs say, for replay"),
     "replay": ("replay", "judge what was recorded"),
+    "reload": ("reload", "make the daemon read its configuration again"),
     "config": ("configuration", "check the configuration, or show it with where each value comes from"),
 }
 """Verb: its module in this folder, and one line about it."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 
-from gpuwarden.cli.parser import Parser, folder
+from gpuwarden.cli.parser import CommandError, Parser, folder
 from gpuwarden.cli.sources import configuration
+from gpuwarden.config import Config
 from gpuwarden.places import make_private
 
 HELP = """
@@ -45,4 +46,14 @@ def main(options: argparse.Namespace) -> int:
     config = configuration(options, os.environ, secure=make_private)
     from gpuwarden.app import serve  # noqa: PLC0415 - a fault in the configuration is told before asyncio is loaded
 
-    return serve(config)
+    return serve(config, lambda: _again(options))
+
+
+def _again(options: argparse.Namespace) -> Config:
+    """The same configuration read anew. Raises ReloadError."""
+    from gpuwarden.reload import ReloadError  # noqa: PLC0415 - as above
+
+    try:
+        return configuration(options, os.environ)
+    except CommandError as error:
+        raise ReloadError(str(error)) from error
