@@ -14,3 +14,12 @@ def tmp_path() -> Iterator[Path]:
     """A folder with a short name: a Unix socket below it must fit in 107 bytes, and pytest's own are long under xdist."""
     with tempfile.TemporaryDirectory(prefix="gw-", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What shares the Slurm cluster of the tests is marked so, and can be chosen or left out."""
+    for item in items:
+        group = item.get_closest_marker("xdist_group")
+        if group is not None and group.args == ("slurm",):
+            item.add_marker("slurm")

@@ -14,9 +14,9 @@ from typing import Any
 
 from gpuwarden.config import Config
 from gpuwarden.desk import Desk
+from gpuwarden.event_lines import EventLines
 from gpuwarden.health.checkpoint import checkpoint
-from gpuwarden.health.conditions import condition
-from gpuwarden.health.model import Event, EventKind, Health, Key, Verdict
+from gpuwarden.health.model import Event, EventKind, Health, Verdict
 from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.rows import Memory
 from gpuwarden.log import LogOutput, configure, get_logger
@@ -34,8 +34,6 @@ from gpuwarden_collectors.base import Clock, Observation, host_clock
 from gpuwarden_collectors.facts import HostEvent, LogPosition, Stamp
 
 STEP_SPACING = 0.05
-STORMING = (EventKind.XID, EventKind.SXID, EventKind.AER)
-LINE_SPACING = 60.0
 LEDGER_OPENS_WITHIN = 2.0
 """Seconds. Until then nothing is judged, lest a node that was bad before the restart be called healthy for a moment."""
 LEDGER_CLOSES_WITHIN = 5.0
@@ -95,7 +93,7 @@ class Daemon:
         self._step_timer: asyncio.TimerHandle | None = None
         self._stepped = float("-inf")
         self._away: set[str] = set()
-        self._next_line: dict[Key, float] = {}  # as many as the judge keeps records
+        self._lines = EventLines()
         self.recent: deque[Event] = deque(maxlen=2000)
         self._verdict = Verdict(at=clock(), health=Health.UNKNOWN, reasons=("starting",), unknown=("starting",))
         self.holder = Holder(Renderer(hostname_label=site.config.publish.hostname_label), self._snapshot(clock()))
@@ -262,9 +260,7 @@ class Daemon:
         """Remember events; with `reached`, also that the kernel log was taken in up to there."""
         events = tuple(events)
         self.recent.extend(events)
-        for event in events:
-            if self._worth_a_line(event):
-                tell(event)
+        self._lines.tell(events)
         if not self._remembered:
             self._since_start.extend(events)
         position = reached if reached != self._position_written else None
@@ -277,20 +273,11 @@ class Daemon:
         else:
             self._ledger.tend()
 
-    def _worth_a_line(self, event: Event) -> bool:
-        """Of a storm of one Xid a line a minute; the ledger and the metrics count them all."""
-        if event.kind not in STORMING or event.key is None:
-            return True
-        due = self._next_line.get(event.key, 0.0) <= event.at.boottime
-        if due:
-            self._next_line[event.key] = event.at.boottime + LINE_SPACING
-        return due
-
     def _recall(self, memory: Memory) -> None:
         """What the ledger knew before this start, and on top of it what happened since."""
-        for event in memory.events:
-            if event.kind in (EventKind.MACHINE_CHANGED, EventKind.LEDGER_MOVED) and memory.begun:
-                tell(event)
+        if memory.begun:
+            changed = (EventKind.MACHINE_CHANGED, EventKind.LEDGER_MOVED)
+            self._lines.tell(event for event in memory.events if event.kind in changed)
         if not memory.begun:
             self.desk.begin_again((*memory.events, *self._since_start))
         self._remembered, self._since_start = True, []
@@ -300,41 +287,3 @@ class Daemon:
         if memory is not None:
             self._recall(memory)
             self._ledger.append(checkpoint=checkpoint(self.desk.state, self._clock()))
-
-
-LINES: dict[EventKind, tuple[str, str]] = {
-    EventKind.STARTED: ("debug", "started"),
-    EventKind.BOOT: ("info", "a new boot of this machine"),
-    EventKind.RISING: ("debug", "seen, but not for long enough"),
-    EventKind.SUBSIDED: ("debug", "no longer seen"),
-    EventKind.RAISED: ("warning", "finding"),
-    EventKind.CLEARED: ("info", "finding ended"),
-    EventKind.LATCHED: ("info", "finding latched: it stays until something is done about it"),
-    EventKind.XID: ("warning", "xid"),
-    EventKind.SXID: ("warning", "sxid"),
-    EventKind.AER: ("warning", "fatal PCIe error"),
-    EventKind.RESET: ("info", "GPU reset"),
-    EventKind.LOG_GAP: ("warning", "kernel log records were lost"),
-    EventKind.ACKNOWLEDGED: ("info", "finding acknowledged"),
-    EventKind.HEALTH: ("info", "node health"),
-    EventKind.GPU_PINNED: ("info", "GPU belongs here from now on"),
-    EventKind.GPU_REPLACED: ("warning", "another GPU in this slot"),
-    EventKind.GPU_UNPINNED: ("info", "GPU no longer belongs here"),
-    EventKind.MACHINE_CHANGED: ("warning", "the ledger is another machine's: set aside, begun anew"),
-    EventKind.LEDGER_MOVED: ("error", "the ledger was corrupt: moved aside, begun anew"),
-}
-"""What a log line says of an event, and how loud."""
-HIDDEN = ("first_boottime", "first_wall", "latch", "links")
-
-
-def tell(event: Event) -> None:
-    """One line for each event; a pass that changes nothing has none."""
-    level, text = LINES[EventKind(event.kind)]
-    if event.data.get("severity") == "failure" or event.data.get("to") == "failure":
-        level = "error"
-    about: dict[str, object] = {} if event.key is None else {"id": str(event.key)}
-    if event.kind == EventKind.RAISED and event.key is not None:
-        row = condition(event.key.code)
-        about["title"] = row.title if row else event.key.code
-    details = {name: value for name, value in event.data.items() if name not in HIDDEN}
-    getattr(log, level)(text, **about, **details)

@@ -1,0 +1,70 @@
+"""What the log says of events: one line for each, and of a storm one a minute; the ledger and the metrics count them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpuwarden.health.conditions import condition
+from gpuwarden.health.model import Event, EventKind, Key
+from gpuwarden.log import get_logger
+
+STORMING = (EventKind.XID, EventKind.SXID, EventKind.AER)
+LINE_SPACING = 60.0
+
+log = get_logger("gpuwarden")
+
+
+class EventLines:
+    def __init__(self) -> None:
+        self._next: dict[Key, float] = {}  # as many as the judge keeps records
+
+    def tell(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if self._worth_a_line(event):
+                tell(event)
+
+    def _worth_a_line(self, event: Event) -> bool:
+        if event.kind not in STORMING or event.key is None:
+            return True
+        due = self._next.get(event.key, 0.0) <= event.at.boottime
+        if due:
+            self._next[event.key] = event.at.boottime + LINE_SPACING
+        return due
+
+
+LINES: dict[EventKind, tuple[str, str]] = {
+    EventKind.STARTED: ("debug", "started"),
+    EventKind.BOOT: ("info", "a new boot of this machine"),
+    EventKind.RISING: ("debug", "seen, but not for long enough"),
+    EventKind.SUBSIDED: ("debug", "no longer seen"),
+    EventKind.RAISED: ("warning", "finding"),
+    EventKind.CLEARED: ("info", "finding ended"),
+    EventKind.LATCHED: ("info", "finding latched: it stays until something is done about it"),
+    EventKind.XID: ("warning", "xid"),
+    EventKind.SXID: ("warning", "sxid"),
+    EventKind.AER: ("warning", "fatal PCIe error"),
+    EventKind.RESET: ("info", "GPU reset"),
+    EventKind.LOG_GAP: ("warning", "kernel log records were lost"),
+    EventKind.ACKNOWLEDGED: ("info", "finding acknowledged"),
+    EventKind.HEALTH: ("info", "node health"),
+    EventKind.GPU_PINNED: ("info", "GPU belongs here from now on"),
+    EventKind.GPU_REPLACED: ("warning", "another GPU in this slot"),
+    EventKind.GPU_UNPINNED: ("info", "GPU no longer belongs here"),
+    EventKind.MACHINE_CHANGED: ("warning", "the ledger is another machine's: set aside, begun anew"),
+    EventKind.LEDGER_MOVED: ("error", "the ledger was corrupt: moved aside, begun anew"),
+}
+"""What a log line says of an event, and how loud."""
+HIDDEN = ("first_boottime", "first_wall", "latch", "links")
+
+
+def tell(event: Event) -> None:
+    """One line for each event; a pass that changes nothing has none."""
+    level, text = LINES[EventKind(event.kind)]
+    if event.data.get("severity") == "failure" or event.data.get("to") == "failure":
+        level = "error"
+    about: dict[str, object] = {} if event.key is None else {"id": str(event.key)}
+    if event.kind == EventKind.RAISED and event.key is not None:
+        row = condition(event.key.code)
+        about["title"] = row.title if row else event.key.code
+    details = {name: value for name, value in event.data.items() if name not in HIDDEN}
+    getattr(log, level)(text, **about, **details)
