@@ -6,19 +6,21 @@ A strike is a process on a node, given the GPU that it concerns.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
-from evaluate.node import Node, Process
+from evaluate.clockwork import Process
+from evaluate.fault_class import Strike
+from evaluate.node import Node
 from gpuwarden_collectors.facts import (
     AerEvent,
     AerSeverity,
     GpuAnswer,
+    GpuResetEvent,
+    LogGap,
     NvmlProblem,
     SxidEvent,
 )
 from support.hosts import slot
-
-Strike = Callable[[Node, int], Process]
 
 SWITCH = "0000:05:00.0"
 
@@ -205,5 +207,123 @@ def repeated(number: int, times: int, every: float) -> Strike:
         for _ in range(times):
             node.xids(n, number)
             yield every
+
+    return strike
+
+
+def bursts(number: int, times: int, every: float, text: str = "", lines: int = 3) -> Strike:
+    """The same Xid on the same GPU again and again, each time several lines within seconds."""
+
+    def strike(node: Node, n: int) -> Process:
+        for _ in range(times):
+            for _ in range(lines):
+                node.say_lines(node.xid(n, number, text))
+                yield 0.3
+            yield every - 0.3 * lines
+
+    return strike
+
+
+def any_of(numbers: Sequence[int]) -> Strike:
+    """One of these Xids."""
+
+    def strike(node: Node, n: int) -> Process:
+        node.xids(n, node.dice.choice(numbers))
+        yield 0.0
+
+    return strike
+
+
+def any_switch_error(numbers: Sequence[int], *, fatal: bool) -> Strike:
+    def strike(node: Node, n: int) -> Process:
+        sxid = node.dice.choice(numbers)
+        text = f"{'Fatal' if fatal else 'Non-fatal'}, Link 46 error {sxid}"
+        node.say_lines(SxidEvent(at=node.now, slot=SWITCH, sxid=sxid, fatal=fatal, link=46, text=text))
+        yield 0.0
+
+    return strike
+
+
+def reset_in_vain(number: int, resets: int, every: float) -> Strike:
+    """The same Xid after each reset of the GPU: resets do not help."""
+
+    def strike(node: Node, n: int) -> Process:
+        for _ in range(resets):
+            node.xids(n, number)
+            yield every / 2
+            node.say_lines(GpuResetEvent(at=node.now, slot=slot(n), ok=True, text="ready 1023ms after FLR"))
+            node.reset(n)
+            yield every / 2
+        node.xids(n, number)
+        yield 0.0
+
+    return strike
+
+
+def rebooted_in_vain(number: int, reboots: int) -> Strike:
+    """The same Xid on the same GPU after each reboot."""
+
+    def strike(node: Node, n: int) -> Process:
+        for _ in range(reboots):
+            node.xids(n, number)
+            yield 60.0
+            node.reboot(away=3600.0, uptime=60.0)
+            yield 120.0
+        node.xids(n, number)
+        yield 0.0
+
+    return strike
+
+
+def weeks_of_trouble(number: int, times: int) -> Strike:
+    """A node that is repaired by a reboot each time, and is back within days: nothing is ever wrong for long."""
+
+    def strike(node: Node, n: int) -> Process:
+        for _ in range(times):
+            node.xids(n, number)
+            yield 30.0
+            node.reboot(away=2.2 * 86_400.0, uptime=60.0)
+            yield 30.0
+
+    return strike
+
+
+def library_upgraded(node: Node, n: int) -> Process:
+    node.say(NvmlProblem.LIBRARY_MISMATCH)
+    yield 0.0
+
+
+def nvml_says(problem: NvmlProblem) -> Strike:
+    def strike(node: Node, n: int) -> Process:
+        node.say(problem)
+        yield 0.0
+
+    return strike
+
+
+def struck_and_rebooted(number: int) -> Strike:
+    """The machine goes down in the middle of it, and what made the Xid is still there."""
+
+    def strike(node: Node, n: int) -> Process:
+        node.xids(n, number)
+        yield 0.02
+        node.reboot(away=300.0, uptime=40.0)
+        yield 100.0
+        node.xids(n, number)
+        yield 0.0
+
+    return strike
+
+
+def log_overrun(number: int) -> Strike:
+    """So many lines that the ring lost some before they were read; the fault's own line is the last of them."""
+
+    def strike(node: Node, n: int) -> Process:
+        node.say_lines(LogGap(at=node.now, lost=40_000))
+        for _ in range(20):
+            node.say_lines(*(node.xid(n, 13) for _ in range(100)))
+            yield 0.01
+        node.xids(n, number)
+        yield 0.0
 
     return strike

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from time import process_time
 
+from evaluate.quiet import QuietReplay
 from gpuwarden.health.judge import Step
 from gpuwarden.health.model import EventKind, Finding, Health, Severity
-from gpuwarden.replay import Replay
 from gpuwarden.trace.records import Passed, Record
 
 
@@ -28,7 +28,7 @@ class Said:
 class Jury:
     """`take` is the sink of a node. `spent`: seconds of this process in the judge; `steps` of them."""
 
-    replay: Replay = field(default_factory=Replay)
+    replay: QuietReplay = field(default_factory=QuietReplay)
     said: list[Said] = field(default_factory=list)
     cleared: set[str] = field(default_factory=set)
     last: Step | None = None

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
-from evaluate.classes import ANY, CLASSES, LINE, FaultClass
+from evaluate.classes import CLASSES
+from evaluate.fault_class import ANY, LINE, FaultClass, named
+from evaluate.faults import SWITCH
 from evaluate.jury import Jury, Said
 from evaluate.node import MODELS, Node
 from evaluate.ordinary import DAY, Ordinary
@@ -17,9 +19,11 @@ from gpuwarden.trace.records import Began, Happened, Passed, Record
 from gpuwarden_collectors.facts import Stamp
 from support.hosts import slot
 
-REPAIRED_WITHIN = 3700.0
+REPAIRED_WITHIN = 3900.0
 """Seconds after a repair and reboot until nothing is said any more: a warning for an Xid stays for an hour."""
 AFTER_THE_CUT = 600.0
+LONG = 1800.0
+"""Seconds of grace from which on a story is judged by a quiet replay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +53,7 @@ class HealthyResult:
     true_warnings: int
     ordinary: dict[str, int]
     passes: int
+    judged: int
     spent: float
     memory: tuple[float, float]
 
@@ -82,25 +87,26 @@ class _Watch:
     def _shows(self, record: Record) -> bool:
         if self.fault.shown == LINE:
             return isinstance(record, Happened)
-        return isinstance(record, Passed) and (self.fault.shown == ANY or record.observation.collector == "nvml")
+        who = ("nvml", "pci") if self.fault.shown == ANY else (self.fault.shown,)
+        return isinstance(record, Passed) and record.observation.collector in who
 
     def _right(self, finding: Finding) -> bool:
-        named = finding.key.code + (f".{finding.key.detail}" if finding.key.detail else "")
         subject = finding.key.subject
-        here = subject.kind == self.fault.about and subject.slot in ("", slot(self.gpu), "0000:05:00.0")
-        return here and named in self.fault.says and finding.severity.value == self.fault.severity
+        here = subject.kind == self.fault.about and subject.slot in ("", slot(self.gpu), SWITCH)
+        said = str(finding.key).partition("@")[0]
+        return here and named(self.fault.says, said) and finding.severity.value == self.fault.severity
 
     def wrong(self) -> tuple[str, ...]:
         """What was said that is not true of this fault, each once."""
         return tuple(dict.fromkeys(f"{s.severity} {s.finding}" for s in self.jury.said if not self._true(s)))
 
     def _true(self, said: Said) -> bool:
-        named, _, subject = said.finding.partition("@")
-        mild = self.fault.severity == "failure" or said.severity == "warning"
-        about = self.fault.about in ("node", "switch") or f"/{slot(self.gpu)}" in subject
-        if f"{named}@*" in self.fault.also:
+        finding, _, subject = said.finding.partition("@")
+        mild = self.fault.severity == "failure" or said.severity == "warning" or finding in self.fault.also
+        about = self.fault.about not in ("gpu", "link") or f"/{slot(self.gpu)}" in subject
+        if f"{finding}@*" in self.fault.also:
             return mild
-        return mild and about and named in (*self.fault.says, *self.fault.also)
+        return mild and about and named((*self.fault.says, *self.fault.also), finding)
 
 
 def measure_fault(number: int, seed: int) -> FaultResult:
@@ -108,12 +114,13 @@ def measure_fault(number: int, seed: int) -> FaultResult:
     fault, dice = CLASSES[number], Random(f"{number}/{seed}")
     watch = _Watch(fault)
     node = Node(watch.take, dice, model=dice.choice(fault.models))
+    watch.jury.replay.quiet = fault.told_by > LONG
     watch.node, watch.gpu = node, dice.randrange(len(node.gpus))
     node.start_daemon(remembers=False)
     node.run(dice.uniform(120.0, 1500.0))
     watch.struck, watch.before = node.clock, len(watch.records)
     node.go(fault.strike(node, watch.gpu))
-    node.run(fault.after + fault.grace + 60.0)
+    node.run(fault.told_by)
     forgot = _forgets(watch, node, dice)
     delay = None if watch.told is None or watch.shown is None else watch.told - watch.shown
     return FaultResult(
@@ -123,6 +130,7 @@ def measure_fault(number: int, seed: int) -> FaultResult:
 
 
 def _ended(watch: _Watch, node: Node) -> float | None:
+    watch.jury.replay.quiet = True
     node.repair()
     began = node.clock
     while node.clock < began + REPAIRED_WITHIN:
@@ -136,8 +144,9 @@ def _forgets(watch: _Watch, node: Node, dice: Random) -> str:
     """What a restart of the daemon at some point of the story changes: "" if nothing."""
     first = dice.choice((1, watch.before, watch.before))
     where, away = dice.randrange(first, len(watch.records)), dice.choice((0.0, 30.0))
-    node.run(watch.fault.grace + AFTER_THE_CUT)
+    node.run(min(watch.fault.grace, LONG) + AFTER_THE_CUT)
     other = Jury()
+    other.replay.quiet = watch.jury.replay.quiet
     for record in cut(watch.records, where, away):
         other.take(record)
     before, after = watch.jury.verdict(), other.verdict()
@@ -173,6 +182,7 @@ def measure_days(seed: int, days: float) -> HealthyResult:
     """One node's healthy days, in a row. Seeds that follow each other are nodes of different models."""
     dice = Random(f"healthy/{seed}")
     jury, wrong, true = Jury(), list[Said](), 0
+    jury.replay.quiet = True
     nodes: list[Node] = []
 
     def take(record: Record) -> None:
@@ -195,7 +205,7 @@ def measure_days(seed: int, days: float) -> HealthyResult:
     node.run(max(0.0, days - 2.0) * DAY)
     return HealthyResult(
         seed=seed, model=node.model, days=days, wrong=tuple(wrong), true_warnings=true, ordinary=ordinary.count,
-        passes=jury.passes, spent=jury.spent, memory=(early, resident()),
+        passes=jury.passes, judged=jury.replay.judged, spent=jury.spent, memory=(early, resident()),
     )  # fmt: skip
 
 

@@ -1,19 +1,19 @@
 """A GPU host that lives on a clock of its own and leaves a trace: what its collectors would have seen, record by record.
 
-`clock` counts seconds from the start of the story and never jumps; uptime begins anew with each boot, and wall time may
-be set. What goes on beside the passes (a reset, a job, a fault) is a *process*: a generator that yields how many seconds
-to wait before it goes on.
+Uptime begins anew with each boot, and wall time may be set; the clock of the story does neither.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any
 
+from evaluate.beside import INTERVALS, Beside
+from evaluate.clockwork import Clockwork, Process
+from evaluate.engine import Engine
 from gpuwarden.health.view import Rules
 from gpuwarden.trace.changes import with_values
 from gpuwarden.trace.records import Acknowledged, Began, Happened, Passed, Record
@@ -34,9 +34,8 @@ from gpuwarden_collectors.facts import (
 )
 from support.hosts import WALL, readings, slot
 
-Process = Generator[float, None, None]
-
-INTERVAL, PCI_INTERVAL, DEADLINE = 5.0, 10.0, 10.0
+INTERVAL, PCI_INTERVAL, DCGM_INTERVAL, DEADLINE = 5.0, 10.0, 15.0, 10.0
+WALKS_EVERY = 60.0
 SINCE_DRIVER_LOAD = (
     "ecc_corrected_volatile", "ecc_uncorrected_volatile", "ecc_uncorrected_volatile_sram", "pcie_replays", "slowdown_hw_thermal_ns",
     "slowdown_hw_power_brake_ns", "nvlink_replay_errors", "nvlink_recovery_errors", "remapped_rows_pending", "recovery_action",
@@ -56,7 +55,7 @@ MODELS: dict[str, tuple[str, int, dict[str, int | None]]] = {
 """Name, NVLinks, and readings that differ from those of an H100 with a new driver."""
 
 
-class Node:
+class Node(Clockwork):
     """`sink` is given each record as it happens. `true`: codes of warnings that would be true at this moment."""
 
     def __init__(
@@ -67,15 +66,15 @@ class Node:
         gpus: int = 8,
         model: str = "H100",
         links: int | None = None,
+        dcgm: bool = True,
+        beside: bool = True,
     ) -> None:
+        super().__init__()
         self._sink = sink
         self.dice = dice
-        self.clock = 0.0
         self._booted = -86_400.0 - dice.random() * 86_400.0
         self._wall_step = 0.0
         self._boots = 1
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
-        self._tickets = 0
         self._up = False
         self._session = 0
         self._unread: list[HostEvent] = []
@@ -100,6 +99,12 @@ class Node:
         self.hung = False
         self.stuck = False
         self._worker = WorkerReport(pid=4711, ever_answered=True)
+        self.engine = Engine() if dcgm else None
+        self.beside = Beside() if beside else None
+        self._dcgm_worker = WorkerReport(pid=4712, ever_answered=True)
+        self._engine_seen = False
+        self._latest: dict[str, Any] = {}
+        self._walks_next = 0.0
         self._answered: Stamp | None = None
         self._facts: NvmlFacts | None = None
         self._seen = -1
@@ -117,23 +122,6 @@ class Node:
     def boot_id(self) -> str:
         return f"boot-{self._boots}"
 
-    def later(self, delay: float, action: Callable[[], None]) -> None:
-        self._tickets += 1
-        heapq.heappush(self._due, (self.clock + delay, self._tickets, action))
-
-    def go(self, process: Process) -> None:
-        """Begin a process; it does its first steps at once."""
-        delay = next(process, None)
-        if delay is not None:
-            self.later(delay, lambda: self.go(process))
-
-    def run(self, seconds: float) -> None:
-        end = self.clock + seconds
-        while self._due and self._due[0][0] <= end:
-            self.clock, _, action = heapq.heappop(self._due)
-            action()
-        self.clock = end
-
     def step_wall_clock(self, seconds: float) -> None:
         self._wall_step += seconds
 
@@ -149,6 +137,13 @@ class Node:
         self._answered = None
         self._passes(self._session, 0.2, INTERVAL, self._nvml_pass)
         self._passes(self._session, 0.1, PCI_INTERVAL, self._pci_pass)
+        if self.engine is not None:
+            self.engine.connect(self.now)
+            self._engine_seen = False
+            self._passes(self._session, 0.4, DCGM_INTERVAL, self._dcgm_pass)
+        if self.beside is not None:
+            for n, (name, interval) in enumerate(INTERVALS.items()):
+                self._passes(self._session, 0.5 + n / 10, interval, partial(self._look_beside, name))
 
     def stop_daemon(self) -> None:
         self._up = False
@@ -157,12 +152,14 @@ class Node:
         """The machine is away for `away` seconds; the daemon starts `uptime` seconds after boot. Memory of errors is gone."""
         self.stop_daemon()
         self._unread.clear()
-        self.clock += away
-        self._due = [(max(at, self.clock), ticket, action) for at, ticket, action in self._due]
-        heapq.heapify(self._due)
+        self.sleep(away)
         self._boots += 1
         self._booted = self.clock - uptime
         self.hung = self.stuck = False
+        if self.beside is not None:
+            self.beside.boots()
+        if self.engine is not None:
+            self.engine.start(self.now)
         self.load_driver()
         self.start_daemon()
 
@@ -180,8 +177,9 @@ class Node:
 
     def _nvml_pass(self) -> float:
         """One pass; how long it takes until the next can begin."""
-        if self.walks:
+        if self.walks and self.clock >= self._walks_next:
             self._walk()
+            self._walks_next = self.clock + WALKS_EVERY
         if self.hung:
             self.later(DEADLINE, self._timed_out)
             return DEADLINE + 0.001
@@ -217,16 +215,54 @@ class Node:
         pairs = zip(self.plugged, self.devices, strict=True)
         self._observed("pci", self.now, facts=PciFacts(devices=tuple(device for here, device in pairs if here)))
 
+    def _dcgm_pass(self) -> float:
+        """One pass of the engine's reader, which is ended after DEADLINE and begins anew."""
+        engine = self.engine
+        if engine is None:
+            return 0.0
+        if engine.hung:
+            self.later(DEADLINE, self._engine_timed_out)
+            return DEADLINE + 0.001
+        started, now = self.now, self.now
+        if not engine.runs:
+            outcome = PassOutcome.FAILED if self._engine_seen else PassOutcome.ABSENT
+            self._observed("dcgm", started, outcome, worker=self._dcgm_worker, error="no nv-hostengine listens here")
+            return 0.0
+        self._engine_seen = True
+        self._dcgm_worker = replace(self._dcgm_worker, missed=0, silent_since=None)
+        pairs = zip(self.listed, self.gpus, strict=True)
+        here = [listed and gpu.answer is not GpuAnswer.LOST for listed, gpu in pairs]
+        facts = engine.facts(self.gpus, here=here, now=now, driver=self.problem is None)
+        self._observed("dcgm", started, facts=facts, worker=self._dcgm_worker)
+        return 0.0
+
+    def _engine_timed_out(self) -> None:
+        if self.engine is None or not self.engine.hung:
+            return
+        started = Stamp(self.now.boottime - DEADLINE, self.now.wall - DEADLINE)
+        since, missed = self._dcgm_worker.silent_since or started, self._dcgm_worker.missed + 1
+        self._dcgm_worker = replace(self._dcgm_worker, missed=missed, timeouts=missed, silent_since=since)
+        self._observed("dcgm", started, PassOutcome.TIMED_OUT, worker=self._dcgm_worker)
+
+    def _look_beside(self, name: str) -> float:
+        if self.beside is not None:
+            self._observed(name, self.now, facts=self.beside.facts(name, self.now))
+        return 0.0
+
     def pci_hangs_once(self) -> None:
         self._observed("pci", self.now, PassOutcome.TIMED_OUT)
 
     def _observed(
         self, name: str, started: Stamp, outcome: PassOutcome = PassOutcome.OBSERVED, *,
-        facts: Any = None, worker: WorkerReport | None = None,
+        facts: Any = None, worker: WorkerReport | None = None, error: str = "",
     ) -> None:  # fmt: skip
         if not self._up:
             return
-        error = "" if outcome is PassOutcome.OBSERVED else f"{name} has not answered within {DEADLINE:g} s"
+        if facts == self._latest.get(name):
+            facts = self._latest.get(name)  # the very same, which a quiet replay knows at once
+        self._latest[name] = facts
+        if outcome is PassOutcome.TIMED_OUT:
+            error = f"{name} has not answered within {DEADLINE:g} s"
         self._sink(
             Passed(
                 Observation(
@@ -251,13 +287,12 @@ class Node:
         return self._facts
 
     def _walk(self) -> None:
-        """Temperatures follow the load, a degree at a time."""
+        """Temperatures follow the load, a dozen degrees a minute."""
         for n, gpu in enumerate(self.gpus):
-            if self.dice.random() < 0.25:
-                now = gpu.readings.temperature or 40
-                goal = self.warm[n] + self.dice.randint(-2, 2)
-                if goal != now:
-                    self.heat(n, now + (1 if goal > now else -1))
+            now = gpu.readings.temperature or 40
+            goal = self.warm[n] + self.dice.randint(-2, 2)
+            if goal != now:
+                self.heat(n, now + max(-12, min(12, goal - now)))
 
     # --- what may be done to GPUs
 
@@ -318,23 +353,24 @@ class Node:
 
     def repair(self) -> None:
         """The technician was here: whatever went on is over, every GPU is as new, in every slot, and the node boots."""
-        self._due.clear()
+        self.forget()
         self.walks = True
         for n, gpu in enumerate(self.gpus):
             old = MODELS[self.model][2]
             self.put(n, readings=readings(**old), serial=gpu.serial)
             self.plugged[n] = True
             self.warm[n] = 60
+        self.engine = Engine() if self.engine is not None else None
+        self.beside = Beside() if self.beside is not None else None
         self.reboot(away=600.0, uptime=60.0)
 
     # --- lines
 
     def say_lines(self, *events: HostEvent) -> None:
         """The kernel log says this now; a daemon that is not running reads it when it is back."""
-        if self._up:
-            self._tell(list(events))
-        else:
-            self._unread += events
+        if self.engine is not None and any(isinstance(e, XidEvent) and e.xid == 119 for e in events):
+            self.engine.blind = self.engine.runs  # it reads the kernel log itself, for this
+        self._tell(list(events))
 
     def _tell(self, events: list[HostEvent]) -> None:
         if self._up:
@@ -355,5 +391,7 @@ class Node:
                 self.later(self.dice.uniform(0.01, 2.0), partial(self._nvml_event, n, number))
 
     def _nvml_event(self, n: int, number: int) -> None:
+        if self.engine is not None and not self.hung:
+            self.engine.xid(n, number)
         if self._up and not self.hung:  # events of a worker that is not there are nobody's
             self._tell([self.xid(n, number, source=Source.NVML)])

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from evaluate.node import INTERVAL, Node, Process
+from evaluate import ordinary_beside
+from evaluate.clockwork import Process
+from evaluate.node import INTERVAL, Node
 from gpuwarden_collectors.facts import (
     AerEvent,
     AerSeverity,
@@ -75,11 +77,16 @@ def application_error(number: int, followed_by: tuple[int, ...] = ()) -> Callabl
 
 
 def driver_reload(node: Node) -> Process:
+    """DCGM's engine holds the driver, so it is stopped first, and started again last."""
+    if node.engine is not None:
+        node.engine.stop()
     for n in range(len(node.gpus)):
         node.plug(n, driver="")
     node.say(NvmlProblem.DRIVER_NOT_LOADED)
     yield node.dice.uniform(4.0, 95.0)
     node.load_driver()
+    if node.engine is not None:
+        node.engine.start(node.now)
     yield from registering(node, range(len(node.gpus)), node.dice.uniform(3.0, 50.0))
 
 
@@ -146,8 +153,10 @@ def reboot(node: Node) -> Process:
     for n in range(len(node.gpus)):
         node.plug(n, driver="")
     node.say(NvmlProblem.DRIVER_NOT_LOADED)
+    node.go(ordinary_beside.boot(node))
     yield node.dice.choice((node.dice.uniform(0.0, 60.0), node.dice.uniform(60.0, 480.0)))
     node.load_driver()
+    ordinary_beside.booted(node)
     yield from registering(node, range(len(node.gpus)), node.dice.uniform(5.0, 240.0))
 
 
@@ -272,6 +281,7 @@ PER_DAY: dict[Callable[[Node], Process], float] = {
     missed_deadline: 0.2,
     slow_bus: 0.2,
     log_gap: 0.2,
+    **ordinary_beside.PER_DAY,
 }
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from evaluate.bounds import proportion, rate
-from evaluate.classes import CLASSES, FaultClass
+from evaluate.classes import CLASSES
+from evaluate.fault_class import FaultClass
 from evaluate.jury import Said, failures
 from evaluate.measure import FaultResult, HealthyResult
 

@@ -1,0 +1,35 @@
+"""Faults of what a node has beside its GPUs."""
+
+from __future__ import annotations
+
+from evaluate import faults_beside as faults
+from evaluate.beside import FABRIC_MANAGER, LOCAL, PERSISTENCED, SHARED
+from evaluate.fault_class import FaultClass
+from gpuwarden_collectors.host_facts import PluginState
+
+AT_ONCE = (
+    FaultClass(name="InfiniBand port down", strike=faults.port_goes_down, says=("infiniband_down",), about="port", shown="infiniband", grace=60, awaited=True),
+    FaultClass(name="InfiniBand adapter gone", strike=faults.adapter_gone, says=("infiniband_down",), about="port", shown="infiniband", grace=60, awaited=True),
+    FaultClass(name="shared file system not mounted", strike=faults.UNMOUNTED, says=("mount_missing",), about="mount", shown="storage", grace=60, awaited=True),
+    FaultClass(name="shared file system hangs", strike=faults.mount_hangs(SHARED), says=("mount_hung",), about="mount", shown="storage", grace=120, awaited=True),
+    FaultClass(name="shared file system: stale handle", strike=faults.STALE, says=("mount_hung",), about="mount", shown="storage", grace=120, awaited=True),
+    FaultClass(name="site check fails", strike=faults.check_says(PluginState.FAILURE, 2), says=("plugin_nhc",), about="node", shown="plugin", awaited=True),
+)  # fmt: skip
+
+SLOW = (
+    FaultClass(name="InfiniBand port flaps", strike=faults.port_flaps, says=("infiniband_flapping",), severity="warning", about="port", shown="infiniband", after=1250, awaited=True, also=("infiniband_down",)),
+    FaultClass(name="InfiniBand port at half rate", strike=faults.port_slow, says=("infiniband_rate_low",), severity="warning", about="port", shown="infiniband", grace=240, awaited=True),
+    FaultClass(name="local disk full", strike=faults.FULL, says=("disk_full",), severity="warning", about="mount", shown="storage", grace=60, awaited=True),
+    FaultClass(name="local disk without inodes", strike=faults.NO_INODES, says=("disk_full",), severity="warning", about="mount", shown="storage", grace=60, awaited=True),
+    FaultClass(name="a file system of nobody's hangs", strike=faults.mount_hangs(LOCAL), says=("mount_hung",), severity="warning", about="mount", shown="storage", grace=120, awaited=True),
+    FaultClass(name="local disk turned read-only", strike=faults.READ_ONLY, says=("mount_read_only",), about="mount", shown="storage", awaited=True),
+    FaultClass(name="main memory used up", strike=faults.memory_low, says=("memory_low",), severity="warning", about="node", shown="memory", grace=300, awaited=True),
+    FaultClass(name="main memory loses data", strike=faults.memory_loses_data, says=("memory_ecc_uncorrectable",), about="node", shown="memory", awaited=True),
+    FaultClass(name="job stuck in the kernel", strike=faults.process_sticks("python3"), says=("process_hung",), severity="warning", about="node", shown="processes", grace=330, awaited=True),
+    FaultClass(name="driver's own process stuck", strike=faults.process_sticks("nvidia-modprobe"), says=("process_hung",), about="node", shown="processes", grace=330, awaited=True),
+    FaultClass(name="persistence daemon failed", strike=faults.service_fails(PERSISTENCED), says=("service_down",), severity="warning", about="service", shown="services", grace=60, awaited=True),
+    FaultClass(name="fabric manager failed", strike=faults.service_fails(FABRIC_MANAGER), says=("service_down",), about="service", shown="services", grace=60, awaited=True),
+    FaultClass(name="service restarts for ever", strike=faults.service_restarts(PERSISTENCED), says=("service_down",), severity="warning", about="service", shown="services", grace=240, awaited=True),
+    FaultClass(name="site check warns", strike=faults.check_says(PluginState.WARNING, 1), says=("plugin_nhc",), severity="warning", about="node", shown="plugin", awaited=True),
+    FaultClass(name="site check tells nothing", strike=faults.check_tells_nothing, says=("plugin_failed",), severity="warning", about="node", shown="plugin", awaited=True),
+)  # fmt: skip

@@ -1,0 +1,64 @@
+"""Faults of GPUs, of the driver, of NVLink and of the way to them."""
+
+from __future__ import annotations
+
+from evaluate import faults
+from evaluate.fault_class import ANY, LINE, NEW_DRIVER, NVSWITCH, FaultClass
+from evaluate.faults import growing, hot, reading, storm, xids
+from gpuwarden_collectors.facts import GpuAnswer
+
+DBE = reading(ecc_uncorrected_volatile=1)
+
+AT_ONCE = (
+    FaultClass(name="GPU gone from the bus, no Xid", strike=faults.off_the_bus, says=("gpu_missing",), shown=ANY),
+    FaultClass(name="configuration space 0xFFFFFFFF", strike=faults.dead_on_the_bus, says=("gpu_missing",), shown=ANY),
+    FaultClass(name="GPU gone from NVML only", strike=faults.out_of_nvml, says=("gpu_missing",), grace=30),
+    FaultClass(name="Xid 79", strike=faults.fallen, says=("xid.79",), shown=LINE, also=("gpu_missing",)),
+    FaultClass(name="fallen off the bus, no number", strike=faults.fallen_without_number, says=("xid.79",), shown=LINE, also=("gpu_missing",)),
+    FaultClass(name="GPU gone, then reboot", strike=faults.fallen_and_rebooted, says=("gpu_missing",), after=320, also=("xid.79",)),
+    FaultClass(name="Xid 48 with 63 and 95", strike=xids(48, 63, 95, then=DBE), says=("xid.48", "xid.95"), shown=LINE, also=("ecc_uncorrectable", "xid.63")),
+    FaultClass(name="Xid 48 alone", strike=xids(48, then=DBE), says=("xid.48",), shown=LINE, also=("ecc_uncorrectable",)),
+    FaultClass(name="Xid 95", strike=xids(95), says=("xid.95",), shown=LINE),
+    FaultClass(name="Xid 95, storm of 10,000 lines", strike=storm(95, 10_000, 341), says=("xid.95",), shown=LINE),
+    FaultClass(name="Xid 64", strike=xids(64, then=reading(remapped_rows_failure=1)), says=("xid.64",), shown=LINE, also=("row_remap_failed",)),
+    FaultClass(name="Xid 140", strike=xids(140), says=("xid.140",), shown=LINE),
+    FaultClass(name="Xid 62", strike=xids(62), says=("xid.62",), shown=LINE),
+    FaultClass(name="Xid 119, GPU answers on", strike=xids(119), says=("xid.119",), shown=LINE, also=("dcgm_impaired.*",)),
+    FaultClass(name="Xid 119 on every GPU", strike=faults.spread, says=("xid.119",), shown=LINE, also=("xid.119@*", "dcgm_impaired.*")),
+    FaultClass(name="Xid 119 and NVML hangs", strike=faults.gsp_gone, says=("driver_unresponsive",), about="node", also=("xid.119", "dcgm_impaired.*")),
+    FaultClass(name="driver hangs", strike=faults.hang, says=("driver_unresponsive",), about="node", grace=10),
+    FaultClass(name="driver hangs, reader in D state", strike=faults.hang_in_the_kernel, says=("driver_unresponsive",), about="node"),
+    FaultClass(name="driver unloaded for good", strike=faults.driver_gone, says=("driver_not_loaded",), about="node", grace=120, also=("dcgm_impaired.*",)),
+    FaultClass(name="GPU answers nothing", strike=faults.answers(GpuAnswer.TIMEOUT), says=("gpu_unresponsive",), grace=30),
+    FaultClass(name="GPU answers reset required", strike=faults.answers(GpuAnswer.RESET_REQUIRED), says=("gpu_reset_required",)),
+    FaultClass(name="double-bit error, counter only", strike=DBE, says=("ecc_uncorrectable",)),
+    FaultClass(name="row remapping failed", strike=reading(remapped_rows_failure=1), says=("row_remap_failed",)),
+    FaultClass(name="row remapping failed, then reboot", strike=faults.remapping_failed_and_rebooted, says=("row_remap_failed",), after=360),
+    FaultClass(name="SRAM threshold with errors", strike=reading(sram_threshold_exceeded=1, ecc_uncorrected_volatile_sram=4, ecc_uncorrected_volatile=4), says=("sram_threshold",), also=("ecc_uncorrectable",)),
+    FaultClass(name="recovery action: reset", strike=reading(recovery_action=1), says=("gpu_recovery_action",), models=NEW_DRIVER),
+    FaultClass(name="recovery action: reboot", strike=reading(recovery_action=2), says=("gpu_recovery_action",), models=NEW_DRIVER),
+    FaultClass(name="recovery action: bus reset", strike=reading(recovery_action=6), says=("gpu_recovery_action",), models=NEW_DRIVER),
+    FaultClass(name="fabric registration failed", strike=reading(fabric_status=999), says=("fabric_unhealthy",), models=NVSWITCH),
+    FaultClass(name="fabric health mask", strike=reading(fabric_health_mask=0x19A), says=("fabric_unhealthy",), grace=60, models=NVSWITCH),
+    FaultClass(name="NVLink down", strike=faults.link_down, says=("nvlink_down",), about="link", grace=60),
+    FaultClass(name="NVSwitch, fatal SXid", strike=faults.switch_error, says=("sxid.20034",), about="switch", shown=LINE, models=NVSWITCH),
+    FaultClass(name="temperature at shutdown point", strike=hot(6), says=("thermal_limit",), grace=10),
+)  # fmt: skip
+
+SLOW = (
+    FaultClass(name="temperature at slowdown point", strike=hot(1), says=("thermal_limit",), severity="warning", grace=120),
+    FaultClass(name="slowed by heat, 80 % of the time", strike=growing(5, slowdown_hw_thermal_ns=4_000_000_000), says=("thermal_slowdown",), severity="warning", grace=450),
+    FaultClass(name="power brake, 80 % of the time", strike=growing(5, slowdown_hw_power_brake_ns=4_000_000_000), says=("power_brake",), severity="warning", grace=450),
+    FaultClass(name="PCIe link at half width", strike=reading(pcie_width=8), says=("pcie_link_degraded",), severity="warning", grace=240),
+    FaultClass(name="PCIe replays, 10 a second", strike=growing(5, pcie_replays=50), says=("pcie_replay_rate",), severity="warning", grace=420),
+    FaultClass(name="correctable errors, 1e5 a day", strike=growing(5, ecc_corrected_volatile=6), says=("ecc_correctable_rate",), severity="warning", grace=840),
+    FaultClass(name="NVLink errors, 2 a minute", strike=growing(30, nvlink_replay_errors=1), says=("nvlink_errors",), severity="warning", grace=330),
+    FaultClass(name="row remapping pending (63)", strike=xids(63, then=reading(remapped_rows_pending=1)), says=("row_remap_pending",), severity="warning", also=("xid.63",)),
+    FaultClass(name="contained memory error (94)", strike=xids(94, 63, then=reading(remapped_rows_pending=1, ecc_uncorrected_volatile=1)), says=("xid.94",), severity="warning", shown=LINE, also=("xid.63", "row_remap_pending", "ecc_uncorrectable")),
+    FaultClass(name="retired pages, 63 of them", strike=reading(retired_pages_double_bit=63), says=("retired_pages",), models=("A100",)),
+    FaultClass(name="retired pages pending", strike=reading(retired_pages_pending=1), says=("retired_pages",), severity="warning", models=("A100",)),
+    FaultClass(name="NVLink error that recovered (74)", strike=xids(74), says=("xid.74",), severity="warning", shown=LINE),
+    FaultClass(name="fatal PCIe error", strike=faults.bus_error, says=("pcie_aer_fatal",), severity="warning", shown=LINE),
+    FaultClass(name="InfoROM corrupt", strike=reading(inforom_valid=0), says=("inforom_invalid",), severity="warning"),
+    FaultClass(name="an Xid that nobody described", strike=xids(999), says=("xid.999",), severity="warning", shown=LINE),
+)  # fmt: skip

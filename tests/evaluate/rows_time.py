@@ -1,0 +1,23 @@
+"""Faults that only time shows, or that come at a bad time: repeats, lemons, reboots in their midst, an overrun log."""
+
+from __future__ import annotations
+
+from evaluate import faults
+from evaluate.fault_class import LINE, FaultClass
+from evaluate.faults import bursts, repeated
+
+SM = "Graphics SM Warp Exception on (GPC 3, TPC 1, SM 0): Illegal Instruction Encoding"
+
+AT_ONCE = (
+    FaultClass(name="Xid 95, reboot in its midst", strike=faults.struck_and_rebooted(95), says=("xid.95",), shown=LINE, after=320),
+    FaultClass(name="Xid 95 at the end of an overrun log", strike=faults.log_overrun(95), says=("xid.95",), shown=LINE, after=0.1),
+)  # fmt: skip
+
+SLOW = (
+    FaultClass(name="NVLink error again and again (74)", strike=repeated(74, 12, 300), says=("xid.74",), shown=LINE, grace=3600, awaited=True),
+    FaultClass(name="page faults on one GPU, hour after hour (31)", strike=bursts(31, 8, 3600), says=("xid.31",), severity="warning", shown=LINE, grace=8 * 3600, awaited=True),
+    FaultClass(name="exceptions of one TPC, hour after hour (13)", strike=bursts(13, 8, 3600, SM), says=("xid.13",), severity="warning", shown=LINE, grace=8 * 3600, awaited=True),
+    FaultClass(name="Xid 46 after each of three reboots", strike=faults.rebooted_in_vain(46, 3), says=("xid.46",), shown=LINE, lasts=12_000),
+    FaultClass(name="Xid 46 after each of three resets", strike=faults.reset_in_vain(46, 3, 600.0), says=("xid.46",), shown=LINE, lasts=2_500),
+    FaultClass(name="lemon: a failure every other day", strike=faults.weeks_of_trouble(46, 6), says=("lemon_node",), severity="warning", about="node", shown=LINE, grace=14 * 86_400.0, also=("xid.46",), awaited=True),
+)  # fmt: skip
