@@ -1,0 +1,76 @@
+"""What may come of a call, in words that say whose fault it is and what an operator can do.
+
+    SlurmError          anything that may be otherwise in a minute; what timed out may still be done later
+      Unreachable       the controller, munge or the program did not answer
+      OddAnswer         an answer that makes no sense to us
+    Refused             a no that stays a no until a person changes something
+      UnknownNode
+
+Slurm's commands exit with 1 for all of these: what they mean stands only in what they write.
+"""
+
+from __future__ import annotations
+
+import re
+
+from gpuwarden_collectors.base import CollectorError
+
+_LONGEST_TEXT = 300
+
+
+class SlurmError(CollectorError):
+    """Slurm could not be asked, or could not do what it was told."""
+
+
+class Unreachable(SlurmError):  # noqa: N818 - a state of Slurm's, as the others below
+    pass
+
+
+class OddAnswer(SlurmError):  # noqa: N818
+    pass
+
+
+class Refused(SlurmError):  # noqa: N818
+    pass
+
+
+class UnknownNode(Refused):
+    pass
+
+
+_RIGHTS = (
+    "let gpuwarden run as root or SlurmUser on this node, or give its user AdminLevel=Administrator in slurmdbd "
+    "(Operator is not enough to drain)"
+)
+_NAME = "set slurm.node to the NodeName of this host in slurm.conf: see 'scontrol show nodes'"
+_CONTROLLER = "see 'scontrol ping'; it is tried again"
+_MUNGE = "see 'systemctl status munge' here, and whether clocks and munge keys of all hosts agree; it is tried again"
+_CONF = "set slurm.conf to where slurm.conf is, or see that slurmd has fetched it here"
+_PARTITION = "set slurm.partitions to partitions that there are: see 'sinfo --summarize'"
+_STATE = "its state has changed meanwhile; it is looked at again"
+
+_MEANINGS: tuple[tuple[str, type[SlurmError], str], ...] = (
+    (r"Invalid user id|[Pp]ermission denied", Refused, _RIGHTS),
+    (r"Invalid node name|Node \S+ not found", UnknownNode, _NAME),
+    (r"Invalid partition", Refused, _PARTITION),
+    (r"Invalid node state", SlurmError, _STATE),
+    (r"[Mm]unge|authentication|auth_g_create", Unreachable, _MUNGE),
+    (r"configuration|[Cc]onfig", Unreachable, _CONF),
+    (r"Unable to contact|timed out|[Cc]onnect|Zero Bytes|standby", Unreachable, _CONTROLLER),
+)
+"""The first that is found in the text. Read in the sources of 22.05 to 26.05 (slurm_errno.c), seen on 22.05."""
+
+
+def failure(undone: str, command: str, said: str) -> SlurmError:
+    """`undone`: what could not be done, as in "cannot drain n1". `said`: all that the command wrote."""
+    text = one_line(said)
+    for pattern, kind, to_do in _MEANINGS:
+        if re.search(pattern, text):
+            return kind(f"{undone}: {command} says {text!r}; {to_do}")
+    return SlurmError(f"{undone}: {command} says {text!r}; it is tried again")
+
+
+def one_line(said: str) -> str:
+    """The end of it, where a command says what became of it; control characters are blanks."""
+    text = " ".join("".join(c if c.isprintable() else " " for c in said).split())
+    return text if len(text) <= _LONGEST_TEXT else f"…{text[-_LONGEST_TEXT:]}"

@@ -1,0 +1,114 @@
+"""The jobs on this node and the processes of theirs that have a GPU open.
+
+What is on this host is asked first and costs the controller nothing: the notes of prolog and epilog, the control groups,
+slurmd (`scontrol listpids`), the environment of processes. The controller is asked only for what these leave open, and at
+most `per_hour` times an hour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gpuwarden_collectors.base import Clock, SourceAbsent, host_clock
+from gpuwarden_collectors.slurm.jobs_controller import HOUR, Controller
+from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess, JobsFacts
+from gpuwarden_collectors.slurm.jobs_gres import minors
+from gpuwarden_collectors.slurm.jobs_owners import Ask, Owners
+from gpuwarden_collectors.slurm.jobs_process import Process, process
+from gpuwarden_collectors.slurm.jobs_register import forget, registered
+
+PROCESSES_MAX = 4096
+SETTLED_AFTER = 300.0
+"""Seconds after its end for which a job is remembered, and for longer only while a process of it holds a GPU."""
+DOUBTED_AFTER = 6 * HOUR
+"""After this time without a sign of a job it is asked for, lest one whose epilog never ran stays for ever."""
+
+
+class JobsReader:
+    """`pids`: the processes that have a GPU open, as NVML last listed them. `register`: where prolog and epilog write.
+
+    `conf`: slurm.conf, beside which gres.conf lies; without it there is no Slurm here. `ask` None: only what is on this host.
+    """
+
+    def __init__(
+        self,
+        proc: Path,
+        register: Path,
+        conf: Path,
+        *,
+        node: str,
+        pids: Callable[[], Collection[int]],
+        ask: Ask | None = None,
+        per_hour: int = 2,
+        clock: Clock = host_clock,
+    ) -> None:
+        self._proc = proc
+        self._register = register
+        self._conf = conf
+        self._node = node
+        self._pids = pids
+        self._clock = clock
+        self._owners = Owners(proc, node, ask)
+        self._controller = Controller(node, ask, per_hour)
+        self._told: dict[int, Job] = {}
+        self._seen: dict[int, float] = {}  # job: when there was last a sign of it
+
+    def read(self) -> JobsFacts:
+        """Raises SourceAbsent on a host without Slurm."""
+        if not self._conf.exists():
+            raise SourceAbsent(f"no Slurm on this host: {self._conf} does not exist; slurm.conf says where it is")
+        now = self._clock().boottime
+        jobs = registered(self._register, now)
+        users = [user for pid in sorted(self._pids())[:PROCESSES_MAX] if (user := process(self._proc, pid))]
+        self._owners.learn(users, jobs, now)
+        for user in users:
+            self._tells(user, jobs)
+        self._ask_for_the_rest(users, jobs, now)
+        processes = tuple(self._owners.belongs(user, jobs) for user in users)
+        self._settle(processes, jobs, now)
+        return JobsFacts(
+            jobs=tuple(jobs[number] for number in sorted(jobs)),
+            processes=processes,
+            minors=minors(self._conf.with_name("gres.conf"), self._node),
+        )
+
+    def _tells(self, user: Process, jobs: dict[int, Job]) -> None:
+        """What a process tells of its job; the prolog's word on its GPUs counts more."""
+        number = self._owners.job_of(user)
+        if number is None:
+            return
+        job = jobs.get(number) or self._told.get(number) or Job(id=number, uid=user.uid)
+        claimed = self._owners.claim_of(user)
+        if claimed is not None:
+            gpus = job.gpus if job.started is not None else tuple(sorted({*job.gpus, *claimed.gpus}))
+            job = replace(job, gpus=gpus, job_name=job.job_name or claimed.job_name)
+        jobs[number] = job
+
+    def _ask_for_the_rest(self, users: Sequence[Process], jobs: dict[int, Job], now: float) -> None:
+        signs = {self._owners.job_of(user) for user in users}
+        self._seen = {number: now if number in signs else self._seen.get(number, now) for number in jobs}
+        doubted = [n for n, job in jobs.items() if job.ended is None and now - self._seen[n] > DOUBTED_AFTER]
+        nameless = any(self._owners.is_open(user) for user in users)
+        if (doubted or nameless) and (told := self._controller.jobs(now)) is not None:
+            self._told = told
+            for number in doubted:
+                self._seen[number] = now
+                if number not in told:
+                    forget(self._register, number)
+                    del jobs[number]
+        for number, told_job in self._told.items():
+            if (job := jobs.get(number)) is not None:
+                jobs[number] = replace(job, user=job.user or told_job.user, job_name=job.job_name or told_job.job_name)
+        self._controller.keep(set(jobs))
+        for number, job in list(jobs.items()):
+            if job.started is None and job.ended is None and not job.gpus:
+                jobs[number] = replace(job, gpus=self._controller.gpus(number, now))
+
+    def _settle(self, processes: Sequence[JobProcess], jobs: dict[int, Job], now: float) -> None:
+        held = {process.job for process in processes if process.ended is not None}
+        for number, job in list(jobs.items()):
+            if job.ended is not None and number not in held and now - job.ended > SETTLED_AFTER:
+                forget(self._register, number)
+                del jobs[number]

@@ -1,0 +1,108 @@
+"""Which job each process belongs to, in the order of trust: control group, slurmd, environment, user.
+
+What was found out is kept for as long as the process lives: a program can replace its environment, and slurmd is asked
+only for what is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from gpuwarden_collectors.base import CollectorError
+from gpuwarden_collectors.slurm.jobs_cgroup import place_of
+from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess
+from gpuwarden_collectors.slurm.jobs_process import Claim, Process, claim
+from gpuwarden_collectors.slurm.jobs_text import listpids
+
+Ask = Callable[[tuple[str, ...]], str]
+"""Runs one of Slurm's commands, by its words, and gives what it prints. Raises CollectorError."""
+LISTPIDS_SPACING = 60.0
+
+_Key = tuple[int, float]
+
+
+class Owners:
+    """`listpids` is answered by slurmd and costs the controller nothing."""
+
+    def __init__(self, proc: Path, node: str, ask: Ask | None) -> None:
+        self._proc = proc
+        self._node = node
+        self._ask = ask
+        self._known: dict[_Key, tuple[int, str]] = {}
+        self._claims: dict[_Key, Claim | None] = {}
+        self._listed = float("-inf")
+
+    def learn(self, users: Sequence[Process], jobs: Mapping[int, Job], now: float) -> None:
+        alive = {_key(user) for user in users}
+        self._known = {key: value for key, value in self._known.items() if key in alive}
+        self._claims = {key: value for key, value in self._claims.items() if key in alive}
+        for user in users:
+            self._look(user)
+        self._list([user for user in users if self.is_open(user)], now)
+        for user in users:
+            claimed = self._claims.get(_key(user))
+            if _key(user) not in self._known and claimed is not None and _credible(claimed, user, jobs):
+                self._known[_key(user)] = claimed.job, "environ"
+
+    def _look(self, user: Process) -> None:
+        key = _key(user)
+        if self._known.get(key, (0, ""))[1] != "cgroup":
+            place = place_of(self._proc, user.pid)
+            if place.job is not None:
+                self._known[key] = place.job, "cgroup"
+        if key not in self._claims and not user.stuck:
+            self._claims[key] = claim(self._proc, user)
+
+    def _list(self, users: Sequence[Process], now: float) -> None:
+        if self._ask is None or not users or now - self._listed < LISTPIDS_SPACING:
+            return
+        self._listed = now
+        try:
+            jobs = listpids(self._ask(("scontrol", "listpids")))
+        except CollectorError:  # it fails while there are no steps, too
+            return
+        for user in users:
+            if user.pid in jobs:
+                self._known[_key(user)] = jobs[user.pid], "listpids"
+
+    def is_open(self, user: Process) -> bool:
+        """Nothing is known, and it may well be a job's: a service of root's is none."""
+        return _key(user) not in self._known and (self._claims.get(_key(user)) is not None or user.uid != 0)
+
+    def job_of(self, user: Process) -> int | None:
+        return self._known.get(_key(user), (None, ""))[0]
+
+    def claim_of(self, user: Process) -> Claim | None:
+        """What its environment says, if that is of the job it belongs to."""
+        claimed = self._claims.get(_key(user))
+        return claimed if claimed is not None and claimed.job == self.job_of(user) else None
+
+    def belongs(self, user: Process, jobs: Mapping[int, Job]) -> JobProcess:
+        number, source = self._known.get(_key(user)) or _only_job_of(user, jobs.values())
+        job = None if number is None else jobs.get(number)
+        ended = job.ended if job is not None and job.ended is not None and user.started <= job.ended else None
+        return JobProcess(pid=user.pid, uid=user.uid, job=number, known_from=source, ended=ended)
+
+
+def _key(user: Process) -> _Key:
+    return user.pid, user.started
+
+
+def _credible(claimed: Claim, user: Process, jobs: Mapping[int, Job]) -> bool:
+    """Not if Slurm gave that job to somebody else."""
+    job = jobs.get(claimed.job)
+    return job is None or job.uid is None or user.uid in (0, job.uid)
+
+
+def _only_job_of(user: Process, jobs: Iterable[Job]) -> tuple[int | None, str]:
+    """The job of the same user that ran when the process was started, if there was only one."""
+    if user.uid == 0:
+        return None, ""
+    theirs = [job.id for job in jobs if job.uid == user.uid and _ran(job, user.started)]
+    return (theirs[0], "user") if len(theirs) == 1 else (None, "")
+
+
+def _ran(job: Job, when: float) -> bool:
+    started = job.started is not None and job.started - 1 <= when
+    return started and (job.ended is None or when <= job.ended)

@@ -1,0 +1,121 @@
+"""What Slurm's commands print about jobs, as text that is the same from 22.05 on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gpuwarden_collectors.slurm.jobs_facts import Job
+
+SQUEUE_FORMAT = "%A|%U|%u|%T|%j"
+"""Job number, uid, user, state, name; the name stands last, since it may hold anything."""
+ENDING = (
+    "COMPLETED",
+    "CANCELLED",
+    "FAILED",
+    "TIMEOUT",
+    "NODE_FAIL",
+    "PREEMPTED",
+    "OUT_OF_MEMORY",
+    "BOOT_FAIL",
+    "DEADLINE",
+)
+_JOBS_MAX = 10_000
+_NUMBERS_MAX = 4096
+_DETAIL = re.compile(r"^\s*Nodes=(\S+) .*?GRES=(\S*)", re.MULTILINE)
+_GPUS = re.compile(r"(?:^|,)gpu(?::[^,():]*)*\(IDX:([0-9,-]*)\)")
+_PART = re.compile(r"([^,\[\]]+|\[[^\]]*\])")
+
+
+def squeue(text: str) -> list[Job]:
+    """Of `squeue -h -w NODE -t R,CG,CF,S -o SQUEUE_FORMAT`. Lines of another form are passed over."""
+    jobs: dict[int, Job] = {}
+    for line in text.splitlines()[:_JOBS_MAX]:
+        words = line.split("|", 4)
+        if len(words) == 5 and _is_number(words[0]) and _is_number(words[1]) and words[3] not in ENDING:
+            number = int(words[0])
+            jobs[number] = Job(id=number, uid=int(words[1]), user=words[2], job_name=_printable(words[4]))
+    return list(jobs.values())
+
+
+def gpus_of(text: str, node: str) -> tuple[int, ...] | None:
+    """The GPUs that a job has on `node`, of `scontrol show job -d ID`; None where it does not say."""
+    for nodes, gres in _DETAIL.findall(text):
+        if in_hostlist(node, nodes):
+            indices = [index for found in _GPUS.findall(gres) for index in numbers(found)]
+            return tuple(sorted(set(indices)))
+    return None
+
+
+def listpids(text: str) -> dict[int, int]:
+    """Job by process, of `scontrol listpids`: columns PID JOBID STEPID LOCALID GLOBALID, of which only the first two are used.
+
+    A process number of -1 stands for a step without any.
+    """
+    jobs = {}
+    for line in text.splitlines()[: 10 * _JOBS_MAX]:
+        words = line.split()
+        if len(words) >= 3 and _is_number(words[0]) and _is_number(words[1]):
+            jobs[int(words[0])] = int(words[1])
+    return jobs
+
+
+def numbers(text: str) -> list[int]:
+    """`0-2,5` is 0, 1, 2, 5. What is no number or range is passed over."""
+    found: list[int] = []
+    for word in text.split(","):
+        first, dash, last = word.partition("-")
+        if first.isdecimal() and (last.isdecimal() or not dash) and len(word) < 12:
+            found.extend(range(int(first), min(int(last or first), int(first) + _NUMBERS_MAX) + 1))
+    return found[:_NUMBERS_MAX]
+
+
+def in_hostlist(node: str, hostlist: str) -> bool:
+    """Whether `n[1-3,007],m5` names this node."""
+    return any(_matches(node, parts) for parts in _hosts(hostlist))
+
+
+def _hosts(hostlist: str) -> Iterator[list[str]]:
+    """Each entry as the parts it is made of; commas in brackets part no entries."""
+    parts: list[str] = []
+    end = 0
+    for match in _PART.finditer(hostlist):
+        if "," in hostlist[end : match.start()] and parts:
+            yield parts
+            parts = []
+        parts.append(match[0])
+        end = match.end()
+    if parts:
+        yield parts
+
+
+def _matches(name: str, parts: list[str]) -> bool:
+    if not parts:
+        return not name
+    if not parts[0].startswith("["):
+        return name.startswith(parts[0]) and _matches(name[len(parts[0]) :], parts[1:])
+    digits = re.match(r"\d+", name)
+    if digits is None:
+        return False
+    lengths = range(1, len(digits[0]) + 1)
+    return any(_in_ranges(name[:n], parts[0][1:-1]) and _matches(name[n:], parts[1:]) for n in lengths)
+
+
+def _in_ranges(digits: str, ranges: str) -> bool:
+    for word in ranges.split(","):
+        first, _, last = word.partition("-")
+        last = last or first
+        if not (first.isdecimal() and last.isdecimal() and int(first) <= int(digits) <= int(last)):
+            continue
+        padded = max(len(str(int(digits))), len(first) if first.startswith("0") else 0)
+        if len(digits) == padded:
+            return True
+    return False
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 12
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text[:200])

@@ -1,0 +1,135 @@
+"""What Slurm's commands write becomes facts.
+
+`sinfo` is asked for fields of no fixed width with separators that nobody types, for a reason may hold anything, line
+breaks included. Texts of 22.05 to 26.05 are alike in this (src/sinfo/print.c of each release). `scontrol show node` is
+the same over all releases in what is read of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TypedDict
+
+from gpuwarden_collectors.slurm.errors import OddAnswer, one_line
+from gpuwarden_collectors.slurm.facts import NodeFacts
+
+_BETWEEN, _END = "\x1f", "\x1e"  # unit and record separator
+_FIELDS = ("NodeList", "PartitionName", "StateComplete", "Timestamp", "User", "Gres", "Comment", "Extra", "Reason")
+_ROW = ("NodeList", "PartitionName", "StateComplete", "Timestamp", "Gres", "Reason")
+_NOTHING = ("", "(null)", "none", "Unknown")
+_STATE = re.compile(r"[A-Za-z_]+(\+[A-Za-z_]+)*")
+_GPU = re.compile(r"(^|,)gpu(:|,|$)")
+_SHOWN_REASON = re.compile(r"(.*) \[([^\[\]@]*)@([^\[\]@]*)\]")
+_MOVED_IN = " " * 10
+
+
+class _Reason(TypedDict):
+    reason: str
+    reason_by: str
+    reason_at: float | None
+
+
+def _format(fields: tuple[str, ...]) -> str:
+    return ",".join(f"{name}:0{_BETWEEN}" for name in fields[:-1]) + f",{fields[-1]}:0{_END}"
+
+
+NODE_FORMAT = _format(_FIELDS)
+"""For `sinfo --Format` of one node."""
+ROW_FORMAT = _format(_ROW)
+"""For `sinfo --Format` of a whole partition: as little as is needed of each node."""
+
+
+def sinfo_nodes(text: str) -> list[NodeFacts]:
+    """In `NODE_FORMAT`, a record for each partition that the node is in. Raises OddAnswer."""
+    return [_node(record) for record in _records(text, _FIELDS)]
+
+
+def sinfo_rows(text: str) -> list[NodeFacts]:
+    """In `ROW_FORMAT`. Raises OddAnswer."""
+    return [_node(record) for record in _records(text, _ROW)]
+
+
+def _records(text: str, fields: tuple[str, ...]) -> Iterator[dict[str, str]]:
+    *records, rest = text.split(_END)
+    if rest.strip() and not records:
+        raise OddAnswer(f"sinfo says {one_line(rest)!r}")
+    for record in records:
+        values = record.split(_BETWEEN, len(fields) - 1)
+        if len(values) != len(fields):
+            raise OddAnswer(f"sinfo says {one_line(record)!r}")
+        yield dict(zip(fields, values, strict=True))
+
+
+def _node(record: dict[str, str]) -> NodeFacts:
+    base, flags = _state(record["StateComplete"])
+    return NodeFacts(
+        name=record["NodeList"].rpartition("\n")[2],  # a warning may stand before it
+        base=base,
+        flags=flags,
+        reason=_text(record["Reason"]),
+        reason_at=_time(record["Timestamp"]),
+        reason_by=_text(record.get("User", "")),
+        partitions=(record["PartitionName"],),
+        has_gpu=_GPU.search(record["Gres"]) is not None,
+        comment=_text(record.get("Comment", "")),
+        extra=_text(record.get("Extra", "")),
+    )
+
+
+def shown_node(text: str) -> NodeFacts:
+    """What `scontrol show node` says of one, which may be in no partition. Raises OddAnswer."""
+    head, _, tail = text.partition("\n   Reason=")
+    words = dict(word.split("=", 1) for word in head.split() if "=" in word)
+    if "NodeName" not in words or "State" not in words:
+        raise OddAnswer(f"scontrol says {one_line(text)!r}")
+    base, flags = _state(words["State"])
+    partitions = words.get("Partitions", "")
+    return NodeFacts(
+        name=words["NodeName"],
+        base=base,
+        flags=flags,
+        **_shown_reason(tail),
+        partitions=tuple(partitions.split(",")) if partitions else (),
+        has_gpu=_GPU.search(words.get("Gres", "")) is not None,
+        comment=_shown(text, "Comment"),
+        extra=_shown(text, "Extra"),
+    )
+
+
+def _shown_reason(text: str) -> _Reason:
+    """Who and when stand behind its first line; the others follow, moved in by ten blanks."""
+    first, *more = text.splitlines() or [""]
+    given = _SHOWN_REASON.fullmatch(first)
+    reason, by, at = given.groups() if given else (first.strip(), "", "")
+    others = (line.removeprefix(_MOVED_IN) for line in more if line.startswith(_MOVED_IN))
+    return {"reason": "\n".join((reason, *others)), "reason_by": by, "reason_at": _time(at)}
+
+
+def shown_partition_sizes(text: str) -> dict[str, int]:
+    """Of `scontrol --oneliner show partition`: how many nodes each has."""
+    sizes = re.findall(r"^PartitionName=(\S+) .*\bTotalNodes=(\d{1,9})\b", text, re.MULTILINE)
+    return {name: int(count) for name, count in sizes}
+
+
+def _shown(text: str, name: str) -> str:
+    match = re.search(rf"^   {name}=(.*)$", text, re.MULTILINE)
+    return _text(match[1]) if match else ""
+
+
+def _state(text: str) -> tuple[str, frozenset[str]]:
+    """`*` at the end, which old releases write for a node that does not respond, is a flag as the others are."""
+    word, silent = text.removesuffix("*"), text.endswith("*")
+    if _STATE.fullmatch(word) is None:
+        raise OddAnswer(f"Slurm says that a node's state is {one_line(text)!r}")
+    base, *flags = word.lower().split("+")
+    return base, frozenset((*flags, "not_responding") if silent else flags)
+
+
+def _time(text: str) -> float | None:
+    """SLURM_TIME_FORMAT=%s makes seconds of all times but that of no reason."""
+    return float(text) if text.isascii() and text.isdigit() and len(text) < 15 else None
+
+
+def _text(value: str) -> str:
+    return "" if value in _NOTHING else value

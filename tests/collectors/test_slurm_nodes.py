@@ -1,0 +1,78 @@
+"""Nodes and partitions as a real controller tells of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.errors import Refused, UnknownNode, Unreachable
+from gpuwarden_collectors.slurm.nodes import find_name, partition_sizes, read_node, read_partitions
+from support.slurm import MUNGE, SLURM, Slurm
+
+pytestmark = SLURM
+
+
+@pytest.fixture
+def commands(slurm: Slurm) -> Commands:
+    return Commands(conf=slurm.conf, timeout=60.0)
+
+
+async def test_a_drain_is_read_with_its_whole_reason_and_its_time(slurm: Slurm, commands: Commands) -> None:
+    reason = 'gpuwarden: failure "q" | ; = [a@b] ü ' + 100 * "long " + "end"
+    slurm.drain("n1", reason)
+    node = await read_node(commands, "n1")
+    assert (node.state, node.reason, node.reason_by) == ("idle+drain", reason, "root")
+    written = (slurm.folder / "slurmctld.log").stat().st_mtime
+    assert node.reason_at is not None
+    assert abs(node.reason_at - written) < 60.0
+
+
+async def test_a_node_in_no_partition_is_read(slurm: Slurm, commands: Commands) -> None:
+    slurm.scontrol("update", "PartitionName=gpu", "Nodes=n[2-3]")
+    try:
+        slurm.drain("n1", "two\nlines")
+        node = await read_node(commands, "n1")
+    finally:
+        slurm.scontrol("update", "PartitionName=gpu", "Nodes=n[1-3]")
+    assert (node.state, node.reason, node.partitions, node.has_gpu) == ("idle+drain", "two\nlines", (), True)
+
+
+async def test_names_that_slurm_does_not_know_are_told(slurm: Slurm, commands: Commands) -> None:
+    with pytest.raises(UnknownNode, match=r"set slurm\.node"):
+        await read_node(commands, "n9")
+    with pytest.raises(UnknownNode, match=r"set slurm\.node"):
+        await find_name(commands, "nohost")
+    with pytest.raises(Refused, match="n1, n2, n3"):
+        await find_name(commands, "localhost")
+    assert await read_partitions(commands, ["nope"]) == []
+
+
+async def test_a_partition_is_read_with_its_members(slurm: Slurm, commands: Commands) -> None:
+    slurm.drain("n2", "gpuwarden: failure gpu=1")
+    (partition,) = await read_partitions(commands, ["gpu", "nope"])
+    assert [(node.name, node.reason, node.has_gpu) for node in partition.members] == [
+        ("n1", "", True), ("n2", "gpuwarden: failure gpu=1", True), ("n3", "", True),
+    ]  # fmt: skip
+    assert await partition_sizes(commands) == {"gpu": 3}
+
+
+async def test_without_munge_or_configuration_slurm_is_unreachable(slurm: Slurm, commands: Commands) -> None:
+    slurm.stop(MUNGE)
+    with pytest.raises(Unreachable, match="systemctl status munge"):
+        await read_node(commands, "n1")
+    nowhere = Commands(conf=Path("/nonexistent/slurm.conf"), timeout=1.0)
+    with pytest.raises(Unreachable):
+        await read_node(nowhere, "n1")
+
+
+async def test_who_may_not_drain_is_refused(slurm: Slurm) -> None:
+    slurm.folder.joinpath("as-nobody").mkdir(exist_ok=True)
+    script = slurm.folder / "as-nobody/scontrol"
+    script.write_text('#!/bin/sh\nexec runuser -u nobody -- /usr/bin/scontrol "$@"\n')
+    script.chmod(0o755)
+    commands = Commands(conf=slurm.conf, folder=script.parent, timeout=60.0)
+    with pytest.raises(Refused, match="AdminLevel=Administrator"):
+        await commands.change("cannot drain n1", "scontrol", "update", "NodeName=n1", "State=DRAIN", "Reason=x")
+    assert slurm.state("n1") == {"IDLE"}

@@ -1,0 +1,397 @@
+"""A real Slurm on this machine: munged, slurmctld and a slurmd for each node, from Debian's packages, in one folder.
+
+    from support.slurm import SLURM, Slurm
+    pytestmark = SLURM
+
+    def test_x(slurm: Slurm):  # three idle nodes n1 to n3, no jobs, nothing drained, whatever the test before did
+
+Everything runs as root on the loopback, on free ports, without systemd, and is ended by its process id. `slurm_rig` lives
+as long as a module of tests. A Slurm that is set up otherwise is made with `with running(Slurm(folder, …))`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+SLURM = pytest.mark.xdist_group("slurm")
+"""For every test that runs on a Slurm: one after the other."""
+
+PATIENCE = 60.0
+"""Seconds after which a test gives up waiting; nothing is asserted about how much of it is used."""
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo", "squeue", "sbatch", "runuser")
+PACKAGES = "apt-get install slurmctld slurmd slurm-client munge"
+GPUS = 4
+CONTROLLER = "slurmctld"
+MUNGE = "munged"
+_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+_OURS = ("SLURM_", "SQUEUE_", "SINFO_", "SCONTROL_", "SBATCH_")
+
+_CONF = """
+ClusterName=test
+SlurmctldHost=localhost(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.sock,cred_expire=5
+CredType=cred/munge
+SlurmctldPort={port}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool.%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerParameters=sched_interval=5,bf_interval=5,nohold_on_prolog_fail
+SwitchType=switch/none
+MpiDefault=none
+MailProg=/bin/true
+ReturnToService=1
+KillWait=2
+MinJobAge=60
+SlurmdTimeout={slurmd_timeout}
+SlurmdParameters=config_overrides
+GresTypes=gpu
+"""
+# config_overrides lets a node have more CPUs than this machine; cred_expire=5 lets a requeued job start after 6 s.
+
+
+@dataclass(slots=True)
+class Slurm:
+    """`nodes` of them have a slurmd and four GPUs; `phantoms` more, named f1 to fN, are in the configuration only.
+
+    `more`: further lines of slurm.conf; of `partitions` the first is the default one. Everything can be stopped, paused and started alone, by its name:
+    `slurmctld`, `munged` or a node's. Times without an answer are `PATIENCE`.
+    """
+
+    folder: Path
+    nodes: int = 3
+    phantoms: int = 0
+    more: str = ""
+    partitions: Sequence[str] = ()
+    slurmd_timeout: int = 60
+    ports: list[int] = field(default_factory=list)
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    paused: set[str] = field(default_factory=set)
+
+    @property
+    def names(self) -> list[str]:
+        return [f"n{n}" for n in range(1, self.nodes + 1)]
+
+    @property
+    def conf(self) -> Path:
+        return self.folder / "slurm.conf"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For whoever talks to this Slurm."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
+        return {
+            **inherited,
+            "PATH": f"{inherited.get('PATH', '')}:{_PATH}",
+            "SLURM_CONF": str(self.conf),
+            "LC_ALL": "C",
+        }
+
+    # --- setting up
+
+    def prepare(self) -> None:
+        self.folder.chmod(0o755)  # the jobs of users go through it
+        for name in ("state", "dev"):
+            (self.folder / name).mkdir(exist_ok=True)
+        jobs = self.folder / "jobs"
+        jobs.mkdir(exist_ok=True)
+        jobs.chmod(0o777)
+        key = self.folder / "munge.key"
+        if not key.exists():
+            key.write_bytes(os.urandom(1024))
+            key.chmod(0o400)
+        self._devices()
+        self.configure()
+
+    def configure(self, more: str | None = None) -> None:
+        """Write slurm.conf, with other lines of `more` than before if given; it counts from the next start on."""
+        self.more = self.more if more is None else more
+        self.ports = self.ports or free_ports(self.nodes + 1)
+        names = [*self.names, *(f"f{n}" for n in range(1, self.phantoms + 1))]
+        lines = [_CONF.format(folder=self.folder, port=self.ports[0], slurmd_timeout=self.slurmd_timeout), self.more]
+        shape = f"NodeHostname=localhost NodeAddr=127.0.0.1 CPUs=4 RealMemory=1000 Gres=gpu:{GPUS}"
+        lines += [f"NodeName={n} Port={p} {shape}" for n, p in zip(self.names, self.ports[1:], strict=True)]
+        if self.phantoms:
+            lines.append(f"NodeName=f[1-{self.phantoms}] NodeAddr=127.0.0.1 CPUs=4 RealMemory=1000")
+        given = self.partitions or (f"PartitionName=gpu Nodes={','.join(names)} Default=YES MaxTime=INFINITE",)
+        self.conf.write_text("\n".join([*lines, *given, ""]))
+        devices = f"{self.folder}/dev/nvidia[0-{GPUS - 1}]"
+        (self.folder / "gres.conf").write_text(f"NodeName={','.join(self.names)} Name=gpu File={devices}\n")
+        (self.folder / "cgroup.conf").write_text("CgroupPlugin=autodetect\n")
+
+    def _devices(self) -> None:
+        for n in range(GPUS):
+            device = self.folder / f"dev/nvidia{n}"
+            if device.exists():
+                continue
+            try:
+                os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(195, n))
+            except PermissionError:
+                device.touch()  # slurmd complains, and counts it
+
+    # --- its processes
+
+    def start(self, *names: str) -> None:
+        """Those named, else all of them, and wait until every slurmd that runs is registered."""
+        for name in names or (MUNGE, CONTROLLER, *self.names):
+            self._start(name)
+        if CONTROLLER in self.processes and MUNGE in self.processes:
+            self.wait(self.answers, f"{CONTROLLER} to answer")
+            for name in self.names:
+                if self._runs(name) and name not in self.paused:
+                    self.wait(partial(self._registered, name), f"{name} to register")
+
+    def _registered(self, name: str) -> bool:
+        state = self.state(name)
+        return bool(state) and not state & {"UNKNOWN", "NOT_RESPONDING"}
+
+    def _start(self, name: str) -> None:
+        commands = {
+            MUNGE: [
+                MUNGE, "--foreground", "--force", f"--key-file={self.folder}/munge.key", f"--socket={self.folder}/munge.sock",
+                f"--pid-file={self.folder}/munged.pid", f"--log-file={self.folder}/munged.log",
+                f"--seed-file={self.folder}/munged.seed", "--num-threads=2",
+            ],
+            CONTROLLER: [CONTROLLER, "-D"],
+        }  # fmt: skip
+        command = commands.get(name, ["slurmd", "-D", "-N", name])
+        # What a daemon says goes to its own log as well; only its last words before that are worth having.
+        with (self.folder / f"{name}.start").open("ab") as said:
+            self.processes[name] = subprocess.Popen(
+                command, env=self.environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd="/"
+            )
+        if name == MUNGE:
+            self.wait((self.folder / "munge.sock").exists, "munged to listen")
+
+    def stop(self, *names: str, how: signal.Signals = signal.SIGTERM) -> None:
+        """Those named, else all of them, in the reverse order; what does not end is killed."""
+        for name in names or tuple(reversed(self.processes)):
+            process = self.processes.pop(name, None)
+            if process is None:
+                continue
+            process.send_signal(how)
+            process.send_signal(signal.SIGCONT)
+            self.paused.discard(name)
+            try:
+                process.wait(10.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def restart(self, *names: str) -> None:
+        names = names or (CONTROLLER, *self.names)
+        self.stop(*names)
+        self.start(*names)
+
+    def pause(self, name: str) -> None:
+        """It hangs."""
+        self.processes[name].send_signal(signal.SIGSTOP)
+        self.paused.add(name)
+
+    def resume(self, name: str) -> None:
+        self.processes[name].send_signal(signal.SIGCONT)
+        self.paused.discard(name)
+
+    def clear(self) -> None:
+        """Everything runs, no jobs, every node idle: as at the beginning."""
+        for name in tuple(self.paused):
+            self.resume(name)
+        gone = [name for name in (MUNGE, CONTROLLER, *self.names) if not self._runs(name)]
+        for name in gone:
+            self.stop(name)
+        if gone:
+            self.start(*gone)
+        self.scontrol("delete", "reservation", "spare", check=False)
+        self.command("scancel", "--user=root", check=False)
+        self.command("scancel", "--user=nobody", check=False)
+        self.wait(lambda: not self.command("squeue", "-h").strip(), "jobs to end")
+        for name in self.names:
+            self.wait(partial(self._idle, name), f"{name} to be idle; it is {self.show(name)}")
+
+    def _runs(self, name: str) -> bool:
+        return name in self.processes and self.processes[name].poll() is None
+
+    def _idle(self, name: str) -> bool:
+        state = self.state(name)
+        if state == {"IDLE"}:
+            self.scontrol("update", f"NodeName={name}", "Comment=", "Extra=", check=False)
+            return True
+        if "NOT_RESPONDING" not in state:  # RESUME sets that flag, and a node is not to be resumed twice for it
+            how = "UNDRAIN" if state == {"IDLE", "DRAIN"} else "RESUME"
+            self.scontrol("update", f"NodeName={name}", f"State={how}", check=False)
+        return False
+
+    def end(self) -> None:
+        """Nothing of it is left running: its jobs and their helpers neither."""
+        self.stop()
+        for pid in processes_with(f"SLURM_CONF={self.conf}"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    # --- asking
+
+    def command(
+        self,
+        *words: str,
+        check: bool = True,
+        timeout: float = PATIENCE,
+        user: str = "",
+        more: Mapping[str, str] | None = None,
+    ) -> str:
+        """What a command of Slurm's writes to both streams. Raises AssertionError if it fails, unless told otherwise."""
+        done = subprocess.run(
+            [*(("runuser", "-u", user, "--") if user else ()), *words], env={**self.environment, **(more or {})},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout, check=False, cwd="/",
+        )  # fmt: skip
+        said = done.stdout.decode(errors="replace")
+        assert done.returncode == 0 or not check, f"{words} ended with {done.returncode}: {said}"
+        return said
+
+    def scontrol(self, *words: str, check: bool = True) -> str:
+        return self.command("scontrol", *words, check=check)
+
+    def answers(self) -> bool:
+        return "is UP" in self.scontrol("ping", check=False)
+
+    def show(self, node: str) -> str:
+        return self.scontrol("show", "node", node)
+
+    def state(self, node: str) -> set[str]:
+        """The words of its state, such as IDLE and DRAIN; none if there is no answer."""
+        return set(filter(None, self._field(node, "   State=").partition(" ")[0].split("+")))
+
+    def reason(self, node: str) -> str:
+        """Without who gave it and when; empty if there is none."""
+        return self._field(node, "   Reason=").rpartition(" [")[0]
+
+    def _field(self, node: str, field: str) -> str:
+        text = self.scontrol("show", "node", node, check=False)
+        return text.partition(field)[2].partition("\n")[0] if field in text else ""
+
+    def drain(self, node: str, reason: str, *, state: str = "DRAIN", user: str = "") -> None:
+        """What an administrator does."""
+        self.command("scontrol", "update", f"NodeName={node}", f"State={state}", f"Reason={reason}", user=user)
+
+    def submit(self, script: str, *options: str, user: str = "nobody") -> int:
+        """The number of a batch job."""
+        output = f"--output={self.folder}/jobs/%j.out"
+        words = (*options, output, "--parsable", "--wrap", script)
+        return int(self.command("sbatch", "--chdir=/tmp", *words, user=user).split()[-1])
+
+    def output(self, job: int) -> str:
+        path = self.folder / f"jobs/{job}.out"
+        return path.read_text() if path.exists() else ""
+
+    def job(self, job: int) -> dict[str, str]:
+        """What `scontrol show job` says, as keys and values."""
+        words = self.scontrol("show", "job", str(job), check=False).split()
+        return dict(word.split("=", 1) for word in words if "=" in word)
+
+    def job_state(self, job: int) -> str:
+        return self.job(job).get("JobState", "")
+
+    def log(self, name: str = CONTROLLER) -> str:
+        path = self.folder / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def wait(self, condition: Callable[[], object], what: str) -> None:
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            for name, process in self.processes.items():
+                if process.poll() is not None:
+                    said = (self.folder / f"{name}.start").read_text(errors="replace")[-2000:]
+                    raise AssertionError(f"{name} exited with {process.returncode} while waited for {what}:\n{said}")
+            if time.monotonic() > end:
+                raise AssertionError(f"waited {PATIENCE:g} s in vain for {what}:\n{self.log()[-3000:]}")
+            time.sleep(0.05)
+
+
+def free_ports(count: int) -> list[int]:
+    """Below those that outgoing connections take, so that nobody gets one by chance before it is listened on."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randrange(20000, 32000)
+        with contextlib.suppress(OSError), socket.create_server(("0.0.0.0", port)):
+            found.append(port)
+    return found
+
+
+def processes_with(variable: str) -> list[int]:
+    """Those that were started with this variable and value, whoever they are."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if folder.name.isdigit() and variable.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return [pid for pid in found if pid != os.getpid()]
+
+
+def require_slurm() -> None:
+    """Skips the test, or fails it in CI, saying what is missing."""
+    path = os.environ.get("PATH", "") + ":" + _PATH
+    missing = [f"no {program}: {PACKAGES}" for program in PROGRAMS if shutil.which(program, path=path) is None][:1]
+    missing += ["it needs root"] if os.geteuid() else []
+    if not missing:
+        return
+    message = f"this test runs a real Slurm and did not run: {'; '.join(missing)}"
+    print(message)  # noqa: T201 - a skip should be seen
+    if os.environ.get("CI"):
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+@contextmanager
+def running(slurm: Slurm) -> Iterator[Slurm]:
+    """Started, with its nodes registered, and gone at the end whatever state it is in."""
+    slurm.prepare()
+    try:
+        slurm.start()
+        yield slurm
+    finally:
+        slurm.end()
+
+
+@pytest.fixture(scope="module")
+def slurm_rig() -> Iterator[Slurm]:
+    """Three nodes for all tests of a module; as the test before left them."""
+    require_slurm()
+    with (
+        tempfile.TemporaryDirectory(prefix="gw-slurm-", ignore_cleanup_errors=True) as folder,
+        running(Slurm(Path(folder))) as slurm,
+    ):
+        yield slurm
+
+
+@pytest.fixture
+def slurm(slurm_rig: Slurm) -> Slurm:
+    """Three idle nodes."""
+    slurm_rig.clear()
+    return slurm_rig
