@@ -1,0 +1,96 @@
+"""The epilog notes that the job ended and asks the daemon to look, without holding up Slurm and without ever failing."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from support.slurm_hooks import SCRIPTS, SHELLS, HookHost
+
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> HookHost:
+    return HookHost(tmp_path)
+
+
+@pytest.fixture(params=SHELLS.values(), ids=list(SHELLS))
+def shell(request: pytest.FixtureRequest) -> Sequence[str]:
+    words: Sequence[str] = request.param
+    return words
+
+
+def with_a_daemon(host: HookHost) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(host.run_dir / "control.sock"))
+    return listener
+
+
+def wait_for_call(host: HookHost) -> list[str]:
+    end = time.monotonic() + PATIENCE
+    while not host.called() and time.monotonic() < end:
+        time.sleep(0.02)
+    return host.called()
+
+
+def test_the_daemon_is_asked_and_the_end_is_noted(host: HookHost, shell: Sequence[str]) -> None:
+    (host.run_dir / "jobs").mkdir()
+    (host.run_dir / "jobs/4711").write_text("uid=1001 gpus=0 started=5 user=somebody\n")
+    host.settings()
+    with with_a_daemon(host):
+        done = host.run("epilog", shell, SLURM_JOB_ID="4711")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (host.run_dir / "jobs/4711").read_text().splitlines()[1].startswith("ended=")
+    assert wait_for_call(host) == [f"SLURM_CONF= slurm look --run-dir {host.run_dir}"]
+
+
+def test_what_it_starts_outlives_its_process_group_and_holds_nothing(host: HookHost, tmp_path: Path) -> None:
+    """After its end slurmd kills the group of the epilog, and waits until nobody has its output open any more."""
+    host.settings()
+    host.answer(f"read -r end <{tmp_path}/gate; echo ended >>{host.calls}")
+    os.mkfifo(tmp_path / "gate")
+    with with_a_daemon(host):
+        done = subprocess.Popen(
+            ["/bin/sh", str(SCRIPTS / "gpuwarden-slurm-epilog")], env=host.environment(SLURM_JOB_ID="4711"),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        output, _ = done.communicate(timeout=PATIENCE)  # returns only when every holder of the pipe has closed it
+        assert (done.returncode, output) == (0, b"")
+        with pytest.raises(ProcessLookupError):
+            os.killpg(done.pid, 15)  # nobody is left in the group that slurmd kills
+        wait_for_call(host)
+        (tmp_path / "gate").write_text("go\n")
+        end = time.monotonic() + PATIENCE
+        while "ended" not in host.called() and time.monotonic() < end:
+            time.sleep(0.02)
+    assert "ended" in host.called()
+
+
+def test_without_a_daemon_nothing_is_started(host: HookHost, shell: Sequence[str]) -> None:
+    host.settings()
+    assert host.run("epilog", shell, SLURM_JOB_ID="4711").returncode == 0
+    time.sleep(0.2)
+    assert not host.called()
+
+
+@pytest.mark.parametrize("job", ["", "x", "../1", "9" * 40])
+def test_a_job_that_is_no_number_is_left_alone(host: HookHost, shell: Sequence[str], job: str) -> None:
+    (host.run_dir / "jobs").mkdir()
+    with with_a_daemon(host):
+        assert host.run("epilog", shell, SLURM_JOB_ID=job).returncode == 0
+    assert list((host.run_dir / "jobs").iterdir()) == []
+
+
+def test_it_never_fails_whatever_is_in_its_way(host: HookHost, shell: Sequence[str]) -> None:
+    (host.run_dir / "jobs/4711").mkdir(parents=True)
+    (host.state_dir / "slurm-hooks").mkdir()
+    with with_a_daemon(host):
+        done = host.run("epilog", shell, SLURM_JOB_ID="4711")
+    assert (done.returncode, done.stderr) == (0, "")

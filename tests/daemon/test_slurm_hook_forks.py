@@ -1,0 +1,55 @@
+"""While the node is well the scripts start no process: counted by the kernel, through strace."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from support.slurm_hooks import SCRIPTS, SHELLS, HookHost
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> HookHost:
+    return HookHost(tmp_path)
+
+
+def births(host: HookHost, script: str, shell: Sequence[str], **more: str) -> int:
+    """How many processes it starts."""
+    strace = shutil.which("strace")
+    if strace is None:
+        message = "this test counts system calls: apt-get install strace"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    if subprocess.run([strace, "-qq", "-o", "/dev/null", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this test counts system calls, and no process may be traced here")
+    calls = host.folder / "strace"
+    words = [shutil.which(shell[0]) or shell[0], *shell[1:], str(SCRIPTS / f"gpuwarden-slurm-{script}")]
+    traced = [strace, "-f", "-qq", "-o", str(calls), "-e", "trace=fork,vfork,clone,clone3,execve", *words]
+    subprocess.run(traced, env=host.environment(**more), capture_output=True, timeout=60, check=True)
+    lines = calls.read_text().splitlines()
+    assert any("execve(" in line for line in lines), "strace saw nothing at all"
+    return sum("execve(" not in line and "(" in line for line in lines)
+
+
+JOB = {"SLURM_JOB_ID": "4711", "SLURM_JOB_UID": "1001", "SLURM_JOB_GPUS": "0,3", "SLURM_JOB_USER": "somebody"}
+
+
+@pytest.mark.parametrize("shell", SHELLS.values(), ids=SHELLS)
+@pytest.mark.parametrize("state", ["healthy", "warning", "unknown"])
+def test_no_process_is_started_while_the_node_has_not_failed(host: HookHost, shell: Sequence[str], state: str) -> None:
+    (host.run_dir / "jobs").mkdir()
+    host.verdict(state=state, gpus=dict.fromkeys(range(8), "healthy"))
+    assert births(host, "healthcheck", shell) == 0
+    assert births(host, "prolog", shell, **JOB) == 0
+    assert (host.run_dir / "jobs/4711").exists()
+
+
+def test_the_count_would_show_a_process(host: HookHost) -> None:
+    host.verdict(age=100)
+    assert births(host, "prolog", SHELLS["dash"], **JOB) > 0  # it logs

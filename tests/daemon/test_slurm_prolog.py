@@ -1,0 +1,171 @@
+"""The prolog refuses a job only on a node that is excluded already; everything else, its own faults included, starts it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from support.slurm_hooks import SHELLS, HookHost
+
+BAD_GPU: Mapping[str, object] = {"state": "failure", "reason": "gpu_missing", "excluded": 1}
+BAD_NODE: Mapping[str, object] = {**BAD_GPU, "reason": "driver_unresponsive", "node_state": "failure"}
+GPUS = {0: "healthy", 1: "healthy", 2: "healthy", 3: "failure", 13: "healthy"}
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> HookHost:
+    return HookHost(tmp_path)
+
+
+@pytest.fixture(params=SHELLS.values(), ids=list(SHELLS))
+def shell(request: pytest.FixtureRequest) -> Sequence[str]:
+    words: Sequence[str] = request.param
+    return words
+
+
+def prolog(host: HookHost, shell: Sequence[str], gpus: str | None = "3", **more: str) -> tuple[int, str]:
+    """Its exit code, and what it logs: at most one line."""
+    job = {"SLURM_JOB_ID": "4711", "SLURM_JOB_UID": "1001", "SLURM_JOB_USER": "somebody", **more}
+    done = host.run("prolog", shell, **job, **({} if gpus is None else {"SLURM_JOB_GPUS": gpus}))
+    assert done.stdout == ""
+    assert done.stderr.count("\n") <= 1, done.stderr
+    return done.returncode, done.stderr.strip()
+
+
+@pytest.mark.parametrize("gpus", ["3", "0,3", "3,0", "0,1,2,3"])
+def test_a_job_is_refused_a_gpu_that_failed(host: HookHost, shell: Sequence[str], gpus: str) -> None:
+    host.verdict(BAD_GPU, gpus=GPUS)
+    refusal = "gpuwarden: job 4711: refused: it was given GPUs that failed: 3 (gpu_missing)"
+    assert prolog(host, shell, gpus) == (1, refusal)
+
+
+@pytest.mark.parametrize("gpus", ["0", "0,1,2", "13", "99", None, ""])
+def test_a_job_without_that_gpu_starts_on_the_excluded_node(
+    host: HookHost, shell: Sequence[str], gpus: str | None
+) -> None:
+    """It holds its allocation already, and nothing that it uses is bad."""
+    host.verdict(BAD_GPU, gpus=GPUS)
+    assert prolog(host, shell, gpus) == (0, "")
+
+
+@pytest.mark.parametrize("gpus", ["0", None])
+def test_what_is_wrong_with_the_node_counts_for_every_job(
+    host: HookHost, shell: Sequence[str], gpus: str | None
+) -> None:
+    host.verdict(BAD_NODE, gpus=GPUS)
+    assert prolog(host, shell, gpus) == (1, "gpuwarden: job 4711: refused: this node is bad: driver_unresponsive")
+
+
+STARTS: Mapping[str, tuple[dict[str, object], str]] = {
+    "in observe mode": ({"mode": "observe"}, "mode=observe"),
+    "with the breaker open": ({"breaker": 1}, "the breaker is open"),
+    "with a breaker that nobody read": ({"breaker": ""}, "the breaker is open"),
+    "before the node is excluded": ({"excluded": 0}, "not excluded yet"),
+    "if nobody read whether it is excluded": ({"excluded": ""}, "not excluded yet"),
+    "on a stale verdict": ({"age": 100}, "s old"),
+    "on a verdict of another boot": ({"boot_id": "0b3c"}, "of another boot"),
+    "on a verdict of another format": ({"format": 3}, "cannot be read"),
+    "on a verdict that would break arithmetic": ({"stamp": "08"}, "cannot be read"),
+    "on simulated GPUs": ({"simulated": 1}, "simulated"),
+}
+
+
+@pytest.mark.parametrize("bad", [BAD_GPU, BAD_NODE], ids=["gpu", "node"])
+@pytest.mark.parametrize(("keys", "why"), STARTS.values(), ids=STARTS)
+def test_a_job_starts_on_a_bad_node(
+    host: HookHost, shell: Sequence[str], bad: Mapping[str, object], keys: dict[str, object], why: str
+) -> None:
+    """And one line says that it did."""
+    host.verdict({**bad, **keys}, gpus=GPUS)
+    code, line = prolog(host, shell)
+    assert (code, line.startswith("gpuwarden: job 4711: starts: ")) == (0, True)
+    assert why in line
+
+
+@pytest.mark.parametrize("state", ["healthy", "warning", "unknown"])
+def test_only_a_failure_refuses(host: HookHost, shell: Sequence[str], state: str) -> None:
+    host.verdict(gpus={3: state}, state=state, node_state=state, excluded=1)
+    assert prolog(host, shell) == (0, "")
+
+
+def test_without_a_verdict_a_job_starts(host: HookHost, shell: Sequence[str]) -> None:
+    code, line = prolog(host, shell)
+    assert (code, line) == (0, "gpuwarden: job 4711: starts: there is no verdict")
+
+
+def test_a_list_of_gpus_that_cannot_be_read_starts_the_job(host: HookHost, shell: Sequence[str]) -> None:
+    host.verdict(BAD_GPU, gpus=GPUS)
+    for gpus in ("GPU-8a56,3x", "*", "$(id)", "0-3"):
+        code, line = prolog(host, shell, gpus)
+        assert (code, "cannot read SLURM_JOB_GPUS" in line) == (0, True)
+
+
+def test_on_request_a_job_is_refused_while_nothing_is_known(host: HookHost, shell: Sequence[str]) -> None:
+    host.settings(on_stale="refuse")
+    assert prolog(host, shell) == (1, "gpuwarden: job 4711: refused: there is no verdict, and on_stale is refuse")
+    host.verdict(age=100)
+    assert prolog(host, shell)[0] == 1
+    host.verdict()
+    assert prolog(host, shell) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "settings", [{"mode": "observe", "on_stale": "refuse"}, {"on_stale": "drain"}, {"on_stale": "ignore"}]
+)
+def test_no_other_setting_refuses_it(host: HookHost, shell: Sequence[str], settings: dict[str, str]) -> None:
+    host.settings(**settings)
+    assert prolog(host, shell)[0] == 0
+
+
+def test_even_on_request_simulated_gpus_refuse_nobody(host: HookHost, shell: Sequence[str]) -> None:
+    host.settings(on_stale="refuse")
+    host.verdict(BAD_NODE, simulated=1)
+    assert prolog(host, shell)[0] == 0
+
+
+def test_settings_of_another_user_refuse_nobody(host: HookHost, shell: Sequence[str]) -> None:
+    if os.geteuid():
+        pytest.skip("only root can give a file away")
+    host.settings(on_stale="refuse")
+    os.chown(host.state_dir / "slurm-hooks", 65534, -1)
+    assert prolog(host, shell)[0] == 0
+
+
+def test_who_was_given_which_gpus_is_left_for_the_daemon(host: HookHost, shell: Sequence[str]) -> None:
+    (host.run_dir / "jobs").mkdir()
+    host.verdict()
+    assert prolog(host, shell, "0,3") == (0, "")
+    words = (host.run_dir / "jobs/4711").read_text().split()
+    assert [word.partition("=")[0] for word in words] == ["uid", "gpus", "started", "user"]
+    assert {"uid=1001", "gpus=0,3", "user=somebody"} < set(words)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"SLURM_JOB_ID": "../../x"}, {"SLURM_JOB_ID": ""}, {"SLURM_JOB_UID": "root"}, {"SLURM_JOB_USER": "a b\nuid=0"},
+        {"SLURM_JOB_GPUS": "0\ngpus=1"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_nothing_unusual_is_left_for_the_daemon(host: HookHost, shell: Sequence[str], odd: dict[str, str]) -> None:
+    (host.run_dir / "jobs").mkdir()
+    host.verdict()
+    job = {"SLURM_JOB_ID": "4711", "SLURM_JOB_UID": "1001", "SLURM_JOB_GPUS": "0", **odd}
+    assert host.run("prolog", shell, **job).returncode == 0
+    assert list((host.run_dir / "jobs").iterdir()) == []
+
+
+def test_a_run_directory_that_cannot_be_written_starts_the_job(host: HookHost, shell: Sequence[str]) -> None:
+    (host.run_dir / "jobs").mkdir()
+    (host.run_dir / "jobs/4711").mkdir()  # in the way of its file
+    host.verdict()
+    assert prolog(host, shell) == (0, "")
+
+
+def test_whatever_the_environment_lacks_the_job_starts(host: HookHost, shell: Sequence[str]) -> None:
+    host.verdict(BAD_GPU, gpus=GPUS)
+    assert host.run("prolog", shell).returncode == 0
