@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from support.slurm import slurm, slurm_rig  # noqa: F401 - fixtures
+
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:

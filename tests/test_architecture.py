@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PURE = sorted((ROOT / "daemon/gpuwarden/health").glob("*.py"))
+POLICY = sorted((ROOT / "daemon/gpuwarden/policy").glob("*.py"))
 ALLOWED = {
     "__future__", "collections", "collections.abc", "dataclasses", "enum", "functools", "math", "re", "typing",
     "gpuwarden_collectors.facts", "gpuwarden_collectors.base", "gpuwarden_collectors.host_facts",
@@ -31,8 +32,13 @@ def test_the_judge_imports_no_clock_no_io_and_no_logging(path: Path) -> None:
     assert {name for name in imported(path) if not name.startswith("gpuwarden.health")} <= ALLOWED
 
 
+@pytest.mark.parametrize("path", POLICY, ids=lambda path: path.name)
+def test_policy_imports_no_clock_no_io_and_no_logging(path: Path) -> None:
+    assert {name for name in imported(path) if not name.startswith(("gpuwarden.policy", "gpuwarden.health"))} <= ALLOWED
+
+
 def test_the_judge_never_reads_the_clock_that_base_offers() -> None:
-    assert all("host_clock" not in path.read_text() for path in PURE)
+    assert all("host_clock" not in path.read_text() for path in (*PURE, *POLICY))
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "collectors").rglob("*.py")), ids=lambda path: path.name)

@@ -349,6 +349,7 @@ class PciFacts:
 class Source(StrEnum):
     KERNEL_LOG = "kernel_log"
     NVML = "nvml"
+    DCGM = "dcgm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,7 +62,7 @@ class MountFacts:
 
     `mounted` False: nothing is mounted there. `automount`: it is mounted on first use, and was not probed lest that be
     this one. `read_only`: the file system itself is, whatever its mount options say. `hung_for`: seconds that it has
-    not answered a probe; `error`: what it answered instead of numbers.
+    not answered a probe; `error`: what it answered instead of numbers. Not `asked`: too many others hang.
     """
 
     path: str
@@ -79,6 +79,7 @@ class MountFacts:
     inodes_free: int | None = None
     hung_for: float | None = None
     error: str = ""
+    asked: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

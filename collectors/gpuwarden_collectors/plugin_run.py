@@ -43,9 +43,10 @@ class Run:
 class _Stream:
     """The first bytes of a pipe; the rest is read and dropped, at a pace that leaves the loop its turns."""
 
-    def __init__(self, pipe: IO[bytes]) -> None:
+    def __init__(self, pipe: IO[bytes], most: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._pipe = pipe
+        self._most = most
         self.kept = b""
         os.set_blocking(pipe.fileno(), False)
         self._listen()
@@ -57,7 +58,7 @@ class _Stream:
     def _readable(self) -> None:
         if not self._read():
             self.close()
-        elif len(self.kept) == _KEPT:
+        elif len(self.kept) == self._most:
             self._loop.remove_reader(self._pipe.fileno())
             self._loop.call_later(_DRAIN_PAUSE, self._listen)
 
@@ -67,7 +68,7 @@ class _Stream:
             data = os.read(self._pipe.fileno(), _CHUNK)
         except BlockingIOError:
             return True
-        self.kept += data[: _KEPT - len(self.kept)]
+        self.kept += data[: self._most - len(self.kept)]
         return bool(data)
 
     def close(self) -> None:
@@ -81,14 +82,14 @@ class _Stream:
 class Process:
     """A started program. Raises OSError if not even the shell can be started."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], kept: int = _KEPT) -> None:
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(  # noqa: S603 - to run what the site configured is the purpose
             (*_START, *command), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, bufsize=0,
             env=environment, cwd="/", start_new_session=True,
         )  # fmt: skip
         pipes = cast("tuple[IO[bytes], IO[bytes]]", (self._process.stdout, self._process.stderr))  # both were asked for
-        self.stdout, self.stderr = map(_Stream, pipes)
+        self.stdout, self.stderr = (_Stream(one, kept) for one in pipes)
 
     @property
     def pid(self) -> int:
@@ -123,13 +124,19 @@ class Process:
         return self._process.poll()
 
 
-async def run(command: Sequence[str], environment: Mapping[str, str], timeout: float) -> Run:  # noqa: ASYNC109 - a cancelled task could not say what it left
-    """The program's exit code and the beginning of what it wrote. Takes at most `timeout` and a few seconds.
+async def run(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    timeout: float,  # noqa: ASYNC109 - a cancelled task could not say what it left
+    *,
+    kept: int = _KEPT,
+) -> Run:
+    """The program's exit code and the first `kept` bytes of what it wrote. Takes at most `timeout` and a few seconds.
 
     Raises nothing for what the program does. If the task is cancelled, the group is killed first.
     """
     try:
-        process = Process(command, environment)
+        process = Process(command, environment, kept)
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the command
         return Run(None, trouble=f"cannot be started: {error}")
     try:

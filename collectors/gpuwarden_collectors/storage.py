@@ -62,6 +62,7 @@ class StorageCollector:
         self._max_mounts = max_mounts
         self._clock = clock
         self._probes: dict[tuple[int, str], _Probe] = {}
+        self._closed = False
 
     def read(self) -> StorageFacts:
         """The mounts by path, the expected ones first. Takes up to `patience` seconds.
@@ -78,8 +79,12 @@ class StorageCollector:
         return StorageFacts(mounts=mounts)
 
     def close(self) -> None:
-        """Kill the probes that still hang. One that cannot be killed stays; it may end by the next call."""
-        for probe in self._probes.values():
+        """Kill the probes that still hang, and begin no other. One that cannot be killed stays; it may end by the next call.
+
+        Takes up to `patience` seconds, and may be called while another thread reads, whose pass may then fail.
+        """
+        self._closed = True
+        for probe in list(self._probes.values()):
             probe.kill()
         self._wait()
         self._forget(set())
@@ -105,7 +110,7 @@ class StorageCollector:
 
     def _ask(self, path: str, key: _Key | None) -> None:
         room = 2 * (self._max_mounts + len(self._expected))
-        if key is None or key in self._probes or len(self._probes) >= room:
+        if key is None or key in self._probes or len(self._probes) >= room or self._closed:
             return
         try:
             self._probes[key] = _Probe((*self._command, "-f", "-c", _FORMAT, "--", path), self._clock().boottime)
@@ -117,7 +122,7 @@ class StorageCollector:
     def _wait(self) -> None:
         """Until the probes of this pass have answered; those that hang since an earlier one are not waited for."""
         deadline = time.monotonic() + self._patience
-        for probe in self._probes.values():
+        for probe in list(self._probes.values()):
             probe.wait(max(0.0, deadline - time.monotonic()))
 
     def _answered(self, facts: MountFacts, key: _Key | None) -> MountFacts:
@@ -125,7 +130,7 @@ class StorageCollector:
             return facts
         probe = self._probes.get(key)
         if probe is None:
-            return replace(facts, error="not asked: too many earlier probes still hang")
+            return replace(facts, asked=False)
         answer = probe.answer()
         if answer is None:
             return replace(facts, hung_for=max(0.0, self._clock().boottime - probe.started))
@@ -136,7 +141,7 @@ class StorageCollector:
         """Take leave of probes whose mount is gone, as far as they have ended."""
         for key, probe in list(self._probes.items()):
             if key not in here and probe.answer() is not None:
-                del self._probes[key]
+                self._probes.pop(key, None)
 
 
 class _Probe:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from gpuwarden.acting import Acting
 from gpuwarden.config import Config
 from gpuwarden.desk import Desk
 from gpuwarden.event_lines import EventLines
@@ -20,6 +21,8 @@ from gpuwarden.health.model import Event, EventKind, Health, Verdict
 from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.rows import Memory
 from gpuwarden.log import LogOutput, configure, get_logger
+from gpuwarden.policy.exclusion import Situation
+from gpuwarden.publish.acted import with_acted
 from gpuwarden.publish.control import Control, ControlError
 from gpuwarden.publish.exposition import Holder, Renderer
 from gpuwarden.publish.files import VerdictFile
@@ -37,6 +40,9 @@ STEP_SPACING = 0.05
 LEDGER_OPENS_WITHIN = 2.0
 """Seconds. Until then nothing is judged, lest a node that was bad before the restart be called healthy for a moment."""
 LEDGER_CLOSES_WITHIN = 5.0
+LEDGER_COMMITS_WITHIN = 2.0
+"""Seconds that an exclusion waits for its intent to be on disk; after that a dead GPU counts for more."""
+ACTING_STOPS_WITHIN = 2.0
 CONFIGURATION_READ_WITHIN = 5.0
 CANNOT_LISTEN = 69  # EX_UNAVAILABLE of sysexits.h
 
@@ -85,6 +91,10 @@ class Daemon:
         self.desk = Desk(site.boot_id, site.rules)
         self._readers = Readers(site.sources, site.boot_id, self._happened, clock)
         self._ledger = Ledger(site.ledger, machine=site.machine, boot_id=site.boot_id, clock=clock)
+        self.acting = Acting(
+            site.actuators(clock), site.acting, record=self._acted, changed=self._soon, committed=self._committed,
+            boot_id=site.boot_id, instance=site.instance, clock=clock,
+        )  # fmt: skip
         self._verdict_file = VerdictFile(site.config.run.dir, clock)
         self._judging = False
         self._remembered = False
@@ -121,6 +131,7 @@ class Daemon:
         position = None if memory is None else memory.position
         self._readers.follow_kernel_log(position, first=position is None)
         self._ticker = asyncio.create_task(self._tick())
+        self.acting.run()
         log.info("serving", listen=self._web.addresses, **about)
 
     async def stop(self) -> None:
@@ -128,6 +139,7 @@ class Daemon:
         if self._ticker is not None:
             self._ticker.cancel()
         await self._control.stop()
+        await self.acting.stop(ACTING_STOPS_WITHIN)
         await self._web.stop()
         await self._readers.close()
         if self._step_timer is not None:
@@ -216,9 +228,19 @@ class Daemon:
         reached = self._readers.log_position  # what was read so far waits at the desk, and is in this step
         step = self.desk.step(now)
         self._verdict = step.verdict
-        self._write(step.events, reached)
+        decided = self.acting.step(step.events, self.situation, now)
+        self._write((*step.events, *decided), reached)
+        self.acting.carry_out()
         self.holder.show(self._snapshot(now))
         self._verdict_file.publish(self.holder.snapshot)
+
+    @property
+    def situation(self) -> Situation:
+        """What policy goes by; what only acting knows it adds."""
+        return Situation(
+            verdict=self._verdict, sequence=self.desk.sequence, ready=self.holder.snapshot.ready,
+            boot_id=self._site.boot_id, remembered=self._remembered,
+        )  # fmt: skip
 
     def _snapshot(self, now: Stamp) -> Snapshot:
         kernel_log = self._readers.kernel_log_observation(now)
@@ -229,7 +251,8 @@ class Daemon:
             "ledger": self._ledger.dropped,
             "events": self.desk.discarded + self._readers.events_dropped,
         }
-        return self.desk.snapshot(self._service, now, verdict=self._verdict, dropped=dropped)
+        snapshot = self.desk.snapshot(self._service, now, verdict=self._verdict, dropped=dropped)
+        return with_acted(snapshot, self.acting.shown())
 
     def _troubles(self) -> dict[str, str]:
         now = self._clock()
@@ -238,6 +261,7 @@ class Daemon:
             "ledger": self._ledger.trouble(now),
             "kernel_log": kernel_log.error if kernel_log is not None else "",
             "verdict": self._verdict_file.trouble(now),
+            "actuator": self.acting.trouble(),
         }
         return {name: text for name, text in texts.items() if text}
 
@@ -253,8 +277,17 @@ class Daemon:
 
     def record(self, events: Iterable[Event]) -> None:
         """Events that an operator caused, already folded by the desk."""
+        events = tuple(events)
+        self.acting.remember(events)
+        self._acted(events)
+
+    def _acted(self, events: Iterable[Event]) -> None:
+        """Events that acting has folded: what was ordered, and what came of what was wanted."""
         self._write(events)
         self._step()
+
+    async def _committed(self) -> bool:
+        return await self._ledger.flush(LEDGER_COMMITS_WITHIN)
 
     def _write(self, events: Iterable[Event], reached: LogPosition | None = None) -> None:
         """Remember events; with `reached`, also that the kernel log was taken in up to there."""
@@ -267,7 +300,7 @@ class Daemon:
         now = self._clock()
         due = self._remembered and self._ledger.checkpoint_due(now)
         if events or position or due:
-            covered = checkpoint(self.desk.state, now) if due else None
+            covered = self._covered(now) if due else None
             self._ledger.append(events, position=position, checkpoint=covered)
             self._position_written = position or self._position_written
         else:
@@ -280,10 +313,14 @@ class Daemon:
             self._lines.tell(event for event in memory.events if event.kind in changed)
         if not memory.begun:
             self.desk.begin_again((*memory.events, *self._since_start))
+            self.acting.begin_again((*memory.events, *self._since_start))
         self._remembered, self._since_start = True, []
 
     def _recall_late(self) -> None:
         memory = self._ledger.recall()
         if memory is not None:
             self._recall(memory)
-            self._ledger.append(checkpoint=checkpoint(self.desk.state, self._clock()))
+            self._ledger.append(checkpoint=self._covered(self._clock()))
+
+    def _covered(self, now: Stamp) -> list[Event]:
+        return [*checkpoint(self.desk.state, now), *self.acting.checkpoint(now)]

@@ -25,6 +25,7 @@ from gpuwarden.config_collectors import (
     StorageOptions,
     host_misfits,
 )
+from gpuwarden.config_policy import BreakerOptions, PolicyOptions, policy_misfits
 from gpuwarden.config_sources import Fault, KeyPath, Origins, Sources, merge
 from gpuwarden.config_structure import structure
 from gpuwarden.durations import format_duration
@@ -143,6 +144,8 @@ class Config:
     checks: Mapping[str, CheckOptions] = field(default_factory=dict)
     xids: Mapping[str, XidOptions] = field(default_factory=dict)
     sxids: Mapping[str, XidOptions] = field(default_factory=dict)
+    policy: PolicyOptions = field(default_factory=PolicyOptions)
+    breaker: BreakerOptions = field(default_factory=BreakerOptions)
     publish: Publish = field(default_factory=Publish)
     control: Control = field(default_factory=Control)
     log: Log = field(default_factory=Log)
@@ -231,6 +234,7 @@ def _misfits(config: Config) -> Iterator[Misfit]:
     yield from _bad_names(config)
     yield from host_misfits(config.host)
     yield from catalogue_misfits(config.checks, config.xids, config.sxids)
+    yield from policy_misfits(config.policy, config.breaker)
 
 
 def _bad_names(config: Config) -> Iterator[Misfit]:

@@ -98,7 +98,13 @@ class HostOptions:
 THREADED = ("infiniband", "storage", "memory", "processes", "services")
 PLUGINS_MOST = 64
 _PLUGIN_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_TAKEN = ("failed",)  # plugin_failed is the check that tells of broken ones
 _BOUNDS: tuple[tuple[str, float, float], ...] = (("interval", 1.0, 60.0), ("deadline", 0.1, 60.0))
+
+
+def switched_off(options: HostOptions) -> tuple[str, ...]:
+    """The collectors of the host that are not enabled (site checks that are not run are just not there)."""
+    return tuple(name for name in THREADED if not getattr(options, name).enabled)
 
 
 def host_misfits(options: HostOptions) -> Iterator[Misfit]:
@@ -106,16 +112,7 @@ def host_misfits(options: HostOptions) -> Iterator[Misfit]:
         table = getattr(options, name)
         for key, least, most in _BOUNDS:
             yield from _outside(f"collectors.{name}.{key}", getattr(table, key), least, most)
-    yield from _outside("collectors.storage.patience", options.storage.patience, 0.1, 60.0)
-    if options.storage.patience >= options.storage.deadline:
-        found = f"{format_duration(options.storage.patience)} beside {format_duration(options.storage.deadline)}"
-        yield (
-            ("collectors.storage.patience", "collectors.storage.deadline"),
-            f"expected patience to be shorter than deadline, found {found}: one mount that hangs must not hide the others",
-        )
-    for path in options.storage.expected:
-        if not path.startswith("/") or "\0" in path:
-            yield ("collectors.storage.expected",), f"expected absolute paths, found {path[:60]!r}"
+    yield from _storage_misfits(options.storage)
     for unit in options.services.expected:
         if not unit or unit.startswith("-") or not unit.isprintable() or " " in unit:
             yield ("collectors.services.expected",), f"expected names of systemd units, found {unit[:60]!r}"
@@ -127,12 +124,27 @@ def host_misfits(options: HostOptions) -> Iterator[Misfit]:
         yield from _check_misfits(name, check)
 
 
+def _storage_misfits(storage: StorageOptions) -> Iterator[Misfit]:
+    yield from _outside("collectors.storage.patience", storage.patience, 0.1, 60.0)
+    if storage.patience >= storage.deadline:
+        found = f"{format_duration(storage.patience)} beside {format_duration(storage.deadline)}"
+        yield (
+            ("collectors.storage.patience", "collectors.storage.deadline"),
+            f"expected patience to be shorter than deadline, found {found}: one mount that hangs must not hide the others",
+        )
+    for path in storage.expected:
+        if not path.startswith("/") or "\0" in path:
+            yield ("collectors.storage.expected",), f"expected absolute paths, found {path[:60]!r}"
+
+
 def _check_misfits(name: str, check: SiteCheck) -> Iterator[Misfit]:
     here = f"plugins.{name}"
-    if not _PLUGIN_NAME.fullmatch(name):
+    if name in _TAKEN:
+        yield (here,), f"expected another name: the check plugin_{name} is one of ours"
+    elif not _PLUGIN_NAME.fullmatch(name):
         yield (
             (here,),
-            "expected a name of lower-case letters, digits and _, such as nhc: it becomes the check plugin_nhc",
+            "expected a name of lower-case letters, digits and _ such as nhc, since it becomes the check plugin_nhc",
         )
     if not check.command or not check.command[0].startswith("/"):
         found = repr(check.command[0][:60]) if check.command else "nothing"

@@ -58,6 +58,9 @@ def _converter(parsers: Parsers, hidden: Hidden) -> Converter:
     converter.register_structure_hook_func(_is_literal, _choice)
     converter.register_structure_hook_factory(_is_mapping, lambda kind: _tables(converter, get_args(kind)[1]))
     converter.register_structure_hook_factory(
+        lambda kind: get_origin(kind) is tuple, lambda kind: _list_of(converter, get_args(kind)[0])
+    )
+    converter.register_structure_hook_factory(
         lambda kind: dataclasses.is_dataclass(kind) and kind not in parsers,
         lambda cls: _table(converter, cls, hidden.get(cls, ())),
     )
@@ -97,6 +100,18 @@ def _tables(converter: Converter, cls: type) -> Callable[[Any, Any], Any]:
         return filled
 
     return tables
+
+
+def _list_of(converter: Converter, item: Any) -> Callable[[Any, Any], Any]:
+    """A list of any length; a text is none, though it can be taken apart."""
+
+    def items(value: Any, _: Any) -> Any:
+        if not isinstance(value, list):
+            raise _unexpected("a list", value, ": put it in brackets")
+        kind: Any = list[item]
+        return tuple(converter.structure(value, kind))
+
+    return items
 
 
 def _is_mapping(kind: Any) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from gpuwarden.health.dcgm_xids import Known, xids_of
 from gpuwarden.health.inventory import Presence, accept, presences
 from gpuwarden.health.judge import Step, acknowledge, judge
 from gpuwarden.health.model import Event, EventKind, Key, Pin, Verdict
@@ -16,7 +17,8 @@ from gpuwarden.health.state import State, fold
 from gpuwarden.health.view import Rules, Sight, View
 from gpuwarden.publish.snapshot import CollectorStatus, Service, Snapshot, XidCount
 from gpuwarden_collectors.base import Observation, PassOutcome
-from gpuwarden_collectors.facts import HostEvent, Stamp
+from gpuwarden_collectors.dcgm.facts import DcgmFacts
+from gpuwarden_collectors.facts import HostEvent, Stamp, XidEvent
 
 WAITING_MOST = 100_000
 """Host events that may wait for the next step; the sources are bounded too, this is the last line."""
@@ -35,6 +37,7 @@ class Desk:
         self.log_lost = 0
         self.discarded = 0
         self._waiting: list[HostEvent] = []
+        self._dcgm_taken: DcgmFacts | None = None  # whose Xids were judged
 
     def remember(self, events: Iterable[Event]) -> None:
         for event in events:
@@ -68,14 +71,22 @@ class Desk:
             self.view = replace(self.view, troubles=dict(troubles))
 
     def step(self, now: Stamp) -> Step:
-        step = judge(self.state, self.view, self._waiting, self.rules, now)
+        step = judge(self.state, self.view, [*self._waiting, *self._xids_of_dcgm()], self.rules, now)
         self.state, self._waiting = step.state, []  # only now: a step that fails loses no event
+        self._dcgm_taken = self.view.dcgm.facts or self._dcgm_taken
         for event in step.events:
             if event.kind == EventKind.LOG_GAP:
                 lost = event.data.get("count")
                 self.log_gaps += 1
                 self.log_lost += lost if isinstance(lost, int) else 0
         return step
+
+    def _xids_of_dcgm(self) -> list[XidEvent]:
+        """Found out only now, since what was remembered by then is not told again."""
+        seen = self.view.dcgm
+        if seen.facts is None or seen.at is None or seen.facts is self._dcgm_taken:
+            return []
+        return xids_of(self._dcgm_taken, seen.facts, seen.at, Known(self.state.records, self.view.boot_id))
 
     def acknowledge(self, finding: str, by: str, now: Stamp) -> Event:
         """Raises ValueError, with the reason, for anything but a latched finding."""

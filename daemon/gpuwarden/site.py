@@ -7,12 +7,19 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
+from gpuwarden.acting import ActingOptions
+from gpuwarden.actuators.base import Actuator
+from gpuwarden.actuators.outbox import Limits
+from gpuwarden.actuators.registry import actuators
 from gpuwarden.config import Config
 from gpuwarden.config_catalogue import check_rules, xid_rules
+from gpuwarden.config_collectors import switched_off
+from gpuwarden.config_policy import budget, settings
 from gpuwarden.health.view import Rules
 from gpuwarden.publish.snapshot import Service
 from gpuwarden.readers import Sources
 from gpuwarden.simulation import Simulation
+from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host import MachineIdentity, boot_id, identify
 
@@ -55,11 +62,12 @@ class Site:
             expected_gpus=config.inventory.expected_gpus,
             nvml_fresh_for=fresh_for(nvml.interval, nvml.deadline),
             pci_fresh_for=fresh_for(pci.interval, pci.deadline),
-            dcgm_fresh_for=fresh_for(dcgm.interval, dcgm.deadline),
+            dcgm_fresh_for=fresh_for(dcgm.interval, dcgm.deadline) if dcgm.enabled else 0.0,
             host_fresh_for=max(
                 fresh_for(source.interval, source.deadline)
                 for source in (host.infiniband, host.storage, host.memory, host.processes, host.services)
             ),
+            off=switched_off(host),
             checks=check_rules(config.checks),
             xids=xid_rules(config.xids),
             sxids=xid_rules(config.sxids),
@@ -72,6 +80,24 @@ class Site:
     @property
     def ledger(self) -> Path:
         return self.config.state.dir / LEDGER
+
+    def actuators(self, clock: Clock) -> tuple[Actuator, ...]:
+        """None with simulated GPUs: no simulated fault reaches a scheduler."""
+        return () if self.simulation is not None else actuators(self.config, clock)
+
+    @property
+    def acting(self) -> ActingOptions:
+        policy, breaker = self.config.policy, self.config.breaker
+        return ActingOptions(
+            settings=settings(policy, enforce=self.config.mode == "enforce"),
+            limits=Limits(budget=budget(breaker), recount_after=breaker.recount_after),
+            look_every=policy.look_every, look_often=policy.look_often,
+        )  # fmt: skip
+
+    @property
+    def instance(self) -> str:
+        """The name by which a replacement of this machine knows that it is another one."""
+        return self.machine.instance or self.machine.dmi or self.machine.machine_id
 
     def service(self, started: Stamp) -> Service:
         return Service(

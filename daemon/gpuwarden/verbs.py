@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gpuwarden.desk import Desk
-from gpuwarden.health.model import Event
+from gpuwarden.health.model import Event, EventKind
 from gpuwarden.ledger.reader import read_only
 from gpuwarden.publish import status
 from gpuwarden.publish.control import TRY_AGAIN, Peer, Verb, VerbError
@@ -19,13 +19,15 @@ from gpuwarden.publish.exposition import Holder
 from gpuwarden.reload import ReloadError
 from gpuwarden.schedule import detached
 from gpuwarden.simulation import Simulation
+from gpuwarden.verbs_acting import Service as ActingService
+from gpuwarden.verbs_acting import acting_verbs
 from gpuwarden_collectors.base import Clock
 
 LEDGER_ANSWERS_WITHIN = 3.0
 EVENTS_MOST = 10_000
 
 
-class Service(Protocol):
+class Service(ActingService, Protocol):
     """What the verbs need of the daemon. `record` takes events that the desk has folded; `look` reads everything now."""
 
     desk: Desk
@@ -55,6 +57,7 @@ class Verbs:
             "accept": self._accept,
             "inject": self._inject,
             "reload": self._reload,
+            **acting_verbs(self._service, _name),
         }
 
     async def events_since(self, since: float, limit: int) -> list[Event]:
@@ -102,7 +105,8 @@ class Verbs:
         except ValueError as error:
             raise VerbError(str(error), TRY_AGAIN) from error
         self._service.record(events)
-        return {"given_up": [event.key.subject.slot for event in events if event.key is not None]}
+        given_up = [e.key.subject for e in events if e.key is not None and e.kind != EventKind.HOST_LEARNED]
+        return {"given_up": [subject.slot or subject.part for subject in given_up]}
 
     async def _reload(self, _: dict[str, Any], __: Peer) -> Any:
         try:

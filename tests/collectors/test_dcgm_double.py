@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import inspect
+import os
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpuwarden_collectors.dcgm.bindings import NEEDED, Bindings, open_bindings
-from support.dcgm import BINDINGS, LOST, FakeDcgm
+from support.dcgm import BINDINGS, LOST, FakeDcgm, engine_process
 
 # Names as they stand in testing/python3 of DCGM 4.6.0 (commit 72fa3fe).
 PARAMETERS = {
@@ -212,6 +214,21 @@ def test_a_hung_engine_blocks_and_then_times_out(fake: FakeDcgm, dcgm: Bindings)
     assert refused(dcgm, dcgm.agent.dcgmGetAllDevices, handle) == -11
     fake.set(hang=False)
     assert dcgm.agent.dcgmGetAllDevices(handle) == [0, 1]
+
+
+def test_a_process_that_stands_for_the_engine_takes_it_along(fake: FakeDcgm, dcgm: Bindings, tmp_path: Path) -> None:
+    with engine_process(fake, tmp_path / "socket") as process:
+        handle = connected(dcgm)
+        fake.set(hang_limit=0.05)
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        assert refused(dcgm, dcgm.agent.dcgmGetAllDevices, handle) == -11
+        process.kill()
+        process.wait()
+        assert refused(dcgm, dcgm.agent.dcgmGetAllDevices, handle) == -21
+    with engine_process(fake, tmp_path / "socket"):
+        assert refused(dcgm, dcgm.agent.dcgmGetAllDevices, handle) == -21
+        assert dcgm.agent.dcgmGetAllDevices(connected(dcgm)) == [0, 1]
 
 
 def test_a_field_that_nobody_watches_says_so_and_one_without_a_sample_too(fake: FakeDcgm, dcgm: Bindings) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
 from gpuwarden_collectors.dcgm.errors import Misfit
+from gpuwarden_collectors.dcgm.facts import NOT_ANSWERING
 from gpuwarden_collectors.dcgm.options import DcgmOptions
 from gpuwarden_collectors.dcgm.reader import DcgmReader
 from support.dcgm import ADDRESS, ALL_SYSTEMS, BINDINGS, FakeDcgm, reader_of, reading
@@ -59,6 +60,22 @@ def test_an_engine_full_of_groups_is_told_and_left(fake: FakeDcgm, call: str) ->
     with pytest.raises(CollectorError, match="no more than 64 groups"):
         reader_of().connect()
     assert fake.engine["clients"] == {}
+
+
+@pytest.mark.parametrize("code", [-10, -11, -21])
+def test_an_engine_that_is_gone_or_hangs_is_told_apart_from_every_other_error(fake: FakeDcgm, code: int) -> None:
+    fake.fail("dcgmGetAllDevices", code)
+    with reading() as reader, pytest.raises(CollectorError) as error:
+        reader.read()
+    assert str(error.value).startswith(NOT_ANSWERING)
+
+
+@pytest.mark.parametrize("code", [-3, -12, -17, -20, -25, -56, -57, -67])
+def test_an_error_of_an_engine_that_answers_is_not_told_as_silence(fake: FakeDcgm, code: int) -> None:
+    fake.fail("dcgmConnect_v3", code)
+    with pytest.raises(CollectorError) as error:
+        reader_of().connect()
+    assert not str(error.value).startswith(NOT_ANSWERING)
 
 
 INSTALL = "install the bindings and libdcgm of the DCGM that nv-hostengine belongs to"

@@ -1,30 +1,26 @@
-"""What the facts of a host mean: ports, mounts, memory, stuck processes, services, site checks."""
+"""What the facts of a host mean: memory, stuck processes, services, site checks."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gpuwarden.health import host_signs
-from gpuwarden.health.model import NODE, Severity, Sighting, Subject
+from gpuwarden.health.model import NODE, Severity, Sighting
 from gpuwarden.health.windows import Windows, added
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host_facts import (
-    InfinibandFacts,
     MemoryController,
     MemoryFacts,
-    MountFacts,
     PluginFacts,
     PluginResult,
     PluginState,
-    PortFacts,
     ProcessesFacts,
     ServiceFacts,
     ServicesFacts,
-    StorageFacts,
     StuckProcess,
 )
 
@@ -41,152 +37,6 @@ def grown(key: tuple[str, str], samples: Mapping[float, int]) -> Windows:
     for at, value in samples.items():
         windows = added(windows, at, {key: value})
     return windows
-
-
-# --- InfiniBand and RoCE -------------------------------------------------------------------------------------------
-
-
-def ports(**states: str) -> InfinibandFacts:
-    return InfinibandFacts(
-        ports=tuple(PortFacts(device=device, port=1, state=state, rate_gbps=400.0) for device, state in states.items())
-    )
-
-
-@pytest.mark.parametrize(
-    ("now", "down"),
-    [
-        (ports(mlx5_0="active", mlx5_1="active"), []),
-        (ports(mlx5_0="down", mlx5_1="active"), ["mlx5_0/1"]),
-        (ports(mlx5_0="init", mlx5_1="armed"), ["mlx5_0/1", "mlx5_1/1"]),
-        (ports(mlx5_0="active"), ["mlx5_1/1"]),  # the adapter is gone
-        (InfinibandFacts(), ["mlx5_0/1", "mlx5_1/1"]),
-        (ports(mlx5_0="", mlx5_1="active"), []),  # nobody knows
-        (ports(mlx5_0="active", mlx5_1="active", mlx5_9="down"), []),  # never was up: no cable, by design
-    ],
-)
-def test_a_port_that_was_once_active_and_is_not_is_down(now: InfinibandFacts, down: list[str]) -> None:
-    best = host_signs.best_rates({}, ports(mlx5_0="active", mlx5_1="active", mlx5_9="down"))
-    sightings = host_signs.infiniband_down(now, best)
-    assert parts(sightings) == down
-    assert all(sighting.key.subject.kind == "port" for sighting in sightings)
-
-
-def test_the_best_rate_of_a_port_is_remembered_from_when_it_was_active() -> None:
-    def at(rate: float | None, state: str = "active") -> InfinibandFacts:
-        return InfinibandFacts(ports=(PortFacts(device="mlx5_0", port=1, state=state, rate_gbps=rate),))
-
-    best: Mapping[str, float] = {}
-    for facts in (at(None), at(200.0), at(400.0), at(100.0), at(800.0, "down")):
-        best = host_signs.best_rates(best, facts)
-    assert best == {"mlx5_0/1": 400.0}
-    assert host_signs.best_rates(best, at(400.0)) is best
-    assert host_signs.infiniband_rate_low(at(400.0), best) == []
-    (low,) = host_signs.infiniband_rate_low(at(200.0), best)
-    assert low.evidence == {"gbps": 200.0, "gbps_before": 400.0}
-    assert host_signs.infiniband_rate_low(at(10.0, "down"), best) == []
-
-
-@pytest.mark.parametrize("counter", ["link_downed", "carrier_down"])
-@pytest.mark.parametrize(
-    ("samples", "downs"),
-    [
-        ({0: 7, HOUR: 7}, 0),
-        ({0: 7, HOUR: 8, 2 * HOUR: 9}, 0),
-        ({0: 7, HOUR: 8, 2 * HOUR: 10}, 3),
-        ({0: 7, 30: 10}, 3),  # all within one pass: no state was ever seen to change
-        ({0: 250, 60: 255, 120: 2}, 7),  # the driver was loaded anew, and it goes on
-        ({0: 0, HOUR: 9, 10 * HOUR: 9}, 0),  # long ago
-    ],
-)
-def test_a_port_that_went_down_three_times_within_three_hours_is_flapping(
-    counter: str, samples: Mapping[float, int], downs: int
-) -> None:
-    windows = grown(("mlx5_0/1", counter), samples)
-    sightings = host_signs.infiniband_flapping(ports(mlx5_0="active", mlx5_1="active"), windows)
-    assert [sighting.evidence["downs"] for sighting in sightings] == ([downs] if downs else [])
-
-
-def test_a_port_whose_state_cannot_be_read_is_unseen() -> None:
-    assert host_signs.unseen_ports(ports(mlx5_0="", mlx5_1="down")) == {Subject("port", part="mlx5_0/1")}
-
-
-# --- Mounts --------------------------------------------------------------------------------------------------------
-
-GIB = 1 << 30
-
-
-def mount(path: str = "/data", **more: Any) -> MountFacts:
-    numbers: dict[str, Any] = {
-        "bytes_total": 1000 * GIB, "bytes_free": 500 * GIB, "bytes_available": 450 * GIB,
-        "inodes_total": 1000, "inodes_free": 900,
-    }  # fmt: skip
-    return MountFacts(path=path, **{**numbers, **more})
-
-
-def storage(*mounts: MountFacts) -> StorageFacts:
-    return StorageFacts(mounts=mounts)
-
-
-NO_NUMBERS: dict[str, Any] = {
-    "bytes_total": None, "bytes_free": None, "bytes_available": None, "inodes_total": None, "inodes_free": None,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("facts", "evidence"),
-    [
-        (mount(), {}),
-        (mount(bytes_free=60 * GIB, bytes_available=50 * GIB), {}),
-        (mount(bytes_free=48 * GIB, bytes_available=48 * GIB), {"used_percent": 95.2, "bytes_available": 48 * GIB}),
-        (mount(bytes_free=100 * GIB, bytes_available=40 * GIB), {"used_percent": 95.7, "bytes_available": 40 * GIB}),
-        (mount(bytes_free=0, bytes_available=0), {"used_percent": 100.0, "bytes_available": 0}),
-        (mount(bytes_total=1 << 50, bytes_free=200 * GIB, bytes_available=200 * GIB), {}),  # 99.98 %, and plenty
-        (mount(inodes_free=50), {"inodes_used_percent": 95.0, "inodes_free": 50}),
-        (mount(inodes_total=0, inodes_free=0), {}),  # btrfs has none to count
-        (mount(bytes_total=0, bytes_free=0, bytes_available=0), {}),  # ramfs
-        (mount(bytes_free=0, bytes_available=0, read_only=True), {}),  # full by design
-        (mount(**NO_NUMBERS, hung_for=9.0), {}),
-    ],
-)
-def test_a_mount_is_full_at_95_percent_of_bytes_or_inodes(facts: MountFacts, evidence: Mapping[str, object]) -> None:
-    sightings = host_signs.disk_full(storage(facts))
-    assert [dict(s.evidence) for s in sightings] == ([{"type": "", "source": "", **evidence}] if evidence else [])
-    assert all(sighting.severity is not F for sighting in sightings)
-
-
-@pytest.mark.parametrize(
-    ("facts", "missing"),
-    [
-        (mount(expected=True), False),
-        (MountFacts(path="/data", expected=True, mounted=False), True),
-        (MountFacts(path="/data", expected=True, mounted=False, automount=True), False),
-    ],
-)
-def test_an_expected_mount_that_is_not_there_is_missing(facts: MountFacts, *, missing: bool) -> None:
-    assert parts(host_signs.mount_missing(storage(facts))) == (["/data"] if missing else [])
-
-
-@pytest.mark.parametrize(
-    ("facts", "severity", "why"),
-    [
-        (mount(**NO_NUMBERS, hung_for=7.4, expected=True), F, "does not answer"),
-        (mount(**NO_NUMBERS, hung_for=7.4), W, "does not answer"),
-        (mount(**NO_NUMBERS, error="Stale file handle", expected=True), F, "Stale file handle"),
-    ],
-)
-def test_a_mount_that_hangs_or_errs_is_worse_where_it_is_expected(
-    facts: MountFacts, severity: Severity, why: str
-) -> None:
-    (sighting,) = host_signs.mount_hung(storage(facts, mount("/fine")))
-    assert (sighting.severity, sighting.evidence["why"]) == (severity, why)
-    assert host_signs.unseen_mounts(storage(facts, mount("/fine"))) == {Subject("mount", part="/data")}
-
-
-def test_a_mount_that_became_read_only_counts_and_one_that_always_was_does_not() -> None:
-    known = host_signs.writable(frozenset(), storage(mount("/data"), mount("/sets", read_only=True)))
-    later = storage(mount("/data", read_only=True), mount("/sets", read_only=True))
-    assert parts(host_signs.mount_read_only(later, known)) == ["/data"]
-    assert host_signs.writable(known, later) == known
 
 
 # --- Memory --------------------------------------------------------------------------------------------------------
@@ -207,11 +57,16 @@ def test_memory_is_low_below_two_percent_of_what_is_not_set_aside(memory: Memory
 
 
 def test_an_uncorrectable_error_counts_when_it_happens() -> None:
-    memory = MemoryFacts(total_bytes=1, controllers=tuple(MemoryController(name=f"mc{n}") for n in range(2)))
-    windows = {**grown(("mc0", "uncorrected"), {0: 3, 60: 3}), **grown(("mc1", "uncorrected"), {0: 0, 60: 2})}
+    memory = MemoryFacts(
+        total_bytes=1, controllers=tuple(MemoryController(name=f"mc{n}", uncorrected=n) for n in range(2))
+    )
+    windows = {
+        **grown(("memory/mc0", "uncorrected"), {0: 3, 60: 3}),
+        **grown(("memory/mc1", "uncorrected"), {0: 0, 60: 2}),
+    }
     (sighting,) = host_signs.memory_ecc_uncorrectable(memory, windows)
     assert sighting.evidence == {"uncorrected": 2, "controllers": "mc1: 2"}
-    assert host_signs.memory_ecc_uncorrectable(memory, grown(("mc0", "uncorrected"), {0: 3, 60: 3})) == []
+    assert host_signs.memory_ecc_uncorrectable(memory, grown(("memory/mc0", "uncorrected"), {0: 3, 60: 3})) == []
     assert host_signs.memory_ecc_uncorrectable(memory, {}) == []
 
 
@@ -269,9 +124,9 @@ def service(active: str, sub: str = "", **more: Any) -> ServiceFacts:
     return ServiceFacts(**{**facts, **more})
 
 
-def down(facts: ServiceFacts, *, nvswitches: bool = False, uptime: float = HOUR, windows: Windows | None = None) -> Any:
+def down(facts: ServiceFacts, *, nvswitches: bool = False, windows: Windows | None = None) -> Any:
     services = ServicesFacts(services=(facts,))
-    sightings = host_signs.service_down(services, windows or {}, nvswitches=nvswitches, uptime=uptime)
+    sightings = host_signs.service_down(services, windows or {}, nvswitches=nvswitches)
     return [(sighting.severity, sighting.evidence["why"]) for sighting in sightings]
 
 
@@ -304,19 +159,10 @@ def test_without_the_fabric_manager_an_nvswitch_system_fails() -> None:
 
 
 def test_a_service_that_restarts_again_and_again_is_down_even_while_it_runs() -> None:
-    windows = grown(("nvidia-dcgm.service", "restarts"), {0: 4, 300: 6, 500: 7})
+    windows = grown(("service/nvidia-dcgm.service", "restarts"), {0: 4, 300: 6, 500: 7})
     assert down(service("active", "running"), windows=windows) == [(W, "restarted 3 times within 10 minutes")]
-    old = grown(("nvidia-dcgm.service", "restarts"), {0: 4, 300: 7, 5000: 7})
+    old = grown(("service/nvidia-dcgm.service", "restarts"), {0: 4, 300: 7, 5000: 7})
     assert down(service("active", "running"), windows=old) == []
-
-
-def test_while_the_host_boots_no_service_is_down_for_long_enough() -> None:
-    services = ServicesFacts(services=(service("inactive", "dead"),))
-    rises = [
-        host_signs.service_down(services, {}, nvswitches=False, uptime=uptime)[0].rise
-        for uptime in (10.0, 299.0, 300.0)
-    ]
-    assert rises == [math.inf, math.inf, None]
 
 
 # --- Site checks ---------------------------------------------------------------------------------------------------
@@ -339,18 +185,28 @@ def test_a_site_check_that_tells_nothing_three_times_in_a_row_failed() -> None:
     plugins = PluginFacts(
         results=(told("fine", PluginState.OK), told("new", PluginState.UNKNOWN, 2), told("bad", PluginState.UNKNOWN, 3))
     )
-    assert [str(sighting.key) for sighting in host_signs.plugin_failed(plugins)] == ["plugin_failed.bad@node"]
-    assert host_signs.unseen_plugins(plugins) == {"plugin_new", "plugin_bad"}
+    now = Stamp(10.0, 11.0)
+    assert [str(sighting.key) for sighting in host_signs.plugin_failed(plugins, now)] == ["plugin_failed@plugin/bad"]
+    assert [host_signs.speaks(result, now) for result in plugins.results] == [True, False, False]
+
+
+def test_a_site_check_that_has_not_run_for_long_failed_and_what_it_said_then_is_not_said_now() -> None:
+    result = replace(told("slow", PluginState.FAILURE), fresh_for=210.0)
+    plugins = PluginFacts(results=(result,))
+    for uptime, speaks, why in ((211.0, True, []), (212.0, False, ["has not run for 211 s"])):
+        now = Stamp(uptime, uptime)
+        assert host_signs.speaks(result, now) is speaks
+        assert [s.evidence["why"] for s in host_signs.plugin_failed(plugins, now)] == why
 
 
 # --- Counters ------------------------------------------------------------------------------------------------------
 
 
 def test_the_counters_are_those_that_are_known() -> None:
-    infiniband = InfinibandFacts(ports=(PortFacts(device="mlx5_0", port=1, link_downed=2),))
-    memory = MemoryFacts(total_bytes=1, controllers=(MemoryController(name="mc0", corrected=9, uncorrected=1),))
+    memory = MemoryFacts(
+        total_bytes=1,
+        controllers=(MemoryController(name="mc0", corrected=9, uncorrected=1), MemoryController(name="mc1")),
+    )
     services = ServicesFacts(services=(ServiceFacts(unit="a.service", restarts=3), ServiceFacts(unit="b.mount")))
-    assert host_signs.counters(infiniband, memory, services) == {
-        ("mlx5_0/1", "link_downed"): 2, ("mc0", "uncorrected"): 1, ("a.service", "restarts"): 3,
-    }  # fmt: skip
-    assert host_signs.counters(None, None, None) == {}
+    assert host_signs.memory_counters(memory) == {("memory/mc0", "uncorrected"): 1}
+    assert host_signs.service_counters(services) == {("service/a.service", "restarts"): 3}

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -95,6 +97,25 @@ class FakeDcgm:
     def stop(self) -> None:
         self.restart()
         self.set(running=False)
+
+
+_PROCESS = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); print(flush=True); sys.stdin.read()"
+
+
+@contextmanager
+def engine_process(fake: FakeDcgm, path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that stands for the engine and listens at `path`. To kill or stop it is to kill or stop the engine."""
+    path.unlink(missing_ok=True)
+    process = subprocess.Popen([sys.executable, "-c", _PROCESS, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        fake.restart()
+        fake.set(pid=process.pid)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def reader_of(**options: Any) -> DcgmReader:

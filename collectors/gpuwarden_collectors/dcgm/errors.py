@@ -6,6 +6,7 @@ from enum import IntEnum
 from typing import Any
 
 from gpuwarden_collectors.base import CollectorError
+from gpuwarden_collectors.dcgm.facts import NOT_ANSWERING
 
 _LONGEST_TEXT = 256
 
@@ -61,7 +62,8 @@ _TO_DO: dict[int, str] = {
     Code.PAUSED: "the engine is paused for a diagnostic, and goes on after it",
 }
 _MISFITS = frozenset((Code.VER_MISMATCH, Code.FUNCTION_NOT_FOUND, Code.LIBRARY_NOT_FOUND))
-_FINAL = _MISFITS | {Code.UNINITIALIZED, Code.TIMEOUT, Code.CONNECTION_NOT_VALID}
+_GONE = frozenset((Code.UNINITIALIZED, Code.TIMEOUT, Code.CONNECTION_NOT_VALID))
+_FINAL = _MISFITS | _GONE
 
 
 def is_final(error: Any) -> bool:
@@ -73,7 +75,7 @@ def failure(undone: str, error: Any) -> CollectorError:
     """`undone` is what could not be done, as in "cannot check the GPUs"."""
     kind = Misfit if error.value in _MISFITS else CollectorError
     to_do = _TO_DO.get(error.value, "see /var/log/nv-hostengine.log")
-    return kind(f"{undone}: {described(error)}; {to_do}")
+    return kind(f"{NOT_ANSWERING if error.value in _GONE else ''}{undone}: {described(error)}; {to_do}")
 
 
 def described(error: Any) -> str:

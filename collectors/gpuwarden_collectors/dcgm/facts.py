@@ -11,6 +11,11 @@ from enum import StrEnum
 
 from gpuwarden_collectors.facts import Stamp
 
+NOT_ANSWERING = "DCGM does not answer: "
+"""How the error of a pass begins where an engine that should be there is gone or hangs. Any other error is about how it
+is installed, configured or asked.
+"""
+
 
 class DcgmGpuStatus(StrEnum):
     """How the engine gets on with a GPU, in the order of its numbers from 0 (dcgm_structs.h, DcgmEntityStatus_t)."""

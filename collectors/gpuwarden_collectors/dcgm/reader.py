@@ -15,7 +15,7 @@ from gpuwarden_collectors.dcgm.addresses import Address, parse_address, running_
 from gpuwarden_collectors.dcgm.bindings import open_bindings
 from gpuwarden_collectors.dcgm.engine import Engine
 from gpuwarden_collectors.dcgm.errors import Misfit, failure
-from gpuwarden_collectors.dcgm.facts import DcgmFacts
+from gpuwarden_collectors.dcgm.facts import NOT_ANSWERING, DcgmFacts
 from gpuwarden_collectors.dcgm.options import DcgmOptions
 from gpuwarden_collectors.dcgm.readings import Readings
 from gpuwarden_collectors.dcgm.watch import Watch
@@ -89,7 +89,7 @@ class DcgmReader:
         looked = f"no nv-hostengine of root or of this user listens at {', '.join(options.probe)}"
         if self._last:
             raise CollectorError(
-                f"the nv-hostengine that was at {self._last} is gone: {looked}; start nvidia-dcgm.service"
+                f"{NOT_ANSWERING}the nv-hostengine that was at {self._last} is gone: {looked}; start nvidia-dcgm.service"
             )
         raise SourceAbsent(f"{looked}; start nvidia-dcgm.service, or set collectors.dcgm.address to where it listens")
 

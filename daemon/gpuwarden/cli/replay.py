@@ -19,6 +19,7 @@ from gpuwarden.health.judge import Step
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.health.view import Rules
 from gpuwarden.publish import status
+from gpuwarden.publish.times import rfc3339
 from gpuwarden.replay import Replay, Tally
 from gpuwarden.trace.reader import TraceError, TraceReader
 
@@ -119,7 +120,7 @@ def _text_line(side: str, event: Event) -> str:
     told = {name: value for name, value in event.data.items() if name not in ONLY_IN_JSON and value not in ("", None)}
     data = " ".join(f"{clean(name)}={clean(value)}" for name, value in told.items())
     about = "-" if event.key is None else clean(str(event.key))
-    return f"{side:<2}{when(status.rfc3339(event.at.wall))}  {event.kind:<12} {about}  {data}".strip()
+    return f"{side:<2}{when(rfc3339(event.at.wall))}  {event.kind:<12} {about}  {data}".strip()
 
 
 def _conclude(tallies: tuple[Tally, ...], *, as_json: bool) -> None:

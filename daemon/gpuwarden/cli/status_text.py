@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from gpuwarden.cli.acting_text import acting_lines
 from gpuwarden.cli.text import clean, table, when
 from gpuwarden.cli.words import ADVICE
 
@@ -23,7 +24,9 @@ def status_text(status: Document) -> Iterator[str]:
         yield from _finding(finding)
     silenced = [f"{clean(f['id'])} (because of {clean(f['silenced_by'])})" for f in status["silenced"]]
     trouble = [*_unseen(status["collectors"]), *map(clean, status["trouble"])]
-    for title, lines in (("consequences, not counted", silenced), ("could not be read or done", trouble)):
+    acting = list(acting_lines(status))
+    parts = (("acting", acting), ("consequences, not counted", silenced), ("could not be read or done", trouble))
+    for title, lines in parts:
         if lines:
             yield from ("", f"{title}:", *(f"  {line}" for line in lines))
 

@@ -7,8 +7,11 @@ same state as folding everything since the beginning (a property that the tests 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
-from gpuwarden.health.model import Event, EventKind, Evidence, Key, gpu
+from gpuwarden.health.bursts import as_text
+from gpuwarden.health.host_memory import host_events
+from gpuwarden.health.model import NODE, Event, EventKind, Evidence, Key, Subject, gpu
 from gpuwarden.health.state import Record, State, Track, pin_event
 from gpuwarden_collectors.facts import Stamp
 
@@ -22,13 +25,15 @@ def checkpoint(state: State, now: Stamp) -> list[Event]:
     others = [track for track in state.tracks.values() if track not in released]
     return [
         *(_given_up(slot, now, boot) for slot in sorted(state.given_up)),
-        *(_record(record) for record in state.records.values()),
+        *(event for record in state.records.values() for event in _record(record)),
         *(event for track in released for event in _track(track, boot)),  # the boot that follows releases them again
         Event(kind=EventKind.BOOT, at=now, boot_id=boot),
         Event(kind=EventKind.HEALTH, at=now, boot_id=boot, data={"to": state.health.value}),
         *(pin_event(EventKind.GPU_PINNED, pin.first_seen, boot, pin) for pin in state.pins.values()),
+        *host_events(state.host, now, boot),
         *(_reset(slot, at, boot) for slot, at in state.resets.items()),
         *(event for track in others for event in _track(track, boot)),  # after the resets, which are older
+        *_counts(state, now),  # last, since all of the above seems to count anew
     ]
 
 
@@ -36,18 +41,22 @@ def _given_up(slot: str, now: Stamp, boot: str) -> Event:
     return Event(kind=EventKind.GPU_UNPINNED, at=now, boot_id=boot, key=Key("gpu", gpu(slot)))
 
 
-def _record(record: Record) -> Event:
+def _record(record: Record) -> Iterator[Event]:
     data: Evidence = {
         "count": record.count, "text": record.text, "history": record.history, "fatal": record.fatal,
-        "facility": record.facility,
+        "facility": record.facility, "bursts": as_text(record.bursts),
+        "sequence": record.sequence,
     }  # fmt: skip
-    return Event(kind=_KIND[record.key.code], at=record.last, boot_id=record.boot_id, key=record.key, data=data)
+    yield Event(kind=_KIND[record.key.code], at=record.last, boot_id=record.boot_id, key=record.key, data=data)
+    if record.acknowledged is not None:
+        yield Event(kind=EventKind.ACKNOWLEDGED, at=record.acknowledged, boot_id=record.boot_id, key=record.key)
 
 
 def _track(track: Track, boot: str) -> Iterator[Event]:
     data: Evidence = {
         **track.evidence, "count": track.count, "severity": track.severity.value, "advice": track.advice.value,
         "latch": track.latch.value, "first_boottime": track.first_seen.boottime, "first_wall": track.first_seen.wall,
+        "counters": track.counters,
     }  # fmt: skip
     kind = EventKind.RAISED if track.raised else EventKind.RISING
     yield Event(kind=kind, at=track.last_seen, boot_id=boot, key=track.key, data=data)
@@ -57,3 +66,16 @@ def _track(track: Track, boot: str) -> Iterator[Event]:
 
 def _reset(slot: str, at: Stamp, boot: str) -> Event:
     return Event(kind=EventKind.RESET, at=at, boot_id=boot, key=Key("gpu", gpu(slot)), data={"ok": True})
+
+
+def _counts(state: State, now: Stamp) -> Iterator[Event]:
+    """What many events came to, which no few events tell."""
+    summed = partial(Event, kind=EventKind.SUMMED, at=now, boot_id=state.boot_id)
+    yield summed()
+    for of, times in state.raises.items():
+        yield summed(key=Key("raises", NODE), data={"of": str(of), "times": " ".join(map(repr, times))})
+    for (owner, case), done in state.treatments.items():
+        data: Evidence = {"case": case, "reset": done.reset, "reboot": done.reboot}
+        yield summed(key=Key("treatments", Subject("board", part=owner)), data=data)
+    for (owner, what), days in state.lemons.items():
+        yield summed(key=Key("lemons", Subject("board", part=owner)), data={what: " ".join(map(str, days))})

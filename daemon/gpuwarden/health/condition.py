@@ -9,7 +9,10 @@ from gpuwarden.health.model import Advice, Latch, Severity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """`scope` is the kind of subject: node, gpu, link, switch, port, mount or service. `severity` is the worst it can have."""
+    """`scope` is the kind of subject: node, gpu, link, switch, port, mount or service. `severity` is the worst it can have.
+
+    `flaps`: raised so often within an hour, it stays until it was quiet for an hour (see `flaps.py`); 0: never.
+    """
 
     code: str
     scope: str
@@ -23,6 +26,7 @@ class Condition:
     latch: Latch = Latch.NONE
     depends_on: tuple[str, ...] = ()
     history: float = 0.0
+    flaps: int = 5
 
 
 W, F = Severity.WARNING, Severity.FAILURE

@@ -205,6 +205,31 @@ _ROWS: tuple[Condition, ...] = (
         why="It exists on this host, but reading it fails: faults that only this source shows are not seen meanwhile.",
         source="own rule: a reader that fails is said, never taken for health",
     ),
+    Condition(
+        code="actuator_refused", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
+        title="A scheduler refuses what gpuwarden wants of it",
+        why="For lack of permission, or since it knows no such node. Until that is mended a node that fails goes on getting "
+        "work; it is tried again once an hour.",
+        source="Slurm 22.05: an update of a node needs root, SlurmUser or an Administrator of slurmdbd (measured)",
+    ),
+    # --- the memory of weeks
+    Condition(
+        code="lemon_node", scope="node", severity=W, advice=Advice.INSPECT_HARDWARE, fall=10,
+        title="A lemon: this node fails again and again",
+        why="On 3 different days of the last 28 a GPU or switch of it failed, gave failure-class Xids, remapped rows, or was "
+        "reset, rebooted or excluded while it failed. Each incident ended; the node deserves an inspection. A replaced board "
+        "takes its days along, `gpuwarden ack lemon_node` forgets them all. Resets while nothing is wrong do not count.",
+        source="Meta RSC lemon study (28 days, 1.2 % of nodes touched 13 % of jobs); Lablup (3 of 63 nodes had half of the "
+        "exclusions); 3 days: own choice, by chance on one of 1,100 nodes at 6.5 failures in 1,000 node-days",
+    ),
+    # --- what jobs leave behind
+    Condition(
+        code="gpu_held_after_job", scope="gpu", severity=W, advice=Advice.OBSERVE, rise=30, fall=10,
+        title="Processes still hold a GPU after their job ended",
+        why="Slurm's epilog said that the job ended, and half a minute later processes of it still have the GPU open: the "
+        "next job finds its memory taken. The evidence names them; one that cannot be ended needs a reboot.",
+        source="own rule: Slurm ends only those processes of a job that its process tracking still sees", depends_on=NO_GPU,
+    ),
 )  # fmt: skip
 
 CONDITIONS: dict[str, Condition] = {row.code: row for row in (*_ROWS, *HOST_CONDITIONS, *DCGM_CONDITIONS)}

@@ -1,15 +1,137 @@
-"""The detectors of the rows in `dcgm_conditions.py`."""
+"""Signs of DCGM itself, and the findings that are its own: the detectors of the rows in `dcgm_conditions.py`.
+
+An engine that is absent is no fault and leaves no finding. One that is here and does not answer is; what it said
+before is neither cleared nor raised by its silence.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from gpuwarden.health.look import Detector, Look
+from gpuwarden.health.dcgm_conditions import DCGM_CONDITIONS
+from gpuwarden.health.dcgm_words import Word, heard, may_end, words
+from gpuwarden.health.look import NOTHING, Detector, Look, node_look
+from gpuwarden.health.model import NODE, Advice, Evidence, Key, Sighting, Subject, gpu
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
+from gpuwarden_collectors.base import PassOutcome
+from gpuwarden_collectors.dcgm.facts import NOT_ANSWERING, DcgmFacts, DcgmGpuStatus, DcgmTrouble
+from gpuwarden_collectors.facts import GpuAnswer
 
-DETECTORS: Mapping[str, Detector] = {}
+
+def dcgm_unresponsive(state: State, sight: Sight) -> Look:
+    """A pass that ran into its deadline, or whose error says that nobody answers. No engine at all ends it in time."""
+    latest = sight.view.dcgm.latest
+    if latest is None:
+        return NOTHING
+    if latest.outcome is PassOutcome.ABSENT:
+        return Look((), _given_up("dcgm_unresponsive", state, sight))
+    failed = latest.outcome is PassOutcome.FAILED and latest.error.startswith(NOT_ANSWERING)
+    if latest.outcome is not PassOutcome.TIMED_OUT and not failed:
+        return node_look(())
+    evidence: Evidence = {"why": latest.error}
+    if (at := sight.view.dcgm.at) is not None:
+        evidence = {**evidence, "silent_seconds": round(sight.now.boottime - at.boottime)}
+    return node_look((Sighting(Key("dcgm_unresponsive", NODE), evidence),))
+
+
+def unusable(sight: Sight) -> Iterator[Sighting]:
+    """DCGM that is here and answers, or would, but cannot be read as it is installed or configured."""
+    latest = sight.view.dcgm.latest
+    if latest is None or latest.outcome is not PassOutcome.FAILED or latest.error.startswith(NOT_ANSWERING):
+        return
+    yield Sighting(Key("collector_failed", NODE, "dcgm"), {"why": latest.error}, advice=Advice.FIX_CONFIGURATION)
+
+
+# Trouble: seconds for which it must be seen.
+_TROUBLES: dict[DcgmTrouble, float] = {
+    DcgmTrouble.NO_GPUS: 120.0,  # an engine that was started before the driver, while the driver is loaded
+    DcgmTrouble.BLIND: 30.0,
+}
+
+
+def dcgm_impaired(state: State, sight: Sight) -> Look:
+    facts = sight.dcgm
+    if facts is None:
+        return Look((), _given_up("dcgm_impaired", state, sight))
+    needed = bool(state.pins)  # an engine without GPUs is as it should be where there are none
+    sightings = [
+        Sighting(
+            Key("dcgm_impaired", NODE, problem.trouble.value),
+            {"why": problem.text},
+            rise=_TROUBLES.get(problem.trouble),
+        )
+        for problem in facts.problems
+        if needed
+    ]
+    return node_look({sighting.key: sighting for sighting in sightings}.values())
+
+
+def dcgm_disagrees(state: State, sight: Sight) -> Look:
+    """GPUs that answer the driver and that DCGM has not, and GPUs that DCGM has and nobody else knows of."""
+    facts = sight.dcgm
+    nvml_answers = sight.nvml is not None and sight.nvml.problem is None
+    if facts is None or not nvml_answers or not facts.gpus:
+        return Look((), _given_up("dcgm_disagrees", state, sight))
+    differences = dict(_differences(state, sight, facts))
+    sightings = [Sighting(Key("dcgm_disagrees", gpu(slot)), evidence) for slot, evidence in differences.items()]
+    slots = {*sight.gpus, *state.pins, *(each.slot for each in facts.gpus if each.slot)}
+    tracked = {key.subject for key in state.tracks if key.code == "dcgm_disagrees"}
+    return Look(tuple(sightings), frozenset(map(gpu, slots)) | tracked)
+
+
+_AWAY = (DcgmGpuStatus.LOST, DcgmGpuStatus.INACCESSIBLE, DcgmGpuStatus.DETACHED)
+_HERE = (DcgmGpuStatus.OK, DcgmGpuStatus.FAKE)
+
+
+def _differences(state: State, sight: Sight, facts: DcgmFacts) -> Iterator[tuple[str, Evidence]]:
+    statuses = {each.slot: each.status for each in facts.gpus}
+    nameless = "" in statuses
+    for slot, nvml in sight.gpus.items():
+        if nvml.answer is not GpuAnswer.OK or slot in state.given_up:
+            continue
+        status = statuses.get(slot)
+        if status in _AWAY:
+            yield slot, {"nvml": "answers", "dcgm": f"status {status}"}
+        elif status is None and not nameless:
+            yield slot, {"nvml": "answers", "dcgm": "does not list it"}
+    for slot, status in statuses.items():
+        known = not slot or slot in sight.gpus or slot in state.pins or slot in state.given_up
+        if not known and status in _HERE:
+            yield slot, {"nvml": "does not list it", "dcgm": f"status {status}"}
+
+
+def _given_up(code: str, state: State, sight: Sight) -> frozenset[Subject]:
+    tracks = (track for track in state.tracks.values() if track.key.code == code)
+    return frozenset(track.key.subject for track in tracks if may_end(track, (), sight))
+
+
+DETECTORS: Mapping[str, Detector] = {
+    "dcgm_unresponsive": dcgm_unresponsive,
+    "dcgm_impaired": dcgm_impaired,
+    "dcgm_disagrees": dcgm_disagrees,
+}
+_ROWS = frozenset(row.code for row in DCGM_CONDITIONS)
 
 
 def family(state: State, sight: Sight) -> Mapping[str, Look]:
-    return {}
+    """What DCGM says that no condition of ours is about, by the code that it makes (`dcgm_faulty_memory`)."""
+    found = words(state, sight)
+    tracks = [track for track in state.tracks.values() if _is_own(track.key.code)]
+    heard_of = heard(sight) if tracks else frozenset()
+    looks = {}
+    for code in {*(key.code for key in found), *(track.key.code for track in tracks)}:
+        sightings = tuple(
+            _sighting(word) for key, word in found.items() if key.code == code and word.severity is not None
+        )
+        ends = (t.key.subject for t in tracks if t.key.code == code and may_end(t, heard_of, sight))
+        looks[code] = Look(sightings, frozenset(ends))
+    return looks
+
+
+def _is_own(code: str) -> bool:
+    return code.startswith("dcgm_") and code not in _ROWS
+
+
+def _sighting(word: Word) -> Sighting:
+    return Sighting(word.key, {"source": "dcgm", "dcgm": word.text}, word.severity, word.advice)

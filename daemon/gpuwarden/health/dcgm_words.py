@@ -8,11 +8,11 @@ about the node, with the kind and number of the entity as the detail.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gpuwarden.health.dcgm_catalogue import TWO_PASSES, dcgm_row, incident_health, own_code
-from gpuwarden.health.gpu_signs import recovery_action
+from gpuwarden.health.dcgm_catalogue import dcgm_row, incident_health, own_code
+from gpuwarden.health.gpu_signs import RECOVERY_ACTIONS
 from gpuwarden.health.model import NODE, Advice, Health, Key, Severity, Subject, gpu
 from gpuwarden.health.state import State, Track, counts
 from gpuwarden.health.view import Sight
@@ -49,13 +49,14 @@ class Word:
     fresh: bool
 
 
-def words(state: State, sight: Sight) -> dict[Key, Word]:
-    """By what they are about; several incidents of one fault are one word."""
+def words(state: State, sight: Sight, condition: str = "") -> dict[Key, Word]:
+    """What belongs to a condition of ours, or to none, by what it is about; several incidents of one fault are one word."""
     found: dict[Key, Word] = {}
     facts = sight.dcgm
     if facts is None:
         return found
-    for word in (*_of_incidents(state, sight, facts), *_of_readings(sight, facts)):
+    mine = [incident for incident in facts.incidents if _home(incident) == condition]
+    for word in (*_of_incidents(mine, state, sight, facts), *_of_readings(condition, sight, facts)):
         if word.key.subject.slot in state.given_up:
             continue
         if word.key not in found and len(found) >= WORDS_MOST:
@@ -75,10 +76,18 @@ def _together(one: Word, other: Word) -> Word:
 # --- incidents
 
 
-def _of_incidents(state: State, sight: Sight, facts: DcgmFacts) -> Iterator[Word]:
+def _home(incident: DcgmIncident) -> str:
+    """Our condition that it belongs to. The numbers of Xids and SXids are what counts, and an incident has none."""
+    agrees = dcgm_row(incident.code).agrees if incident.slot else ""
+    return "" if agrees in ("xid", "sxid") else agrees
+
+
+def _of_incidents(incidents: Sequence[DcgmIncident], state: State, sight: Sight, facts: DcgmFacts) -> Iterator[Word]:
+    if not incidents:
+        return
     blind = any(problem.trouble is DcgmTrouble.BLIND for problem in facts.problems)
     numbers = {g.id for g in facts.gpus if g.readings.last_xid is not None}
-    for incident in facts.incidents:
+    for incident in incidents:
         if incident.xid is not None or (incident.code == _XID_ERROR and incident.entity_id in numbers):
             continue
         if blind and incident.code == _POWER_UNREADABLE:
@@ -111,15 +120,13 @@ def _word(incident: DcgmIncident, sight: Sight) -> Word:
 
 
 def _key(incident: DcgmIncident) -> Key:
-    row = dcgm_row(incident.code)
+    row, home = dcgm_row(incident.code), _home(incident)
     if not incident.slot:
         kind = _ENTITIES.get(incident.entity_kind, f"kind_{incident.entity_kind}")
         return Key(own_code(row), NODE, f"{kind}_{incident.entity_id}" if incident.entity_kind else "")
-    if row.agrees in ("xid", "sxid"):  # their numbers are what counts, and this incident has none
-        return Key(own_code(row), gpu(incident.slot))
-    if row.agrees == "nvlink_down" and incident.link is not None:
-        return Key(row.agrees, Subject("link", incident.slot, str(incident.link)))
-    return Key(row.condition, gpu(incident.slot))
+    if home == "nvlink_down" and incident.link is not None:
+        return Key(home, Subject("link", incident.slot, str(incident.link)))
+    return Key(home or own_code(row), gpu(incident.slot))
 
 
 def _quoted(incident: DcgmIncident) -> str:
@@ -136,25 +143,30 @@ def _quoted(incident: DcgmIncident) -> str:
 _FAULTY_MEMORY, _IMEX = 52, 122
 _READY, _UNAVAILABLE, _NOT_USED = 5, 7, (-1, -2)
 """States of the IMEX daemon (nvidia-imex-ctl -q; -1 not installed, -2 not configured)."""
+_UNKNOWN_ACTION = ("unknown", Severity.FAILURE, Advice.CONTACT_SUPPORT)
 
 
-def _of_readings(sight: Sight, facts: DcgmFacts) -> Iterator[Word]:
+def _of_readings(condition: str, sight: Sight, facts: DcgmFacts) -> Iterator[Word]:
+    if condition == "gpu_recovery_action":
+        yield from _recovery_actions(facts)
+    if condition:
+        return
     for each in facts.gpus:
-        if not each.slot:
-            continue
-        if each.readings.memory_unrepairable:
-            text = f"field 1507 (memory beyond repair) is {each.readings.memory_unrepairable}"
-            yield _read(_FAULTY_MEMORY, gpu(each.slot), text)
-        if each.readings.recovery_action:
-            action = recovery_action(each.slot, each.readings.recovery_action)
-            text = f"field 1523 (recovery action) is {action.evidence['value']}, {action.evidence['action']}"
-            yield Word(
-                key=action.key, text=text, severity=action.severity, advice=action.advice or Advice.RESET_GPU,
-                lasts=60.0, fresh=True,
-            )  # fmt: skip
+        if each.slot and (bad := each.readings.memory_unrepairable):
+            yield _read(_FAULTY_MEMORY, gpu(each.slot), f"field 1507 (memory beyond repair) is {bad}")
     linked = any(nvml.links for nvml in sight.gpus.values())  # without NVLink IMEX is nobody's concern
     if linked and (text := _imex(facts)):
         yield _read(_IMEX, NODE, text)
+
+
+def _recovery_actions(facts: DcgmFacts) -> Iterator[Word]:
+    for each in facts.gpus:
+        if each.slot and (action := each.readings.recovery_action):
+            name, severity, advice = RECOVERY_ACTIONS.get(action, _UNKNOWN_ACTION)
+            yield Word(
+                key=Key("gpu_recovery_action", gpu(each.slot)), text=f"field 1523 (recovery action) is {action}, {name}",
+                severity=severity, advice=advice, lasts=60.0, fresh=True,
+            )  # fmt: skip
 
 
 def _read(code: int, subject: Subject, text: str) -> Word:
@@ -194,19 +206,21 @@ def _watched(each: DcgmGpu) -> bool:
     return each.watched and each.status in _USABLE
 
 
-def silent(track: Track, of: Iterable[Subject], sight: Sight) -> bool:
-    """Whether it can be said that DCGM has given up what it said for `track`; `of` is who is heard.
+def may_end(track: Track, said_of: Collection[Subject], sight: Sight) -> bool:
+    """Whether DCGM's silence ends what it said of a subject; `said_of` is what `heard` gives.
 
     While an engine does not answer nobody knows, and a finding stays. Where there is no engine any more for
     `FORGOTTEN` seconds its word is given up. What is not yet a finding needs its word at every pass.
     """
     subject = track.key.subject
     of_gpu = gpu(subject.slot) if subject.slot else NODE
-    return not track.raised or of_gpu in of or forgotten(track, sight)
+    return not track.raised or of_gpu in said_of or forgotten(track, sight)
 
 
 def forgotten(track: Track, sight: Sight) -> bool:
-    if sight.view.dcgm.outcome is not PassOutcome.ABSENT:
+    """No engine is here, or DCGM is switched off, and what it said of this is old."""
+    read = sight.rules.dcgm_fresh_for > 0
+    if read and sight.view.dcgm.outcome is not PassOutcome.ABSENT:
         return False
     waited = sight.now.boottime - track.last_seen.boottime  # the clock of this boot, which may be another than then
     return sight.now.boottime >= FORGOTTEN and (waited >= FORGOTTEN or waited < 0)

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from gpuwarden.health import dcgm_looks, driver_signs, event_signs, fabric_signs, gpu_signs, host_looks
+from gpuwarden.health import (
+    dcgm_looks,
+    driver_signs,
+    event_signs,
+    fabric_signs,
+    gpu_signs,
+    host_looks,
+    job_looks,
+    lemon_signs,
+    xid_recovery,
+)
+from gpuwarden.health.dcgm_merge import with_dcgm
 from gpuwarden.health.look import Detector, Look, per_gpu
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
 
-DETECTORS: dict[str, Detector] = {
+_OWN: dict[str, Detector] = {
     "gpu_missing": driver_signs.gpu_missing,
     "driver_unresponsive": driver_signs.driver_unresponsive,
     "driver_not_loaded": driver_signs.driver_not_loaded,
@@ -18,7 +29,7 @@ DETECTORS: dict[str, Detector] = {
     "nvml_unavailable": driver_signs.nvml_problem("nvml_unavailable"),
     "gpu_unresponsive": driver_signs.gpu_unresponsive,
     "gpu_reset_required": driver_signs.gpu_reset_required,
-    "gpu_recovery_action": per_gpu(gpu_signs.gpu_recovery_action, "recovery_action"),
+    "gpu_recovery_action": xid_recovery.gpu_recovery_action,
     "xid": event_signs.xid,
     "sxid": event_signs.sxid,
     "pcie_aer_fatal": event_signs.pcie_aer_fatal,
@@ -39,9 +50,13 @@ DETECTORS: dict[str, Detector] = {
     "power_brake": gpu_signs.slowed("power_brake", "slowdown_hw_power_brake_ns", 0x80),
     "ledger_unavailable": driver_signs.trouble("ledger_unavailable", "ledger"),
     "collector_failed": driver_signs.collector_failed,
+    "actuator_refused": driver_signs.trouble("actuator_refused", "actuator"),
+    "lemon_node": lemon_signs.lemon_node,
     **host_looks.DETECTORS,
     **dcgm_looks.DETECTORS,
+    **job_looks.DETECTORS,
 }
+DETECTORS: dict[str, Detector] = {code: with_dcgm(code, detector) for code, detector in _OWN.items()}
 
 FAMILIES: tuple[Callable[[State, Sight], Mapping[str, Look]], ...] = (host_looks.family, dcgm_looks.family)
 """For conditions whose codes are known only when they are seen: by code, what was seen and what was looked at."""

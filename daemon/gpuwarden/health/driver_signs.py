@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from gpuwarden.health import dcgm_looks
 from gpuwarden.health.inventory import Presence, absent, driver_silent, expected_count, presences
 from gpuwarden.health.look import NOTHING, Detector, Look, node_look
 from gpuwarden.health.model import NODE, Evidence, Key, Sighting, Subject, gpu
@@ -183,14 +184,19 @@ def trouble(code: str, name: str) -> Detector:
     return look
 
 
+HOST_COLLECTORS = ("pci", "infiniband", "storage", "memory", "processes", "services", "plugin")
+
+
 def collector_failed(_: State, sight: Sight) -> Look:
-    """A reader other than NVML's that exists on this host and cannot be read."""
+    """A source that exists on this host and cannot be read (NVML and DCGM, which hang, have conditions of their own)."""
     return node_look(_failures(sight))
 
 
 def _failures(sight: Sight) -> Iterator[Sighting]:
-    latest = sight.view.pci.latest
-    if latest is not None and latest.outcome in (PassOutcome.FAILED, PassOutcome.TIMED_OUT):
-        yield Sighting(Key("collector_failed", NODE, "pci"), {"why": latest.error})
+    for name in HOST_COLLECTORS:
+        latest = sight.view.seen(name).latest
+        if latest is not None and latest.outcome in (PassOutcome.FAILED, PassOutcome.TIMED_OUT):
+            yield Sighting(Key("collector_failed", NODE, name), {"why": latest.error})
     if text := sight.view.troubles.get("kernel_log", ""):
         yield Sighting(Key("collector_failed", NODE, "kernel_log"), {"why": text})
+    yield from dcgm_looks.unusable(sight)

@@ -2,7 +2,8 @@
 
 A record is seen in the step that brings it, however old its line is (the daemon may have been away), and for `SEEN_FOR`
 seconds more, so that a storm is one sighting. What remains of it then is the latch (a failure) or the fall time (a
-warning) of its finding.
+warning) of its finding. A line that comes when its finding is latched already adds to its count and time (`fold`), and is no
+sighting: a storm of one line in ten seconds is not one turn of the latch in ten seconds.
 """
 
 from __future__ import annotations
@@ -11,14 +12,19 @@ from collections.abc import Iterator
 
 from gpuwarden.health.inventory import Presence, presence
 from gpuwarden.health.look import Look
-from gpuwarden.health.model import Advice, Evidence, Json, Severity, Sighting
-from gpuwarden.health.state import Record, State, counts
+from gpuwarden.health.memory import Record, State, buried, counts
+from gpuwarden.health.model import Advice, Evidence, Json, Latch, Severity, Sighting
+from gpuwarden.health.sxid_catalogue import advice as sxid_advice
 from gpuwarden.health.sxid_catalogue import sxid_row
 from gpuwarden.health.view import Sight
 from gpuwarden.health.xid_catalogue import XidClass, xid_row
+from gpuwarden.health.xid_rules import ruling, unread
+from gpuwarden.health.xid_ruling import Ruling, of_site
 from gpuwarden_collectors.facts import GpuAnswer
 
 SEEN_FOR = 5.0
+UNREAD_FOR = 120.0
+"""Seconds for which a bare number is seen whose line was waited for in vain: longer than any pause between two steps."""
 
 
 def recent(state: State, sight: Sight, code: str) -> Iterator[Record]:
@@ -29,8 +35,13 @@ def recent(state: State, sight: Sight, code: str) -> Iterator[Record]:
         if record.history:
             if record.key not in state.tracks and _confirmed(record, sight):
                 yield record
-        elif record.key in state.news or sight.now.boottime - record.last.boottime <= SEEN_FOR:
+        elif record.key in state.news or (_seen(record, sight) and not buried(state, record.key)):
             yield record
+
+
+def _seen(record: Record, sight: Sight) -> bool:
+    age = sight.now.boottime - record.last.boottime
+    return age <= (UNREAD_FOR if record.key.code == "xid" and unread(record) else SEEN_FOR)
 
 
 def _confirmed(record: Record, sight: Sight) -> bool:
@@ -54,19 +65,34 @@ def _evidence(record: Record, **more: Json) -> Evidence:
 
 
 def _look(state: State, code: str, sightings: list[Sighting]) -> Look:
-    return Look(tuple(sightings), frozenset(key.subject for key in state.tracks if key.code == code))
+    return Look(tuple(sightings), frozenset(track.key.subject for track in state.tracks_of(code)))
+
+
+def _sighting(state: State, record: Record, said: Ruling, evidence: Evidence) -> Sighting | None:
+    """None where it is only recorded, or where the finding says all of it already: a failure is never made milder.
+
+    What comes back after a reset is said again, since the reset did not help.
+    """
+    if said.klass is XidClass.RECORD:
+        return None
+    severity, track = Severity(said.klass.value), state.tracks.get(record.key)
+    if track is not None and track.latch is not Latch.NONE and track.released is None:
+        reset = state.resets.get(record.key.subject.slot)
+        in_vain = reset is not None and reset > track.first_seen
+        milder = severity is Severity.WARNING and track.severity is Severity.FAILURE
+        if milder or (track.latched and severity is track.severity and not in_vain):
+            return None
+    return Sighting(record.key, {**evidence, **said.evidence}, severity, said.advice, count=record.batch)
 
 
 def xid(state: State, sight: Sight) -> Look:
     sightings = []
     for record in recent(state, sight, "xid"):
-        row = xid_row(int(record.key.detail))
-        if row.klass is XidClass.RECORD:
-            continue
-        severity = Severity(row.klass.value)
-        evidence = _evidence(record, xid=row.xid, meaning=row.meaning)
-        sightings.append(Sighting(record.key, evidence, severity, row.advice, count=record.batch))
-    return _look(state, "xid", sightings)
+        if (said := ruling(state, sight, record)) is not None:
+            row = xid_row(int(record.key.detail))
+            evidence = _evidence(record, xid=row.xid, meaning=row.meaning)
+            sightings.append(_sighting(state, record, said, evidence))
+    return _look(state, "xid", [each for each in sightings if each is not None])
 
 
 def sxid(state: State, sight: Sight) -> Look:
@@ -74,10 +100,10 @@ def sxid(state: State, sight: Sight) -> Look:
     for record in recent(state, sight, "sxid"):
         row = sxid_row(int(record.key.detail))
         fatal = row.fatal or record.fatal
-        severity, advice = (Severity.FAILURE, Advice.REBOOT) if fatal else (Severity.WARNING, Advice.OBSERVE)
-        evidence = _evidence(record, sxid=row.sxid, meaning=row.meaning)
-        sightings.append(Sighting(record.key, evidence, severity, advice, count=record.batch))
-    return _look(state, "sxid", sightings)
+        table = Ruling(XidClass.FAILURE if fatal else XidClass.WARNING, sxid_advice(fatal=fatal))
+        said = of_site(table, sight.rules.sxids.get(record.key.detail), Advice.REBOOT)
+        sightings.append(_sighting(state, record, said, _evidence(record, sxid=row.sxid, meaning=row.meaning)))
+    return _look(state, "sxid", [each for each in sightings if each is not None])
 
 
 def pcie_aer_fatal(state: State, sight: Sight) -> Look:

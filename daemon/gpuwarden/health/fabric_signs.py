@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from gpuwarden.health.look import Look, answering
-from gpuwarden.health.model import Evidence, Key, Severity, Sighting, Subject, gpu
+from gpuwarden.health.model import Evidence, Key, Severity, Sighting, Subject, gpu, link
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.facts import GpuFacts
@@ -12,18 +14,20 @@ from gpuwarden_collectors.facts import GpuFacts
 def nvlink_down(state: State, sight: Sight) -> Look:
     """A link that was once active on this GPU and is not now. With MIG on, links are off by design."""
     sightings: list[Sighting] = []
-    examined: set[Subject] = set()
+    examined: list[tuple[str, tuple[int, ...]]] = []
     for facts in answering(sight):
         pin = state.pins.get(facts.slot)
-        for link in facts.links:
-            if link.active is None:
-                continue
-            subject = Subject("link", facts.slot, str(link.link))
-            examined.add(subject)
-            known = pin is not None and pin.links >> link.link & 1
-            if known and not link.active and not facts.readings.mig_mode:
-                sightings.append(Sighting(Key("nvlink_down", subject), {"link": link.link}))
-    return Look(tuple(sightings), frozenset(examined))
+        known = 0 if pin is None or facts.readings.mig_mode else pin.links
+        examined.append((facts.slot, tuple([one.link for one in facts.links if one.active is not None])))
+        down = [one.link for one in facts.links if one.active is False and known >> one.link & 1]
+        sightings += [Sighting(Key("nvlink_down", link(facts.slot, number)), {"link": number}) for number in down]
+    return Look(tuple(sightings), _links(tuple(examined)))
+
+
+@lru_cache(maxsize=64)
+def _links(of: tuple[tuple[str, tuple[int, ...]], ...]) -> frozenset[Subject]:
+    """Made once: every pass looks at the same links."""
+    return frozenset(link(slot, number) for slot, numbers in of for number in numbers)
 
 
 NVLINK_ERRORS = ("nvlink_replay_errors", "nvlink_recovery_errors", "nvlink5_recoveries", "nvlink5_recovery_failures")

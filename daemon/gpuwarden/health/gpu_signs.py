@@ -25,11 +25,8 @@ def flag(code: str, reading: str) -> Detector:
 
 def _contained(state: State, facts: GpuFacts) -> bool:
     """The driver contained it: Xid 94 since boot or reset, no 48, 95 or 140, none in SRAM, rows are remapped at reset."""
-    here = {
-        r.key.detail
-        for r in state.records.values()
-        if r.key.code == "xid" and r.key.subject.slot == facts.slot and counts(state, r)
-    }
+    records = (state.records.get(Key("xid", gpu(facts.slot), number)) for number in ("94", "48", "95", "140"))
+    here = {record.key.detail for record in records if record is not None and counts(state, record)}
     readings = facts.readings
     remappable = readings.remapped_rows_pending is not None and not readings.remapped_rows_failure
     return "94" in here and not here & {"48", "95", "140"} and not readings.ecc_uncorrected_volatile_sram and remappable

@@ -1,15 +1,202 @@
-"""The detectors of the rows in `host_conditions.py`."""
+"""The detectors of the rows in `host_conditions.py`.
+
+A collector whose newest pass failed or is too old says nothing: what is found stays found, and nothing is added. What a
+finding is about and facts cannot tell just now (a mount that hangs has no free space) is left as it is, too; everything
+else that is not seen wrong is looked at and well, also what is not there any more.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from typing import Any
 
-from gpuwarden.health.look import Detector, Look
-from gpuwarden.health.state import State
+from gpuwarden.health import host_signs, mount_signs, port_signs
+from gpuwarden.health.host_learning import followed, infiniband_now, now_known
+from gpuwarden.health.look import NOTHING, Detector, Look
+from gpuwarden.health.memory import State, Track
+from gpuwarden.health.model import Sighting, Subject
 from gpuwarden.health.view import Sight
+from gpuwarden_collectors.base import PassOutcome
+from gpuwarden_collectors.facts import PciKind
+from gpuwarden_collectors.host_facts import (
+    InfinibandFacts,
+    MemoryFacts,
+    PluginFacts,
+    ProcessesFacts,
+    ServicesFacts,
+    StorageFacts,
+)
 
-DETECTORS: Mapping[str, Detector] = {}
+BOOT_GRACE = 300.0
+"""Seconds of uptime, as NVSentinel has them for system services: what a boot brings up late is not down yet."""
+
+Signs = Iterable[Sighting]
+Seen = tuple[Signs, AbstractSet[Subject]]
+"""What is wrong, and the subjects of which nothing can be said just now."""
+
+
+def _look(code: str, state: State, sightings: Signs = (), unseen: AbstractSet[Subject] = frozenset()) -> Look:
+    """Everything that has this finding and is not `unseen` was looked at."""
+    tracked = {key.subject for key in state.tracks if key.code == code}
+    return Look(tuple(sightings), frozenset(tracked - unseen))
+
+
+def _detector(code: str, collector: str, see: Callable[[State, Sight, Any], Seen]) -> Detector:
+    def look(state: State, sight: Sight) -> Look:
+        facts = _now(collector, sight)
+        if facts is not None:
+            return _look(code, state, *see(state, sight, facts))
+        return _look(code, state) if collector in sight.rules.off else NOTHING
+
+    return look
+
+
+def _now(collector: str, sight: Sight) -> object | None:
+    if collector == "infiniband":
+        return infiniband_now(sight)
+    if collector == "plugin" and sight.view.plugin.outcome is PassOutcome.ABSENT:
+        return PluginFacts()  # no site check is configured: then none has anything to say
+    return now_known(sight, collector, getattr(sight, collector))
+
+
+def _tracks(state: State, code: str) -> list[Track]:
+    return [track for key, track in state.tracks.items() if key.code == code]
+
+
+def _not_while_booting(sight: Sight, sightings: Signs) -> Signs:
+    booting = sight.now.boottime < BOOT_GRACE
+    return (replace(sighting, rise=math.inf) for sighting in sightings) if booting else sightings
+
+
+# --- Ports ---------------------------------------------------------------------------------------------------------
+
+
+def _port_down(state: State, sight: Sight, facts: InfinibandFacts) -> Seen:
+    down = port_signs.infiniband_down(facts, state.host.ports)
+    return _not_while_booting(sight, down), port_signs.unseen_ports(facts)
+
+
+def _rate_low(state: State, _: Sight, facts: InfinibandFacts) -> Seen:
+    """A port that is down has no rate."""
+    known = state.host.ports
+    idle = {
+        port_signs.port_subject(port.name)
+        for port in facts.ports
+        if port.name in known and (port.state != "active" or port.rate_gbps is None)
+    }
+    return port_signs.infiniband_rate_low(facts, known), idle
+
+
+def _flapping(state: State, _: Sight, facts: InfinibandFacts) -> Seen:
+    """It ends only for a port that was followed for as long as the rule looks back, or that is known no more."""
+    young = {
+        track.key.subject
+        for track in _tracks(state, "infiniband_flapping")
+        if track.key.subject.part in state.host.ports
+        and not followed(state, str(track.key.subject), port_signs.FLAPS_WINDOW)
+    }
+    return port_signs.infiniband_flapping(facts, state.host_windows), young
+
+
+# --- Mounts --------------------------------------------------------------------------------------------------------
+
+
+def _full(_: State, __: Sight, facts: StorageFacts) -> Seen:
+    return mount_signs.disk_full(facts), mount_signs.unseen_mounts(facts)
+
+
+def _missing(_: State, sight: Sight, facts: StorageFacts) -> Seen:
+    return _not_while_booting(sight, mount_signs.mount_missing(facts)), frozenset()
+
+
+def _hung(_: State, __: Sight, facts: StorageFacts) -> Seen:
+    return mount_signs.mount_hung(facts), mount_signs.unasked_mounts(facts)
+
+
+def _read_only(state: State, _: Sight, facts: StorageFacts) -> Seen:
+    return mount_signs.mount_read_only(facts, state.host.mounts), frozenset()
+
+
+# --- Memory, processes, services -----------------------------------------------------------------------------------
+
+
+def _memory_low(_: State, __: Sight, facts: MemoryFacts) -> Seen:
+    return host_signs.memory_low(facts), frozenset()
+
+
+def _memory_lost(state: State, _: Sight, facts: MemoryFacts) -> Seen:
+    """It ends only where all controllers were followed for an hour, or a reboot made them count anew."""
+    names = [name for name, _ in host_signs.memory_counters(facts)]
+    old_enough = all(followed(state, name, host_signs.ECC_WINDOW) for name in names)
+    tracks = _tracks(state, "memory_ecc_uncorrectable")
+    young = {track.key.subject for track in tracks if not old_enough and track.released is None}
+    return host_signs.memory_ecc_uncorrectable(facts, state.host_windows), young
+
+
+def _process_hung(_: State, __: Sight, facts: ProcessesFacts) -> Seen:
+    return host_signs.process_hung(facts), frozenset()
+
+
+def _service_down(state: State, sight: Sight, facts: ServicesFacts) -> Seen:
+    """One that restarted again and again is well only after it was followed for as long as the rule looks back."""
+    pci = sight.view.pci.facts
+    nvswitches = pci is not None and any(device.kind is PciKind.SWITCH for device in pci.devices)
+    young = {
+        track.key.subject
+        for track in _tracks(state, "service_down")
+        if _restarted(track) and not followed(state, str(track.key.subject), host_signs.RESTARTS_WINDOW)
+    }
+    down = host_signs.service_down(facts, state.host_windows, nvswitches=nvswitches)
+    return _not_while_booting(sight, down), young
+
+
+def _restarted(track: Track) -> bool:
+    restarts = track.evidence.get("restarts")
+    return isinstance(restarts, int) and restarts >= host_signs.RESTARTS
+
+
+# --- Site checks ---------------------------------------------------------------------------------------------------
+
+
+def _plugin_failed(_: State, sight: Sight, facts: PluginFacts) -> Seen:
+    """It ends when the check tells something, or is configured no more."""
+    told = {result.name for result in facts.results if host_signs.speaks(result, sight.now)}
+    silent = {host_signs.plugin_subject(name) for name in set(facts.names) - told}
+    return host_signs.plugin_failed(facts, sight.now), silent
 
 
 def family(state: State, sight: Sight) -> Mapping[str, Look]:
-    return {}
+    """Site checks by their codes: those that have just spoken, and those with a finding that are configured no more."""
+    facts = _now("plugin", sight)
+    if not isinstance(facts, PluginFacts):
+        return {}
+    told = {host_signs.plugin_code(r.name): r for r in facts.results if host_signs.speaks(r, sight.now)}
+    configured = {host_signs.plugin_code(name) for name in facts.names}
+    over = {key.code for key in state.tracks if _of_a_plugin(key.code)} - configured
+    looks = {code: _look(code, state, host_signs.plugin(result)) for code, result in told.items()}
+    return {**looks, **{code: _look(code, state) for code in sorted(over)}}
+
+
+def _of_a_plugin(code: str) -> bool:
+    return code.startswith(host_signs.plugin_code("")) and code != "plugin_failed"
+
+
+_TABLE: tuple[tuple[str, str, Callable[[State, Sight, Any], Seen]], ...] = (
+    ("infiniband_down", "infiniband", _port_down),
+    ("infiniband_flapping", "infiniband", _flapping),
+    ("infiniband_rate_low", "infiniband", _rate_low),
+    ("disk_full", "storage", _full),
+    ("mount_missing", "storage", _missing),
+    ("mount_hung", "storage", _hung),
+    ("mount_read_only", "storage", _read_only),
+    ("memory_low", "memory", _memory_low),
+    ("memory_ecc_uncorrectable", "memory", _memory_lost),
+    ("process_hung", "processes", _process_hung),
+    ("service_down", "services", _service_down),
+    ("plugin_failed", "plugin", _plugin_failed),
+)
+
+DETECTORS: Mapping[str, Detector] = {code: _detector(code, collector, see) for code, collector, see in _TABLE}

@@ -15,11 +15,12 @@ All GPUs unlisted together is the driver's fault, not theirs: see `driver_not_lo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 
+from gpuwarden.health.host_learning import accept_host
 from gpuwarden.health.model import Event, EventKind, Evidence, Key, Pin, gpu
 from gpuwarden.health.state import State, pin_event
 from gpuwarden.health.view import Sight, foreign
@@ -59,8 +60,8 @@ def _on_bus(slot: str, sight: Sight) -> tuple[Presence, str] | None:
     return (Presence.GONE, "its PCI configuration space reads 0xFFFFFFFF") if device.responds is False else None
 
 
-def presences(state: State, sight: Sight) -> dict[str, tuple[Presence, str]]:
-    return {slot: presence(slot, sight) for slot in state.pins}
+def presences(state: State, sight: Sight) -> Mapping[str, tuple[Presence, str]]:
+    return sight.once("presences", (state.pins,), lambda: {slot: presence(slot, sight) for slot in state.pins})
 
 
 def driver_silent(state: State, sight: Sight) -> bool:
@@ -135,7 +136,7 @@ def _unpinned(slot: str, sight: Sight, data: Evidence | None = None) -> Event:
 
 
 def accept(state: State, sight: Sight) -> list[Event]:
-    """What `gpuwarden inventory accept` does: pins of GPUs that are not here now are given up.
+    """What `gpuwarden inventory accept` does: GPUs that are not here now are given up, and ports that are not up.
 
     Raises ValueError while neither the PCI bus nor NVML can be read: then nobody knows what is here.
     """
@@ -144,4 +145,4 @@ def accept(state: State, sight: Sight) -> list[Event]:
     gone = [slot for slot, (where, _) in presences(state, sight).items() if where in (Presence.GONE, Presence.FOREIGN)]
     if sight.gpus:
         gone += [s for s, (where, _) in presences(state, sight).items() if where is Presence.UNLISTED]
-    return [_unpinned(slot, sight) for slot in sorted(gone)]
+    return [*(_unpinned(slot, sight) for slot in sorted(gone)), *accept_host(state, sight)]

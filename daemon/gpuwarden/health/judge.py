@@ -14,21 +14,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gpuwarden.health import inventory
+from gpuwarden.health import inventory, resets
 from gpuwarden.health.condition import Condition
-from gpuwarden.health.conditions import CONDITIONS, condition
+from gpuwarden.health.conditions import condition
 from gpuwarden.health.detectors import COUNTERS, DETECTORS, FAMILIES
+from gpuwarden.health.gpu_jobs import under
+from gpuwarden.health.host_learning import counted_host, learn_host
 from gpuwarden.health.look import Look, answering
-from gpuwarden.health.model import Advice, Event, EventKind, Evidence, Key, Latch, Severity, Sighting, Verdict
+from gpuwarden.health.memory import LEMON_NODE, State, Track, buried
+from gpuwarden.health.model import Event, EventKind, Evidence, Key, Latch, Sighting, Verdict
 from gpuwarden.health.records import records
-from gpuwarden.health.state import State, Track, fold
+from gpuwarden.health.reread import unread
+from gpuwarden.health.steps import Steps
 from gpuwarden.health.verdict import verdict
 from gpuwarden.health.view import Rules, Sight, View
+from gpuwarden.health.weighing import AS_THE_TABLE_HAS_IT, Weight, fall, rise, weigh
 from gpuwarden.health.windows import added, kept
 from gpuwarden_collectors.facts import HostEvent, Stamp
 
 SUBSIDES_AFTER = 15.0
 """Seconds without a sighting after which a rising condition starts anew: three passes, so that one gap is no gap."""
+LATCHES_AFTER = 60.0
+"""Seconds without a sighting after which a latched finding says so: lines that come now and then are no news each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,47 +45,21 @@ class Step:
     verdict: Verdict
 
 
-class _Steps:
-    """The state within one step: each event that is decided is folded at once and remembered."""
-
-    def __init__(self, state: State, now: Stamp, boot_id: str) -> None:
-        self.state = state
-        self.events: list[Event] = []
-        self._now = now
-        self._boot_id = boot_id
-
-    def take(self, event: Event) -> None:
-        self.events.append(event)
-        self.state = fold(self.state, event)
-
-    def happened(self, kind: EventKind, key: Key | None = None, data: Evidence | None = None) -> None:
-        self.take(Event(kind=kind, at=self._now, boot_id=self._boot_id, key=key, data=data or {}))
-
-    def update(self, track: Track) -> None:
-        """Refresh what needs no event: sightings that go on, and since when there are none."""
-        if self.state.tracks.get(track.key) != track:
-            self.state = replace(self.state, tracks={**self.state.tracks, track.key: track})
-
-
 def judge(state: State, view: View, happened: Sequence[HostEvent], rules: Rules, now: Stamp) -> Step:
     """One step. `happened` are the host events since the last one; they are taken before the conditions are looked at."""
     sight = Sight.of(view, rules, now)
-    steps = _Steps(state, now, view.boot_id)
+    steps = Steps(state, now, view.boot_id)
     if view.boot_id != state.boot_id:
         steps.happened(EventKind.BOOT)
-    for event in inventory.learn(steps.state, sight):
+    for event in (*inventory.learn(steps.state, sight), *learn_host(steps.state, sight)):
         steps.take(event)
-    steps.state, recorded = records(steps.state, happened, view.boot_id)
-    for event in recorded:
+    steps.state, recorded = records(steps.state, unread(steps.state, happened), view.boot_id)
+    for event in (*recorded, *resets.recognised(steps.state, sight)):
         steps.take(event)
     steps.state = replace(steps.state, news=frozenset(event.key for event in recorded if event.key is not None))
-    steps.state = _counted(steps.state, sight)
-    for code, detector in DETECTORS.items():
-        _follow(steps, CONDITIONS[code], detector(steps.state, sight), sight)
-    for family in FAMILIES:
-        for code, look in family(steps.state, sight).items():
-            if (row := condition(code)) is not None:
-                _follow(steps, row, look, sight)
+    steps.state = counted_host(_counted(steps.state, sight), sight)
+    _look(steps, sight)
+    steps.settle()
     result = verdict(steps.state, sight)
     if result.health is not steps.state.health:
         data = {"from": steps.state.health.value, "to": result.health.value, "reasons": " ".join(result.reasons[:5])}
@@ -104,54 +85,81 @@ def _counted(state: State, sight: Sight) -> State:
     return replace(state, windows=kept(added(state.windows, at.boottime, readings), slots))
 
 
-def _follow(steps: _Steps, row: Condition, look: Look, sight: Sight) -> None:
+def _look(steps: Steps, sight: Sight) -> None:
+    """Every condition is looked for, but for those that the site switched off."""
+    off = {code for code, rule in sight.rules.checks.items() if not rule.enabled}
+    for code in off:
+        _switched_off(steps, code)
+    for code, detector in DETECTORS.items():
+        if code not in off:
+            _follow(steps, code, detector(steps.state, sight), sight)
+    for family in FAMILIES:
+        for code, look in family(steps.state, sight).items():
+            if code not in off:
+                _follow(steps, code, look, sight)
+
+
+def _switched_off(steps: Steps, code: str) -> None:
+    for track in steps.state.tracks_of(code):
+        by = f"the site: checks.{code}.enabled is false"
+        steps.happened(EventKind.CLEARED if track.raised else EventKind.SUBSIDED, track.key, {"by": by})
+
+
+def _follow(steps: Steps, code: str, look: Look, sight: Sight) -> None:
+    row = condition(code)
+    if row is None:
+        return
+    before = steps.state.tracks_of(code)
+    seen = {sighting.key for sighting in look.sightings} if before else ()
     for sighting in look.sightings:
-        _seen(steps, row, sighting, sight.now)
-    seen = {sighting.key for sighting in look.sightings}
-    for key, track in list(steps.state.tracks.items()):
-        if key.code == row.code and key not in seen and key.subject in look.examined:
+        _seen(steps, row, sighting, sight)
+    for track in before:
+        if track.key not in seen and track.key.subject in look.examined:
             _not_seen(steps, row, track, sight)
 
 
-def _seen(steps: _Steps, row: Condition, sighting: Sighting, now: Stamp) -> None:
-    severity, advice = sighting.severity or row.severity, sighting.advice or row.advice
-    rise = row.rise if sighting.rise is None else sighting.rise
-    track = steps.state.tracks.get(sighting.key)
+def _seen(steps: Steps, row: Condition, sighting: Sighting, sight: Sight) -> None:
+    rule = sight.rules.checks.get(row.code, AS_THE_TABLE_HAS_IT)
+    key, now, track = sighting.key, sight.now, steps.track(sighting.key)
+    wait, weight = rise(row, rule, sighting), weigh(steps.state, row, rule, sighting, known=track, now=now)
+    before = None if track is None else track.evidence
+    weight = replace(weight, evidence=under(weight.evidence, before, sight, steps.state.pins, key.subject.slot))
     if track is None:
-        kind = EventKind.RISING if rise > 0 else EventKind.RAISED
-        latch = row.latch if severity is Severity.FAILURE else Latch.NONE
-        steps.happened(kind, sighting.key, _data(sighting, severity, advice, latch, now))
+        if not buried(steps.state, key):
+            kind = EventKind.RISING if wait > 0 else EventKind.RAISED
+            steps.happened(kind, key, _data(sighting, weight, now, sight))
         return
-    changed = (severity, advice) != (track.severity, track.advice)
-    due = not track.raised and now.boottime - track.first_seen.boottime >= rise
-    if due or (track.raised and changed) or (track.raised and track.latched):
-        latch = row.latch if severity is Severity.FAILURE else track.latch
-        data = _data(sighting, severity, advice, latch, track.first_seen)
-        steps.happened(EventKind.RAISED, sighting.key, data)
+    changed = (weight.severity, weight.advice) != (track.severity, track.advice)
+    due = not track.raised and now.boottime - track.first_seen.boottime >= wait
+    if due or (track.raised and (changed or track.latched)):
+        steps.happened(EventKind.RAISED, key, _data(sighting, weight, track.first_seen, sight))
     else:
-        track = replace(track, severity=severity, advice=advice)
-        steps.update(replace(track, evidence=sighting.evidence, last_seen=now, clean_since=None))
+        steps.refresh(track.seen(weight.severity, weight.advice, weight.evidence, now))
 
 
-def _data(sighting: Sighting, severity: Severity, advice: Advice, latch: Latch, first: Stamp) -> Evidence:
-    return {
-        **sighting.evidence, "count": sighting.count, "severity": severity.value, "advice": advice.value, "latch": latch.value,
-        "first_boottime": first.boottime, "first_wall": first.wall,
+def _data(sighting: Sighting, weight: Weight, first: Stamp, sight: Sight) -> Evidence:
+    data: Evidence = {
+        **weight.evidence, "count": sighting.count, "severity": weight.severity.value, "advice": weight.advice.value,
+        "latch": weight.latch.value, "first_boottime": first.boottime, "first_wall": first.wall,
     }  # fmt: skip
+    if weight.latch is Latch.RESET and (counters := resets.counters(sight, sighting.key.subject.slot)):
+        return {**data, "counters": counters}
+    return data
 
 
 def _known_long_enough(state: State, row: Condition, slot: str) -> bool:
     """Whether the counters of this GPU were followed for as long as the condition looks back."""
-    spans = [series.at - series.samples[0][0] for (of, _), series in state.windows.items() if of == slot]
-    return not row.history or max(spans, default=0.0) >= row.history
+    if not row.history:
+        return True
+    return max((s.followed for (of, _), s in state.windows.items() if of == slot), default=0.0) >= row.history
 
 
-def _not_seen(steps: _Steps, row: Condition, track: Track, sight: Sight) -> None:
+def _not_seen(steps: Steps, row: Condition, track: Track, sight: Sight) -> None:
     now = sight.now
     if not _known_long_enough(steps.state, row, track.key.subject.slot):
         return
-    since = track.clean_since or now
-    clean = now.boottime - since.boottime
+    clean = now.boottime - (track.clean_since or now).boottime
+    rule = sight.rules.checks.get(row.code, AS_THE_TABLE_HAS_IT)
     if not track.raised:
         if clean >= SUBSIDES_AFTER:
             steps.happened(EventKind.SUBSIDED, track.key)
@@ -160,13 +168,15 @@ def _not_seen(steps: _Steps, row: Condition, track: Track, sight: Sight) -> None
         steps.happened(EventKind.CLEARED, track.key, {"by": "reset, reboot or replacement"})
         return
     elif track.latch is not Latch.NONE:
-        if not track.latched:
+        if clean >= LATCHES_AFTER and not track.latched:
             steps.happened(EventKind.LATCHED, track.key)
-            track = steps.state.tracks[track.key]
-    elif clean >= row.fall:
+    elif clean >= fall(steps.state, row, rule, track):
+        if (reset := resets.answered(track, sight)) is not None:
+            steps.take(reset)
         steps.happened(EventKind.CLEARED, track.key)
         return
-    steps.update(replace(track, clean_since=since))
+    if track.clean_since is None:
+        steps.refresh(replace(track, clean_since=now))
 
 
 def _released(track: Track, sight: Sight) -> bool:
@@ -182,7 +192,7 @@ def acknowledge(state: State, key: Key, by: str, now: Stamp, boot_id: str) -> Ev
     track = state.tracks.get(key)
     if track is None or not track.raised:
         raise ValueError(f"there is no finding {key}; `gpuwarden status` lists them with their ids")
-    if not track.latched and track.clean_since is None:
+    if not track.latched and track.clean_since is None and key.code != LEMON_NODE:
         raise ValueError(f"{key} is still seen, so it cannot be acknowledged away: {_ends(track)}")
     return Event(kind=EventKind.ACKNOWLEDGED, at=now, boot_id=boot_id, key=key, data={"by": by})
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from gpuwarden.health.model import NODE, Sighting, Subject, gpu
 from gpuwarden.health.state import State
@@ -25,8 +26,17 @@ Detector = Callable[[State, Sight], Look]
 NOTHING = Look()
 
 
+_THE_NODE = frozenset((NODE,))
+
+
 def node_look(sightings: Iterable[Sighting]) -> Look:
-    return Look(tuple(sightings), frozenset((NODE,)))
+    return Look(tuple(sightings), _THE_NODE)
+
+
+@lru_cache(maxsize=256)
+def gpus(slots: tuple[str, ...]) -> frozenset[Subject]:
+    """Made once: most detectors look at the same GPUs in every pass."""
+    return frozenset(map(gpu, slots))
 
 
 def answering(sight: Sight) -> Iterator[GpuFacts]:
@@ -40,11 +50,14 @@ def per_gpu(check: Callable[[State, Sight, GpuFacts], Sighting | None], *needs: 
     def look(state: State, sight: Sight) -> Look:
         sightings, examined = [], []
         for facts in answering(sight):
-            if any(getattr(facts.readings, name) is None for name in needs):
-                continue
-            examined.append(gpu(facts.slot))
-            if (sighting := check(state, sight, facts)) is not None:
-                sightings.append(sighting)
-        return Look(tuple(sightings), frozenset(examined))
+            readings = facts.readings
+            for name in needs:
+                if getattr(readings, name) is None:
+                    break
+            else:
+                examined.append(facts.slot)
+                if (sighting := check(state, sight, facts)) is not None:
+                    sightings.append(sighting)
+        return Look(tuple(sightings), gpus(tuple(examined)))
 
     return look

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 
 from gpuwarden_collectors.facts import Stamp
 
@@ -79,8 +80,14 @@ SLOTTED = ("gpu", "link", "switch")
 NODE = Subject("node")
 
 
+@lru_cache(maxsize=4096)
 def gpu(slot: str) -> Subject:
     return Subject("gpu", slot)
+
+
+@lru_cache(maxsize=4096)
+def link(slot: str, number: int) -> Subject:
+    return Subject("link", slot, str(number))
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -90,6 +97,10 @@ class Key:
     code: str
     subject: Subject
     detail: str = ""
+
+    def __hash__(self) -> int:
+        """In one call instead of three: keys are looked up some thousand times in a pass."""
+        return hash((self.code, self.detail, self.subject.slot, self.subject.part))
 
     def __str__(self) -> str:
         code = f"{self.code}.{self.detail}" if self.detail else self.code
@@ -164,8 +175,23 @@ class EventKind(StrEnum):
     GPU_PINNED = "gpu_pinned"
     GPU_REPLACED = "gpu_replaced"
     GPU_UNPINNED = "gpu_unpinned"
+    HOST_LEARNED = "host_learned"  # a port that was active, a mount that was writable: what may be missed from now on
+    HOST_FORGOTTEN = "host_forgotten"
     MACHINE_CHANGED = "machine_changed"
     LEDGER_MOVED = "ledger_moved"  # a corrupt ledger was moved aside
+    EXCLUDED = "excluded"  # this node was taken out of scheduling
+    RESTORED = "restored"
+    INTENDED = "intended"  # policy wants something of an actuator
+    OUTCOME = "outcome"  # what became of it
+    LIFTED = "lifted"  # somebody else ended or took over an exclusion of ours
+    ORDERED = "ordered"  # an operator's exclude or restore
+    NOTICED = "noticed"  # the end of this machine was announced
+    NOTICE_ENDED = "notice_ended"
+    NEEDS_PERSON = "needs_person"  # a finding after which only a person restores
+    HELD = "held"  # in checkpoints only: an exclusion of ours that stands
+    RETURNED = "returned"  # in checkpoints only: a restoration without a person
+    REQUEUED = "requeued"  # a job was sent elsewhere
+    SUMMED = "summed"  # in checkpoints only: what many events came to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +222,15 @@ class GpuVerdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LemonDays:
+    """On how many of the last 28 days `what` happened to the GPU in `slot`; of the node as a whole if that is empty."""
+
+    what: str
+    days: int
+    slot: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """The whole judgement at one instant. `reasons` are short codes, worst first; `unknown` says what could not be observed.
 
@@ -212,3 +247,4 @@ class Verdict:
     expected: int | None = None
     expected_from: str = ""  # "configured", "learned" or ""
     present: int = 0
+    lemons: tuple[LemonDays, ...] = ()

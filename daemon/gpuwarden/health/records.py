@@ -1,16 +1,21 @@
-"""Host events become records: counted once, though two sources may report them, and coalesced, though they may storm.
+"""Host events become records: counted once, though several sources may report them, and coalesced, though they may storm.
 
-The kernel log and NVML's event set both report an Xid, in either order, within seconds of each other. A report of one
-source is paired with an open report of the other from the last `PAIRED_WITHIN` seconds and then not counted again.
+All lines of one kind about one subject that come in one step are one event with a count. A report that another source
+made already is not counted (`xid_pairing.py`); if it is the first that brings the line itself, it is an event with the count
+0, which carries the text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from gpuwarden.health.bursts import joined, signs_text
+from gpuwarden.health.memory import State
 from gpuwarden.health.model import NODE, Event, EventKind, Evidence, Key, Subject, gpu
-from gpuwarden.health.state import State, Unpaired
+from gpuwarden.health.xid_lines import recovery_action, sign
+from gpuwarden.health.xid_pairing import paired, young
+from gpuwarden.health.xid_partners import CANCELS
 from gpuwarden_collectors.facts import (
     AerEvent,
     AerSeverity,
@@ -22,98 +27,140 @@ from gpuwarden_collectors.facts import (
     XidEvent,
 )
 
-PAIRED_WITHIN = 5.0
 RECORDS_KEPT = 4096
 """More (subject, number) pairs than any host has; beyond it new ones are dropped, so that garbage cannot fill memory."""
+
+_NOBODY = Key("", NODE)
+_RECORDED = (EventKind.XID, EventKind.SXID, EventKind.AER)
+_Line = XidEvent | SxidEvent | AerEvent
+
+
+@dataclass(slots=True)
+class _Batch:
+    """The lines of one kind about one subject in one step. `newest`: of Xids the last one that has a text, else the last."""
+
+    newest: HostEvent
+    count: int = 0
+    history: bool = True
+    sequence: int = -1
+    signs: tuple[str, ...] = ()
+    fatal: bool = False
+
+    def add(self, event: HostEvent, *, counted: bool) -> None:
+        self.count += counted
+        if isinstance(event, LogGap):
+            self.count, self.newest = self.count + event.lost - 1, event
+            return
+        self.history = self.history and event.history
+        if event.text or not isinstance(self.newest, XidEvent) or not self.newest.text:
+            self.newest = event
+        if event.origin is not None:
+            self.sequence = max(self.sequence, event.origin.sequence)
+        if isinstance(event, XidEvent) and (said := sign(event)) and said not in self.signs[-1:]:
+            self.signs = joined(self.signs, (said,))
+        if isinstance(event, SxidEvent):
+            self.fatal = self.fatal or event.fatal is True
 
 
 def records(state: State, happened: Sequence[HostEvent], boot_id: str) -> tuple[State, list[Event]]:
     """The events for what happened, one for each kind and subject of the batch, and the state with its pairing updated."""
+    if not happened:
+        return state, []
     unpaired = dict(state.unpaired)
-    batch: dict[tuple[str, Key], Event] = {}
+    batches: dict[tuple[EventKind, Key], _Batch] = {}
     for event in _with_recoveries(happened):
-        if (made := _event(event, boot_id)) is None or _paired(unpaired, event, made):
+        if (place := place_of(event)) is None or _overflows(state, batches, place):
             continue
-        if made.key is not None and made.key not in state.records and len(state.records) + len(batch) >= RECORDS_KEPT:
-            continue
-        key = (made.kind, made.key or Key("", NODE))
-        batch[key] = made if key not in batch else _together(batch[key], made)
-    return replace(state, unpaired=_young(unpaired, happened)), list(batch.values())
+        counted = not (isinstance(event, XidEvent) and paired(unpaired, place[1], event.source, event.at.boottime))
+        if counted or _tells_more(state, batches, place, event):
+            batches.setdefault(place, _Batch(event)).add(event, counted=counted)
+    newest = max(event.at.boottime for event in happened)
+    made = [_event(kind, key, batch, boot_id) for (kind, key), batch in batches.items()]
+    return replace(state, unpaired=young(unpaired, newest)), [*made, *_cancelled(state, made)]
 
 
 def _with_recoveries(happened: Sequence[HostEvent]) -> Iterator[HostEvent]:
     """The driver prints no line for a reset; its Xid 154 that no recovery is needed any more says the same."""
     for event in happened:
         yield event
-        if isinstance(event, XidEvent) and event.xid == 154 and event.text.endswith("to 0x0 (None)"):
+        if isinstance(event, XidEvent) and event.xid == 154 and recovery_action(sign(event)) == 0:
             yield GpuResetEvent(at=event.at, slot=event.slot, ok=True, text=event.text, history=event.history)
 
 
-def _event(event: HostEvent, boot_id: str) -> Event | None:
+def place_of(event: HostEvent) -> tuple[EventKind, Key] | None:
+    """The kind of event that it becomes, and what that is about; None for what is not kept."""
     match event:
         case XidEvent():
-            kind, key = EventKind.XID, Key("xid", _gpu_or_node(event.slot), str(event.xid))
+            return EventKind.XID, Key("xid", _gpu_or_node(event.slot), str(event.xid))
         case SxidEvent():
-            kind, key = EventKind.SXID, Key("sxid", Subject("switch", event.slot), str(event.sxid))
+            return EventKind.SXID, Key("sxid", Subject("switch", event.slot), str(event.sxid))
         case AerEvent(severity=AerSeverity.FATAL):
-            kind, key = EventKind.AER, Key("pcie_aer_fatal", _gpu_or_node(event.slot))
+            return EventKind.AER, Key("pcie_aer_fatal", _gpu_or_node(event.slot))
         case GpuResetEvent():
-            reset: Evidence = {"ok": event.ok, "text": event.text}
-            return Event(
-                kind=EventKind.RESET, at=event.at, boot_id=boot_id, key=Key("gpu", gpu(event.slot)), data=reset
-            )
+            return EventKind.RESET, Key("gpu", gpu(event.slot))
         case LogGap():
-            return Event(kind=EventKind.LOG_GAP, at=event.at, boot_id=boot_id, data={"count": event.lost})
+            return EventKind.LOG_GAP, _NOBODY
         case _:
             return None
-    data: Evidence = {"count": 1, "text": event.text, "history": event.history, **_details(event)}
-    return Event(kind=kind, at=event.at, boot_id=boot_id, key=key, data=data)
 
 
 def _gpu_or_node(slot: str) -> Subject:
     return gpu(slot) if slot else NODE
 
 
-def _details(event: XidEvent | SxidEvent | AerEvent) -> dict[str, str | int]:
+def _overflows(state: State, batches: dict[tuple[EventKind, Key], _Batch], place: tuple[EventKind, Key]) -> bool:
+    kind, key = place
+    new = kind in _RECORDED and place not in batches and key not in state.records
+    return new and len(state.records) + len(batches) >= RECORDS_KEPT
+
+
+def _tells_more(
+    state: State, batches: dict[tuple[EventKind, Key], _Batch], place: tuple[EventKind, Key], event: HostEvent
+) -> bool:
+    """A line of the kernel log about an Xid that NVML or DCGM told of before as a bare number."""
+    if not isinstance(event, XidEvent) or event.source is not Source.KERNEL_LOG:
+        return False
+    record = state.records.get(place[1])
+    return bool(sign(event)) or (place not in batches and record is not None and not record.text)
+
+
+def _event(kind: EventKind, key: Key, batch: _Batch, boot_id: str) -> Event:
+    event = batch.newest
+    data: Evidence
+    match event:
+        case LogGap():
+            return Event(kind=kind, at=event.at, boot_id=boot_id, data={"count": batch.count})
+        case GpuResetEvent():
+            data = {"ok": event.ok, "text": event.text}
+        case XidEvent() | SxidEvent() | AerEvent():
+            data = {"count": batch.count, "text": event.text, "history": batch.history, **_details(event, batch)}
+    return Event(kind=kind, at=event.at, boot_id=boot_id, key=key, data=data)
+
+
+def _details(event: _Line, batch: _Batch) -> dict[str, str | int]:
     details: dict[str, str | int] = {}
     if event.origin is not None and event.origin.facility != 0:
         details["facility"] = event.origin.facility
+    if batch.sequence >= 0:
+        details["sequence"] = batch.sequence
     if isinstance(event, SxidEvent):
-        details["fatal"] = event.fatal is True
+        details["fatal"] = batch.fatal
     if isinstance(event, XidEvent):
         named = {"pid": event.pid, "gpu_instance": event.gpu_instance, "compute_instance": event.compute_instance}
         details |= {name: value for name, value in named.items() if value is not None}
         details["source"] = event.source.value
+    if batch.signs:
+        details["signs"] = signs_text(batch.signs)
     return details
 
 
-def _paired(unpaired: dict[tuple[Key, str], tuple[float, int]], event: HostEvent, made: Event) -> bool:
-    """Whether the other source has already reported this Xid; remembers it as open if not."""
-    if not isinstance(event, XidEvent) or made.key is None:
-        return False
-    mine = (made.key, event.source.value)
-    other = (made.key, Source.NVML.value if event.source is Source.KERNEL_LOG else Source.KERNEL_LOG.value)
-    at, count = unpaired.get(other, (0.0, 0))
-    if count > 0 and abs(event.at.boottime - at) <= PAIRED_WITHIN:
-        unpaired[other] = (at, count - 1)
-        return True
-    at, count = unpaired.get(mine, (0.0, 0))
-    fresh = abs(event.at.boottime - at) <= PAIRED_WITHIN
-    unpaired[mine] = (event.at.boottime, count + 1 if fresh else 1)
-    return False
-
-
-def _young(unpaired: Unpaired, happened: Sequence[HostEvent]) -> Unpaired:
-    if not happened:
-        return unpaired
-    newest = max(event.at.boottime for event in happened)
-    return {k: (at, n) for k, (at, n) in unpaired.items() if newest - at <= 2 * PAIRED_WITHIN}
-
-
-def _together(first: Event, more: Event) -> Event:
-    def count(event: Event) -> int:
-        value = event.data.get("count", 1)
-        return value if isinstance(value, int) else 1
-
-    both_old = first.data.get("history") is True and more.data.get("history") is True
-    return replace(more, data={**more.data, "count": count(first) + count(more), "history": both_old})
+def _cancelled(state: State, made: Sequence[Event]) -> Iterator[Event]:
+    """The end of what one of these Xids ends."""
+    for event in made:
+        if event.kind != EventKind.XID or event.key is None or event.key.detail not in CANCELS:
+            continue
+        key = Key("xid", event.key.subject, CANCELS[event.key.detail])
+        later = any(other.key == key and other.at > event.at for other in made)
+        if key in state.tracks and state.tracks[key].last_seen <= event.at and not later:
+            by = {"by": f"Xid {event.key.detail}"}
+            yield Event(kind=EventKind.CLEARED, at=event.at, boot_id=event.boot_id, key=key, data=by)

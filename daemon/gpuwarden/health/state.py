@@ -8,86 +8,23 @@ by `Track.seen` and `Windows` and needs no event.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TypeVar
 
+from gpuwarden.health.bursts import Bursts, extended, from_text, signs_of
 from gpuwarden.health.conditions import condition
+from gpuwarden.health.flaps import raised_once_more
+from gpuwarden.health.host_memory import remembered
+from gpuwarden.health.lemon_days import days_of
+from gpuwarden.health.lemons import counted, renamed
+from gpuwarden.health.memory import LEMON_NODE, Record, State, Track, Unpaired, case, counts, failures
 from gpuwarden.health.model import Advice, Event, EventKind, Evidence, Health, Key, Latch, Pin, Severity, gpu
-from gpuwarden.health.windows import Windows
+from gpuwarden.health.treatments import Treated, treated
 from gpuwarden_collectors.facts import Stamp
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Track:
-    """One condition on one subject, from its first sighting on. It is a finding once `raised`.
-
-    `clean_since`: since when it was looked for and not seen. `released`: something was done that ends its latch (reset,
-    reboot, replacement); it ends when a pass after `released` does not see it.
-    """
-
-    key: Key
-    severity: Severity
-    advice: Advice
-    latch: Latch
-    evidence: Evidence
-    first_seen: Stamp
-    last_seen: Stamp
-    raised: bool = False
-    latched: bool = False
-    clean_since: Stamp | None = None
-    released: Stamp | None = None
-    count: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """Momentary events of one kind on one subject (`xid.79@gpu/…`): how often ever, how many the last time, and when.
-
-    `history`: this boot's were all older than the first start of the ledger allows; they need confirmation, once.
-    `fatal`: the line itself said so (NVSwitch errors only). `facility`: 0 for the kernel's own lines.
-    """
-
-    key: Key
-    count: int = 0
-    batch: int = 0
-    last: Stamp
-    boot_id: str
-    history: bool = False
-    fatal: bool = False
-    facility: int = 0
-    text: str = ""
-
-
-Unpaired = Mapping[tuple[Key, str], tuple[float, int]]
-"""By (record, source): when the source last reported it, and how many of its reports the other source has not made yet."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """`resets`: by slot, when the GPU was last reset. `given_up`: slots whose GPU an operator no longer expects.
-
-    `news`: the records of this step.
-
-    `windows`, `unpaired` and `news` span a moment to an hour and are not kept over a restart; everything else is.
-    """
-
-    boot_id: str = ""
-    health: Health = Health.UNKNOWN
-    pins: Mapping[str, Pin] = field(default_factory=dict)
-    tracks: Mapping[Key, Track] = field(default_factory=dict)
-    records: Mapping[Key, Record] = field(default_factory=dict)
-    resets: Mapping[str, Stamp] = field(default_factory=dict)
-    given_up: frozenset[str] = frozenset()
-    news: frozenset[Key] = frozenset()
-    windows: Windows = field(default_factory=dict)
-    unpaired: Unpaired = field(default_factory=dict)
-
-
-def counts(state: State, record: Record) -> bool:
-    """Whether a record still says something of its GPU: it is of this boot, and the GPU was not reset since."""
-    reset = state.resets.get(record.key.subject.slot)
-    return record.boot_id == state.boot_id and (reset is None or record.last > reset)
+__all__ = ["Record", "State", "Track", "Unpaired", "counts", "fold", "pin_event"]
 
 
 def _without(tracks: Mapping[Key, Track], key: Key) -> dict[Key, Track]:
@@ -113,7 +50,7 @@ def _number(event: Event, name: str, default: int = 0) -> int:
 
 
 Word = TypeVar("Word", Severity, Advice, Latch, Health)
-_OF_THE_TRACK = ("severity", "advice", "latch", "count", "first_boottime", "first_wall")
+_OF_THE_TRACK = ("severity", "advice", "latch", "count", "first_boottime", "first_wall", "counters")
 
 
 def _evidence(event: Event) -> Evidence:
@@ -142,8 +79,12 @@ def _raise(state: State, event: Event, *, raised: bool) -> State:
         last_seen=event.at,
         raised=raised or (known is not None and known.raised),
         count=_number(event, "count", 1) if known is None else known.count,
+        counters=_text(event, "counters") or ("" if known is None else known.counters),
     )
-    return replace(state, tracks={**state.tracks, key: track})
+    raises = state.raises
+    if raised and (known is None or not known.raised):
+        raises = raised_once_more(raises, key, event.at.boottime)
+    return replace(state, tracks={**state.tracks, key: track}, raises=raises)
 
 
 def _record(state: State, event: Event) -> State:
@@ -153,23 +94,33 @@ def _record(state: State, event: Event) -> State:
     known = state.records.get(key)
     same_boot = known is not None and known.boot_id == event.boot_id
     history = event.data.get("history") is True and (not same_boot or (known is not None and known.history))
+    count = _number(event, "count", 1)  # 0: only the text is new, since another source gave the bare number before
     record = Record(
         key=key,
-        count=(0 if known is None else known.count) + _number(event, "count", 1),
-        batch=_number(event, "count", 1),
+        count=(0 if known is None else known.count) + count,
+        batch=count or (1 if known is None else known.batch),
         last=event.at,
         boot_id=event.boot_id,
         history=history,
         fatal=event.data.get("fatal") is True,
         facility=_number(event, "facility"),
         text=_text(event, "text"),
+        sequence=max(_number(event, "sequence", -1), known.sequence if known is not None and same_boot else -1),
+        acknowledged=known.acknowledged if known is not None and same_boot else None,
+        bursts=_bursts(event, known if same_boot else None),
     )
     tracks = state.tracks
     if (track := tracks.get(key)) is not None:
         released = None if counts(state, record) else track.released  # it came back after whatever was done
-        count = track.count + _number(event, "count", 1)
-        tracks = {**tracks, key: replace(track, count=count, last_seen=event.at, released=released)}
+        tracks = {**tracks, key: replace(track, count=track.count + count, last_seen=event.at, released=released)}
     return replace(state, records={**state.records, key: record}, tracks=tracks)
+
+
+def _bursts(event: Event, known: Record | None) -> Bursts:
+    if written := _text(event, "bursts"):  # a checkpoint's
+        return from_text(written)
+    before = () if known is None else known.bursts
+    return extended(before, event.at.boottime, signs_of(_text(event, "signs")))
 
 
 def _released(state: State, at: Stamp, slot: str | None, latches: tuple[Latch, ...]) -> State:
@@ -197,9 +148,12 @@ def _pinned(state: State, event: Event) -> State:
         first_seen=event.at if old is None else old.first_seen,
         links=_number(event, "links"),
     )
-    state = replace(state, pins={**state.pins, slot: pin})
-    state = replace(state, given_up=state.given_up - {slot})
-    if event.kind == EventKind.GPU_REPLACED:  # the fault went away with the board
+    if old is not None and not old.uuid and pin.uuid:
+        cases = {(pin.uuid if of == slot else of, kind): done for (of, kind), done in state.treatments.items()}
+        state = replace(state, treatments=cases, lemons=renamed(state.lemons, slot, pin.uuid))
+    state = replace(state, pins={**state.pins, slot: pin}, given_up=state.given_up - {slot})
+    if event.kind == EventKind.GPU_REPLACED:  # the fault went away with the board, and so did what it had counted
+        state = replace(state, windows={key: series for key, series in state.windows.items() if key[0] != slot})
         state = _released(state, event.at, slot, (Latch.RESET, Latch.REBOOT, Latch.ACKNOWLEDGE))
     return state
 
@@ -224,20 +178,86 @@ def _over(state: State, key: Key) -> State:
     return replace(state, tracks=_without(state.tracks, key), records=records)
 
 
+def _acknowledged(state: State, event: Event, key: Key) -> State:
+    """The finding is over; the lines that it was made of are buried, and what `lemon_node` counted is forgotten."""
+    state = _over(state, key)
+    if key.code == LEMON_NODE:
+        return replace(state, lemons={})
+    record = state.records.get(key)
+    if record is None or record.boot_id != event.boot_id:
+        return state
+    return replace(state, records={**state.records, key: replace(record, acknowledged=event.at)})
+
+
+def _booted(state: State, event: Event) -> State:
+    """Rising and falling are timed by the clock of one boot: they begin anew. What stood was treated with a reboot."""
+    cases = [case(state, track.key) for track in failures(state)]
+    tracks = {key: replace(track, clean_since=None) for key, track in state.tracks.items() if track.raised}
+    state = replace(
+        state, boot_id=event.boot_id, resets={}, raises={}, tracks=tracks,
+        treatments=treated(state.treatments, cases, event.at.wall, "reboot"),
+    )  # fmt: skip
+    return _released(state, event.at, None, (Latch.RESET, Latch.REBOOT))
+
+
+def _reset(state: State, event: Event, slot: str) -> State:
+    cases = [case(state, track.key) for track in failures(state, slot, event.at.wall)]
+    resets = dict(list({**state.resets, slot: event.at}.items())[-RESETS_KEPT:])
+    state = replace(state, resets=resets, treatments=treated(state.treatments, cases, event.at.wall, "reset"))
+    return _released(state, event.at, slot, (Latch.RESET,))
+
+
+def _summed(state: State, event: Event) -> State:
+    """What a checkpoint says that many events came to. The first, without a key, forgets what its own events seem to say."""
+    key = event.key
+    if key is None:
+        return replace(state, raises={}, treatments={}, lemons={})
+    owner = key.subject.part
+    match key.code:
+        case "lemons":
+            days = {(owner, what): tuple(_numbers(event, what)) for what in event.data}
+            return replace(state, lemons={**state.lemons, **days})
+        case "treatments":
+            done = Treated(_seconds(event, "reset"), _seconds(event, "reboot"))
+            return replace(state, treatments={**state.treatments, (owner, _text(event, "case")): done})
+        case "raises":
+            times = tuple(float(text) for text in _text(event, "times").split() if _TIME.fullmatch(text))
+            return replace(state, raises={**state.raises, Key.parse(_text(event, "of")): times})
+        case _:
+            return state
+
+
+_TIME = re.compile(r"\d{1,15}(\.\d{1,20})?", re.ASCII)
+
+
+def _numbers(event: Event, name: str) -> list[int]:
+    return [int(text) for text in _text(event, name).split() if text.isdecimal()]
+
+
+def _seconds(event: Event, name: str) -> float:
+    value = event.data.get(name, 0.0)
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
 RESETS_KEPT = 256
 """More slots than any host has GPUs."""
 
 
-def fold(state: State, event: Event) -> State:  # noqa: C901, PLR0911, PLR0912 - one arm for each kind of event, on one screen
+def fold(state: State, event: Event) -> State:
     """The state after `event`. Events of kinds that change nothing leave it as it is."""
+    after = _folded(state, event)
+    if after.lemons is not state.lemons or event.kind in (EventKind.SUMMED, EventKind.MACHINE_CHANGED):
+        return after
+    lemons = counted(after.lemons, days_of(state, event), event.at.wall)
+    return after if lemons is after.lemons else replace(after, lemons=lemons)
+
+
+def _folded(state: State, event: Event) -> State:  # noqa: C901, PLR0911, PLR0912 - one arm for each kind of event, on one screen
     match event.kind:
         case EventKind.BOOT if event.boot_id == state.boot_id:
             return state
         case EventKind.BOOT:
-            # Rising and falling are timed by the clock of one boot: they begin anew.
-            raised = {key: replace(track, clean_since=None) for key, track in state.tracks.items() if track.raised}
-            state = replace(state, boot_id=event.boot_id, resets={}, tracks=raised)
-            return _released(state, event.at, None, (Latch.RESET, Latch.REBOOT))
+            return _booted(state, event)
         case EventKind.RISING:
             return _raise(state, event, raised=False)
         case EventKind.RAISED:
@@ -245,21 +265,24 @@ def fold(state: State, event: Event) -> State:  # noqa: C901, PLR0911, PLR0912 -
         case EventKind.LATCHED if event.key is not None and event.key in state.tracks:
             track = replace(state.tracks[event.key], latched=True)
             return replace(state, tracks={**state.tracks, event.key: track})
-        case EventKind.SUBSIDED | EventKind.CLEARED | EventKind.ACKNOWLEDGED if event.key is not None:
+        case EventKind.SUBSIDED | EventKind.CLEARED if event.key is not None:
             return _over(state, event.key)
+        case EventKind.ACKNOWLEDGED if event.key is not None:
+            return _acknowledged(state, event, event.key)
         case EventKind.XID | EventKind.SXID | EventKind.AER:
             return _record(state, event)
         case EventKind.RESET if event.key is not None and event.data.get("ok") is True:
-            slot = event.key.subject.slot
-            newest = dict(list({**state.resets, slot: event.at}.items())[-RESETS_KEPT:])
-            state = replace(state, resets=newest)
-            return _released(state, event.at, slot, (Latch.RESET,))
+            return _reset(state, event, event.key.subject.slot)
         case EventKind.GPU_PINNED | EventKind.GPU_REPLACED:
             return _pinned(state, event)
         case EventKind.GPU_UNPINNED:
             return _unpinned(state, event)
+        case EventKind.HOST_LEARNED | EventKind.HOST_FORGOTTEN:
+            return replace(state, host=remembered(state.host, event))
         case EventKind.MACHINE_CHANGED:
             return State(boot_id=event.boot_id)
+        case EventKind.SUMMED:
+            return _summed(state, event)
         case EventKind.HEALTH:
             return replace(state, health=_word(Health, _text(event, "to"), Health.UNKNOWN))
         case _:

@@ -11,16 +11,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuwarden.health.model import Advice
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sxid:
-    """`fatal`: traffic over the switch, or to the GPU behind the port, does not go on by itself."""
+    """`fatal`: traffic over the switch, or to the GPU behind the port, does not go on by itself: a failure, else a warning.
+
+    `advice` and `escalation` as in the table of Xids.
+    """
 
     sxid: int
     meaning: str
     fatal: bool
     note: str = ""
     provenance: str = "NVSwitch error numbers of NVIDIA's open kernel modules; severity as gpud classes it"
+
+    @property
+    def advice(self) -> Advice:
+        return advice(fatal=self.fatal)
+
+    @property
+    def escalation(self) -> Advice:
+        return Advice.CONTACT_SUPPORT if self.fatal else Advice.INSPECT_HARDWARE
+
+
+def advice(*, fatal: bool) -> Advice:
+    """The GPUs and switches behind a fatal one have to be reset together, which a reboot does."""
+    return Advice.REBOOT if fatal else Advice.OBSERVE
 
 
 _NON_FATAL = {

@@ -7,25 +7,29 @@ from dataclasses import replace
 
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.inventory import Presence, absent, expected_count, presences
-from gpuwarden.health.model import Finding, GpuVerdict, Health, Pin, Severity, Verdict
-from gpuwarden.health.state import State, Track
+from gpuwarden.health.lemon_signs import lemon_days
+from gpuwarden.health.memory import State, Track
+from gpuwarden.health.model import Finding, GpuVerdict, Health, Key, Pin, Severity, Verdict
+from gpuwarden.health.roots import roots
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, NvmlProblem
 
 
 def verdict(state: State, sight: Sight) -> Verdict:
     raised = [track for track in state.tracks.values() if track.raised]
-    findings = [_finding(track, _root(track, raised)) for track in raised]
-    loud = tuple(sorted((f for f in findings if not f.silenced_by), key=_worst_first))
+    shadows = frozenset(code for code, rule in sight.rules.checks.items() if rule.shadow)
+    causes = roots(raised, shadows) if raised else {}
+    findings = sorted((_finding(track, causes.get(track.key), shadows) for track in raised), key=_worst_first)
+    loud = tuple(f for f in findings if not f.silenced_by)
+    counted = [f for f in findings if not f.shadow]
     expected, source = expected_count(state, sight)
-    gpus = tuple(_gpus(state, sight, loud))
+    gpus = tuple(_gpus(state, sight, counted))
     unknown = tuple(_unknown(state, sight, expected, gpus))
     gpus = tuple(replace(g, reasons=unknown) if g.health is Health.UNKNOWN and not g.reasons else g for g in gpus)
-    reasons = tuple(dict.fromkeys(f"{f.key.code}.{f.key.detail}" if f.key.detail else f.key.code for f in loud))
     return Verdict(
         at=sight.now,
-        health=_node_health(loud, unknown),
-        reasons=(*reasons, *unknown),
+        health=_node_health(counted, unknown),
+        reasons=(*_codes(f for f in counted if not f.silenced_by), *unknown),
         unknown=unknown,
         findings=loud,
         silenced=tuple(f for f in findings if f.silenced_by),
@@ -33,33 +37,28 @@ def verdict(state: State, sight: Sight) -> Verdict:
         expected=expected,
         expected_from=source,
         present=sum(g.present for g in gpus),
+        lemons=lemon_days(state, sight),
     )
 
 
-def _worst_first(finding: Finding) -> tuple[bool, float, str]:
-    return (finding.severity is not Severity.FAILURE, finding.first_seen.wall, str(finding.key))
+def _codes(findings: Iterable[Finding]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(f"{f.key.code}.{f.key.detail}" if f.key.detail else f.key.code for f in findings))
 
 
-def _finding(track: Track, root: str) -> Finding:
-    row = condition(track.key.code)
+def _worst_first(finding: Finding) -> tuple[bool, float, str, str, str, str, str]:
+    key, subject = finding.key, finding.key.subject
+    mild = finding.severity is not Severity.FAILURE
+    return mild, finding.first_seen.wall, key.code, key.detail, subject.kind, subject.slot, subject.part
+
+
+def _finding(track: Track, root: Key | None, shadows: frozenset[str]) -> Finding:
+    key = track.key
+    row = condition(key.code)
     return Finding(
-        key=track.key, severity=track.severity, title=row.title if row else track.key.code, advice=track.advice, evidence=track.evidence,
-        first_seen=track.first_seen, last_seen=track.last_seen, count=track.count, latch=track.latch,
-        latched=track.latched, silenced_by=root,
+        key=key, severity=track.severity, title=row.title if row else key.code, advice=track.advice,
+        evidence=track.evidence, first_seen=track.first_seen, last_seen=track.last_seen, count=track.count,
+        latch=track.latch, latched=track.latched, silenced_by="" if root is None else str(root), shadow=key.code in shadows,
     )  # fmt: skip
-
-
-def _root(track: Track, raised: Sequence[Track]) -> str:
-    """The raised condition of which this one is a consequence: on the node, or on the same GPU; "" if none."""
-    row = condition(track.key.code)
-    causes = row.depends_on if row else ()
-    for other in raised:
-        cause = condition(other.key.code)
-        node_wide = cause is not None and cause.scope == "node"  # a GPU missing that has no slot to name is not
-        same = node_wide or other.key.subject.slot == track.key.subject.slot
-        if other.key.code in causes and same:
-            return str(other.key)
-    return ""
 
 
 def _unknown(state: State, sight: Sight, expected: int | None, gpus: Sequence[GpuVerdict]) -> Iterable[str]:
@@ -85,14 +84,19 @@ def _nameless(sight: Sight) -> int:
 
 
 def _gpus(state: State, sight: Sight, findings: Sequence[Finding]) -> Iterable[GpuVerdict]:
+    """`findings`: those that count, consequences included: a GPU with a fault of its own stays bad behind a greater one."""
     where = presences(state, sight)
     here = {slot for slot, facts in sight.gpus.items() if facts.answer is not GpuAnswer.LOST}
+    by_slot: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_slot.setdefault(finding.key.subject.slot, []).append(finding)
     for slot in sorted({*state.pins, *here}):
         presence, _ = where.get(slot, (Presence.PRESENT, ""))
-        facts, pin = sight.gpus.get(slot), state.pins.get(slot, Pin(slot=slot))
+        facts, pin = sight.gpus.get(slot), state.pins.get(slot) or Pin(slot=slot)
         if presence is Presence.FOREIGN:
             continue
-        mine = [f for f in findings if f.key.subject.slot == slot]
+        mine = by_slot.get(slot, ())
+        loud = [f for f in mine if not f.silenced_by]
         yield GpuVerdict(
             slot=slot,
             health=_gpu_health(mine, facts, presence),
@@ -102,7 +106,7 @@ def _gpus(state: State, sight: Sight, findings: Sequence[Finding]) -> Iterable[G
             serial=(facts and facts.serial) or pin.serial,
             expected=slot in state.pins,
             present=_present(presence, sight),
-            reasons=tuple(f.key.code for f in mine),
+            reasons=tuple(f.key.code for f in loud or mine),
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
@@ -18,8 +18,10 @@ from gpuwarden_collectors.host_facts import (
     ServicesFacts,
     StorageFacts,
 )
+from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
 
 Facts = TypeVar("Facts")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,11 @@ class XidRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The site's choices. Seconds. The graces are what a driver reload, a GPU reset or a MIG change takes, and a slow boot."""
+    """The site's choices. Seconds. The graces are what a driver reload, a GPU reset or a MIG change takes, and a slow boot.
+
+    `dcgm_fresh_for` 0: DCGM is not read here. `off`: collectors of the host beside its GPUs that are switched off: what
+    they found before is over.
+    """
 
     expected_gpus: int | None = None
     nvml_fresh_for: float = 15.0
@@ -83,6 +89,7 @@ class Rules:
     boot_grace: float = 600.0
     unresponsive_after: float = 20.0
     unresponsive_misses: int = 2
+    off: tuple[str, ...] = ()
     checks: Mapping[str, CheckRule] = field(default_factory=dict)
     xids: Mapping[str, XidRule] = field(default_factory=dict)
     sxids: Mapping[str, XidRule] = field(default_factory=dict)
@@ -105,6 +112,7 @@ class View:
     processes: Seen[ProcessesFacts] = field(default_factory=Seen)
     services: Seen[ServicesFacts] = field(default_factory=Seen)
     plugin: Seen[PluginFacts] = field(default_factory=Seen)
+    jobs: Seen[JobsFacts] = field(default_factory=Seen)
     troubles: Mapping[str, str] = field(default_factory=dict)
 
     def seen(self, collector: str) -> Seen[Any]:
@@ -123,6 +131,7 @@ class View:
 COLLECTORS: Mapping[str, Any] = {
     "nvml": NvmlFacts, "pci": PciFacts, "dcgm": DcgmFacts, "infiniband": InfinibandFacts, "storage": StorageFacts,
     "memory": MemoryFacts, "processes": ProcessesFacts, "services": ServicesFacts, "plugin": PluginFacts,
+    "jobs": JobsFacts,
 }  # fmt: skip
 """The collectors that are judged, and what each of them finds."""
 
@@ -149,6 +158,16 @@ class Sight:
     processes: ProcessesFacts | None = None
     services: ServicesFacts | None = None
     plugin: PluginFacts | None = None
+    jobs: JobsFacts | None = None
+    _made: dict[str, tuple[tuple[object, ...], Any]] = field(default_factory=dict, compare=False, repr=False)
+
+    def once(self, name: str, of: tuple[object, ...], make: Callable[[], Made]) -> Made:
+        """What `make` makes; made anew only if one of the values in `of` is another than the last time."""
+        known = self._made.get(name)
+        if known is None or any(now is not then for now, then in zip(of, known[0], strict=True)):
+            known = self._made[name] = (of, make())
+        made: Made = known[1]
+        return made
 
     @classmethod
     def of(cls, view: View, rules: Rules, now: Stamp) -> Sight:
@@ -168,6 +187,7 @@ class Sight:
             processes=view.processes.fresh(now, host),
             services=view.services.fresh(now, host),
             plugin=view.plugin.fresh(now, host),
+            jobs=view.jobs.fresh(now, host),
         )  # fmt: skip
 
 

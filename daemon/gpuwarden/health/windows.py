@@ -1,7 +1,8 @@
 """Counters over time: how much one grew within a window, whatever resets, gaps and repeated readings it had.
 
-A series keeps at most `KEPT` samples, at least `SPACING` seconds apart, so that memory is bounded whatever the pass
-interval. A counter that goes backwards was reset: it then counts from zero, and what it lost is not guessed.
+A series keeps a sample only where the counter grew, at most `KEPT` of them and at least `SPACING` seconds apart, so that
+memory is bounded whatever the pass interval, and next to nothing for a counter that stands still. A counter that goes
+backwards was reset: it then counts from zero, and what it lost is not guessed.
 """
 
 from __future__ import annotations
@@ -16,33 +17,51 @@ Samples = tuple[tuple[float, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """`samples`: (boottime, growth since the first reading), spaced; `grown` and `last` as of the newest reading."""
+    """`samples`: (boottime, growth since the first reading), spaced; `grown` and `last` as of the newest reading.
+
+    `began` and `at` are the times of the first and of the newest reading.
+    """
 
     samples: Samples
     last: int
     grown: int
     at: float
+    began: float
 
     @classmethod
     def start(cls, at: float, value: int) -> Series:
-        return cls(((at, 0),), value, 0, at)
+        return cls(((at, 0),), value, 0, at, at)
 
     def add(self, at: float, value: int) -> Series:
         grown = self.grown + (value - self.last if value >= self.last else value)
         samples = self.samples
-        if at - samples[-1][0] >= SPACING:
+        newest = samples[-1]
+        if grown != newest[1] and at - newest[0] >= SPACING:
             samples = (*samples[-KEPT + 1 :], (at, grown))
-        return Series(samples, value, grown, at)
+        return Series(samples, value, grown, at, self.began)
+
+    @property
+    def followed(self) -> float:
+        """For how many seconds the counter has been read."""
+        return self.at - self.began
 
     def growth(self, window: float) -> tuple[int, float]:
         """Growth over the last `window` seconds, and the seconds it was really measured over (0 with one reading)."""
-        since = self.at - window
-        start = self.samples[0]
-        for sample in reversed(self.samples):
-            start = sample
-            if sample[0] <= since:
-                break
-        return self.grown - start[1], self.at - start[0]
+        seconds = min(window, self.at - self.began)
+        if self.grown == self.samples[0][1]:
+            return 0, seconds
+        return self.grown - self._before(self.at - window), seconds
+
+    def _before(self, at: float) -> int:
+        """What it had grown to by then, as far back as samples go."""
+        low, high = 0, len(self.samples)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.samples[middle][0] <= at:
+                low = middle
+            else:
+                high = middle
+        return self.samples[low][1]
 
 
 Windows = Mapping[tuple[str, str], Series]

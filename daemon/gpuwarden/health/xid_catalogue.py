@@ -5,7 +5,8 @@ taking work. That is the class, and it follows three rules. What an application 
 repaired by itself, is recorded and leaves the GPU healthy; it becomes a warning when it keeps coming back. What
 weakens the GPU without stopping work is a warning. What leaves the GPU unable to work until it is reset, rebooted or
 replaced is a failure. Where a detail decides (a sub-code, a repeat, what the driver says in Xid 154 or as its recovery
-action), the row holds the class that is right without the detail, and the note says what the detail changes.
+action), the row holds the class that is right without the detail, `repeated` the class of what keeps coming back, and the
+note says what else the detail changes; `xid_rules.py` looks at the details.
 
 Fleets disagree with each other about many numbers. What they are known to do is kept in `_FLEETS` and told with the
 row. Two more have a rule for all numbers: Azure's healthagent calls an error whatever it does not warn about, NVIDIA's
@@ -31,13 +32,19 @@ class XidClass(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Xid:
-    """`action` is the vendor's bucket for the immediate action, in its own word ("" where the vendor gives none)."""
+    """`action` is the vendor's bucket for the immediate action, in its own word ("" where the vendor gives none).
+
+    `repeated`: the class of one that keeps coming back, None if that changes nothing. `escalation`: what to do when it
+    comes back though `advice` was followed; it follows the vendor's investigatory action. NONE: nothing more.
+    """
 
     xid: int
     meaning: str
     klass: XidClass
     action: str
     advice: Advice
+    repeated: XidClass | None = None
+    escalation: Advice = Advice.NONE
     note: str = ""
     provenance: str = "NVIDIA Xid catalogue"
 
@@ -46,23 +53,24 @@ I, W, F = XidClass.RECORD, XidClass.WARNING, XidClass.FAILURE  # noqa: E741 - th
 A = Advice
 
 _APP = "the application's fault unless it comes back under other applications"
-_REPEAT = "a warning when it repeats on one GPU"
+_REPEAT = "a warning when it repeats on one GPU and on no other"
+_PLACE = "the application's, if it comes from several places or GPUs; from one place again and again, the GPU's: run the extended diagnostic"
 
 # Numbers ({n} counts along them, from 0), meaning, class, the vendor's immediate action, our advice, note.
 _ROWS: tuple[tuple[str, str, XidClass, str, Advice, str], ...] = (
     ("8", "GPU stopped processing: idle timeout", W, "RESTART_APP", A.RESTART_APP, "if it comes back, the vendor wants to know"),
     ("11 25 32", "Invalid or corrupted push buffer stream", I, "RESTART_APP", A.RESTART_APP, _APP),
-    ("13", "Graphics engine exception", I, "RESTART_APP", A.RESTART_APP, "a warning when the same GPC and TPC repeat: run the extended diagnostic; otherwise the application"),
+    ("13", "Graphics engine exception", I, "RESTART_APP", A.RESTART_APP, f"the place is GPC and TPC; {_PLACE}"),
     ("14", "Not in use", I, "IGNORE", A.NONE, ""),
-    ("31", "MMU page fault", I, "RESTART_APP", A.RESTART_APP, "a warning when it repeats on one GPU: run the extended diagnostic; on several GPUs it is the application"),
+    ("31", "MMU page fault", I, "RESTART_APP", A.RESTART_APP, f"the place is GPC and client; {_PLACE}"),
     ("37", "Driver firmware error: unknown method", I, "IGNORE", A.NONE, ""),
     ("38", "Driver firmware error", I, "IGNORE", A.NONE, ""),
     ("39-41 70-72 75-77 85 126-135", "Exception in copy engine CE{n}", I, "RESTART_APP", A.RESTART_APP, _REPEAT),
     ("43", "GPU stopped processing: the channel of one application was reset", I, "IGNORE", A.NONE, "a user error in most studies"),
     ("44", "Graphics fault during a context switch", I, "IGNORE", A.NONE, ""),
-    ("45", "Preemptive cleanup: channels torn down after an earlier error or a killed process", I, "WORKFLOW_XID_45", A.NONE, "look for the Xid it followed, seconds before; alone, a warning: restart the fabric manager"),
+    ("45", "Preemptive cleanup: channels torn down after an earlier error or a killed process", I, "WORKFLOW_XID_45", A.NONE, "follows another Xid, or a process that was killed; with neither, a warning: restart the fabric manager"),
     ("46", "GPU stopped processing", F, "RESET_GPU", A.RESET_GPU, ""),
-    ("48", "Uncorrectable (double-bit) ECC error", F, "WORKFLOW_XID_48", A.RESET_GPU, "alone: reset; with 63 or 64: drain, then reset. The text names the unit; 171 (DRAM) or 172 (SRAM) may follow with detail"),
+    ("48", "Uncorrectable (double-bit) ECC error", F, "WORKFLOW_XID_48", A.RESET_GPU, "alone: reset; with 63 or 64: drain, then reset. 63, 94, 171 (DRAM) and 172 (SRAM) that come with it are details of it"),
     ("54", "Auxiliary power is not connected", F, "CHECK_MECHANICALS", A.INSPECT_HARDWARE, ""),
     ("60", "Video processor exception", I, "RESTART_APP", A.RESTART_APP, _REPEAT),
     ("62", "Internal microcontroller halted", F, "RESET_GPU", A.RESET_GPU, "Xid 154 may follow and name the action"),
@@ -104,7 +112,7 @@ _ROWS: tuple[tuple[str, str, XidClass, str, Advice, str], ...] = (
     ("151", "Key rotation failed (confidential computing)", F, "RESTART_VM", A.REBOOT, ""),
     ("152", "Deep-learning accelerator: SMMU error", I, "IGNORE", A.NONE, ""),
     ("153", "Deep-learning accelerator: timeout", I, "IGNORE", A.NONE, ""),
-    ("154", "The driver changed its recovery action for this GPU", I, "XID_154", A.NONE, "the line names the old and the new action; the recovery action that the GPU reports decides, and is a condition of its own"),
+    ("154", "The driver changed its recovery action for this GPU", I, "XID_154", A.NONE, "the line names the old and the new action, which is gpu_recovery_action at once; from then on the GPU's own report decides"),
     ("155", "NVLink error defined by software", F, "RESET_GPU", A.RESET_GPU, ""),
     ("156", "A part of the GPU was retired", W, "RESET_GPU", A.RESET_GPU, "the retirement takes effect at the reset; a failure if work stops before"),
     ("157", "A part of the GPU could not be retired", W, "IGNORE", A.CONTACT_SUPPORT, ""),
@@ -178,7 +186,17 @@ _FLEETS: tuple[tuple[str, str], ...] = (
     ("NVSentinel: restarts the machine", "168"),
     ("NVSentinel: once restarted the machine", "160 161"),
 )
-_OUR_DECISION = "14 74 144-150 154 156 168 171-173"  # class and action do not follow from the catalogue
+_OUR_DECISION = "14 45 74 144-150 154 156 168 171-173"  # class and action do not follow from the catalogue
+
+# The class of what keeps coming back.
+_REPEATED: dict[XidClass, str] = {W: "13 31 39-41 60 68-72 75-77 80 82-86 88 89 96-105 126-135 139 144-150", F: "74"}
+
+# What to do when it comes back though the advice was followed; all others: open a case with the vendor.
+_ESCALATIONS: dict[Advice, str] = {
+    A.NONE: "11 14 25 32 37 43 45 63 69 80 94 106-108 137 142 154 156 162 165",
+    A.UPDATE_SOFTWARE: "60 66 110 119 120 155 160 161",
+    A.INSPECT_HARDWARE: "13 31 74 79 136 144-150 167 173",
+}
 
 
 def _numbers(text: str) -> Iterator[int]:
@@ -195,6 +213,15 @@ def _provenance(xid: int, basis: str) -> str:
     return "; ".join([basis, *ours, *practice])
 
 
+def _repeated(xid: int) -> XidClass | None:
+    return next((klass for klass, numbers in _REPEATED.items() if xid in _numbers(numbers)), None)
+
+
+def _escalation(xid: int) -> Advice:
+    listed = (advice for advice, numbers in _ESCALATIONS.items() if xid in _numbers(numbers))
+    return next(listed, Advice.CONTACT_SUPPORT)
+
+
 def _catalogue() -> Iterator[Xid]:
     for numbers, meaning, klass, action, advice, note in _ROWS:
         basis = "NVIDIA Xid catalogue" if action else "NVIDIA Xid catalogue, which prints no action"
@@ -205,6 +232,8 @@ def _catalogue() -> Iterator[Xid]:
                 klass=klass,
                 action=action,
                 advice=advice,
+                repeated=_repeated(xid),
+                escalation=_escalation(xid),
                 note=note,
                 provenance=_provenance(xid, basis),
             )

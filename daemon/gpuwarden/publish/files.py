@@ -39,7 +39,7 @@ def _fields(snapshot: Snapshot, now: Stamp) -> Iterator[tuple[str, object]]:
     yield "state", snapshot.health(now).value
     yield "schedulable", int(snapshot.schedulable(now))
     yield "excluded", int(bool(snapshot.excluded_by))
-    yield "breaker", 0
+    yield "breaker", int(bool(snapshot.acted.breaker))
     yield "reason", " ".join(verdict.reasons[:_REASONS_MAX])
     for gpu in verdict.gpus:
         if gpu.index is not None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.model import Finding, GpuVerdict, Health
 from gpuwarden.health.xid_catalogue import XIDS, XidClass
+from gpuwarden.publish import acted
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot
 from gpuwarden_collectors.base import PassOutcome
 
@@ -149,6 +150,15 @@ METRICS: tuple[Metric, ...] = (
            "1 for the state the node is in, 0 for the others."),
     Metric("gpuwarden_schedulable", GAUGE, (), lambda s: _one(int(s.schedulable(s.made))),
            "1 while the node may take work: healthy or warning, fresh, not excluded, no termination notice."),
+    Metric("gpuwarden_excluded", GAUGE, ("actuator", "owner"), acted.exclusions,
+           "1 while the node is excluded there: by gpuwarden for a failure, a termination or an operator, or by somebody "
+           "else (foreign). Without an actuator: by an operator, for whoever reads the heartbeat."),
+    Metric("gpuwarden_intents_total", COUNTER, ("kind", "outcome"), acted.intents,
+           "Attempts to exclude or restore this node, and what came of each. Outcome observed: mode is observe."),
+    Metric("gpuwarden_intents_pending", GAUGE, (), lambda s: _one(len(s.acted.pending)),
+           "Intents whose outcome is not known: the scheduler is away, refuses, or the breaker is open."),
+    Metric("gpuwarden_breaker_open", GAUGE, (), lambda s: _one(int(bool(s.acted.breaker))),
+           "1 while this node should be excluded for a failure, and is not since too many are."),
     Metric("gpuwarden_gpus_expected", GAUGE, (), lambda s: _one(s.verdict.expected),
            "GPUs that should be here, configured or learned. No series while nothing says how many."),
     Metric("gpuwarden_gpus_present", GAUGE, (), lambda s: _one(s.verdict.present),

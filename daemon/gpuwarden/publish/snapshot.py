@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpuwarden.health.model import Health, Verdict
+from gpuwarden.policy.model import Act, Notice, Standing, Why
 from gpuwarden_collectors.base import PassOutcome, WorkerReport
 from gpuwarden_collectors.facts import NvmlFacts, Stamp
 
@@ -48,6 +49,38 @@ class XidCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """An intent, and in `text` why it is not done yet."""
+
+    act: Act
+    actuator: str
+    why: Why
+    reason: str
+    at: Stamp
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acted:
+    """What is wanted of schedulers and what stands there. `excluded`: pairs of actuator and owner; `breaker`: why it is open.
+
+    `would` is what mode observe does not do; `blocked`, by actuator, why what is wanted is not asked of it; `counts`, by kind
+    and outcome, the attempts of this process. `person`: findings after which only a person restores.
+    """
+
+    actuators: tuple[str, ...] = ()
+    excluded: tuple[tuple[str, str], ...] = ()
+    standings: Mapping[str, Standing] = field(default_factory=dict)
+    pending: tuple[Wanted, ...] = ()
+    would: tuple[Wanted, ...] = ()
+    blocked: Mapping[str, str] = field(default_factory=dict)
+    counts: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    breaker: str = ""
+    person: tuple[str, ...] = ()
+    notice: Notice | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """`sequence` grows, and `observed` moves, only when a GPU pass really observed. `nvml` is None once it is not fresh."""
 
@@ -62,6 +95,7 @@ class Snapshot:
     ready: bool = False
     excluded_by: tuple[str, ...] = ()
     notice: Mapping[str, object] | None = None
+    acted: Acted = field(default_factory=Acted)
     dropped: Mapping[str, int] = field(default_factory=dict)  # what could not be written: "log", "ledger", "files"
     log_gaps: int = 0
     log_lost: int = 0

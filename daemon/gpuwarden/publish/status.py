@@ -9,13 +9,14 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
 from gpuwarden.durations import format_duration
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.model import Event, Finding, GpuVerdict, Health, Latch
+from gpuwarden.publish import acted
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot
+from gpuwarden.publish.times import rfc3339
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.facts import GpuFacts, Stamp
 
@@ -35,14 +36,6 @@ ENDS_WHEN = {
     Latch.REBOOT: "the node was rebooted or an operator acknowledged it (gpuwarden ack), and it is no longer seen",
     Latch.ACKNOWLEDGE: "an operator acknowledged it (gpuwarden ack), and it is no longer seen",
 }
-
-
-_EARLIEST, _LATEST = -62_135_596_800.0, 253_402_300_799.0  # the years 1 to 9999, which RFC 3339 can spell
-
-
-def rfc3339(wall: float) -> str:
-    moment = datetime.fromtimestamp(min(max(wall, _EARLIEST), _LATEST), UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _when(stamp: Stamp | None) -> str | None:
@@ -105,6 +98,7 @@ def status(snapshot: Snapshot, now: Stamp) -> Document:
         "findings": [_finding(snapshot, finding) for finding in verdict.findings],
         "silenced": [_finding(snapshot, f) | {"silenced_by": f.silenced_by} for f in verdict.silenced],
         "collectors": [_collector(collector, now) for collector in snapshot.collectors],
+        "acting": acted.document(snapshot.acted),
         "trouble": list(_trouble(snapshot)),
     }
 

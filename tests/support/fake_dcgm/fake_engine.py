@@ -95,21 +95,36 @@ def call(name: str, handle: Any = None) -> Iterator[State]:
 
 def _wait_while_hung(path: Path) -> None:
     asked = time.monotonic()
-    while (engine := json.loads(path.read_text()))["hang"]:
+    while (engine := json.loads(path.read_text()))["hang"] or process_state(engine["pid"]) == "T":
         if time.monotonic() > asked + engine["hang_limit"]:
             raise DCGMError(TIMEOUT)
         time.sleep(0.02)
 
 
+def process_state(pid: int) -> str:
+    """The letter in /proc/PID/stat; "" for a process that is gone, or only waited for."""
+    if pid == 0:
+        return "S"
+    try:
+        letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+    return "" if letter in "ZX" else letter
+
+
+def runs(engine: State) -> bool:
+    return bool(engine["running"] and process_state(engine["pid"]))
+
+
 def _look_up(engine: State, handle: ctypes.c_void_p) -> None:
     if handle.value is None:
         raise DCGMError(BADPARAM)
-    if not engine["running"] or str(handle.value) not in engine["clients"]:
+    if not runs(engine) or str(handle.value) not in engine["clients"]:
         raise DCGMError(CONNECTION_NOT_VALID)
 
 
 def connect(engine: State) -> int:
-    if not engine["running"]:
+    if not runs(engine):
         raise DCGMError(CONNECTION_NOT_VALID)
     for client, pid in list(engine["clients"].items()):
         if not Path(f"/proc/{pid}").exists():

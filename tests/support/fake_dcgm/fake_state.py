@@ -20,7 +20,8 @@ State = dict[str, Any]
 def healthy(gpus: int) -> State:
     """An engine 4.6.0 with so many GPUs, without the licensed module for profiling.
 
-    `hang`: no call returns before it ends, or `hang_limit` seconds have passed. `crash`: the next call ends its
+    `pid`: of the process that stands for the engine, if one does: while it is dead nothing runs, while it is stopped
+    everything hangs. `hang`: no call returns before it ends, or `hang_limit` seconds have passed. `crash`: the next call ends its
     process. `codes`: what a call by this name returns; "part of dcgmHealthCheck" comes beside its incidents,
     "dcgmHealthSet_v2 of others" only for a group that has more than GPUs. `blind`: the engine asks the driver nothing.
     `unknown`: fields that it does not know. `xids`: GPU and number, as they came. `incidents`: system, health, code,
@@ -28,7 +29,7 @@ def healthy(gpus: int) -> State:
     like. `node`: fields of no GPU. What follows is the clients'.
     """
     return {
-        "running": True, "version": "4.6.0", "hang": False, "hang_limit": 60.0, "crash": False, "codes": {},
+        "running": True, "pid": 0, "version": "4.6.0", "hang": False, "hang_limit": 60.0, "crash": False, "codes": {},
         "blind": False, "unknown": [], "profiling": False, "xids": [], "incidents": [], "others": [], "node": {},
         "gpus": [a_gpu(number) for number in range(gpus)],
         "next": 1, "clients": {}, "groups": {}, "field_groups": {}, "watched": [],

@@ -1,0 +1,305 @@
+"""Acting inside the daemon: policy decides in each step, a task for each actuator carries out, outcomes come back as events.
+
+One task for each actuator, so that no actuator is ever asked two things at once. Nothing here waits for one in a step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gpuwarden.actuators.base import Actuator
+from gpuwarden.actuators.outbox import Limits, Outbox
+from gpuwarden.health.model import Event, EventKind, Json
+from gpuwarden.log import get_logger
+from gpuwarden.policy import checkpoint, orders
+from gpuwarden.policy.exclusion import Decision, Situation, decide, excluded, outcome_data
+from gpuwarden.policy.model import Act, Intent, Outcome, Result, Settings
+from gpuwarden.policy.state import PolicyState, fold
+from gpuwarden.publish.snapshot import Acted, Wanted
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.facts import Stamp
+
+log = get_logger("gpuwarden")
+
+SETTLES_WITHIN = 3.0
+"""Seconds that an operator waits for the outcome of an order; the control socket answers within 4."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActingOptions:
+    """`look_every` seconds a node is looked at that nothing is wanted of, `look_often` one that is out or should be."""
+
+    settings: Settings = field(default_factory=Settings)
+    limits: Limits = field(default_factory=Limits)
+    look_every: float = 600.0
+    look_often: float = 60.0
+
+
+class Acting:
+    """`record` takes events that were folded here already: they are to be written, and a step made.
+
+    `changed` asks for a step; `committed` is whether what was recorded is on disk, after a short while at most.
+    """
+
+    def __init__(
+        self,
+        actuators: Sequence[Actuator],
+        options: ActingOptions,
+        *,
+        record: Callable[[Sequence[Event]], None],
+        changed: Callable[[], None],
+        committed: Callable[[], Awaitable[bool]],
+        boot_id: str,
+        instance: str,
+        clock: Clock,
+    ) -> None:
+        self.state = PolicyState()
+        self._options = options
+        self._record = record
+        self._changed = changed
+        self._boot_id = boot_id
+        self._instance = instance
+        self._clock = clock
+        self._boxes = {
+            actuator.name: Outbox(
+                actuator, committed=committed, wanted=self._wanted, looked=changed, limits=options.limits, clock=clock
+            )
+            for actuator in actuators
+        }
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._outcomes: dict[str, tuple[str, Outcome]] = {}  # by actuator, of the intent with this key
+        self._blocked: Mapping[str, str] = {}
+        self._settled = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # --- life
+
+    def run(self) -> None:
+        self._tasks = [asyncio.create_task(self._tend(box), name=name) for name, box in self._boxes.items()]
+
+    async def stop(self, timeout: float) -> None:  # noqa: ASYNC109 - what does not end by then is left behind
+        """What is wanted and not done stays in the ledger."""
+        for task in self._tasks:
+            task.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+                await asyncio.gather(*(box.actuator.close() for box in self._boxes.values()), return_exceptions=True)
+
+    # --- the state
+
+    def remember(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self.state = fold(self.state, event)
+
+    def begin_again(self, events: Iterable[Event]) -> None:
+        """The state is the fold of these events and of nothing else."""
+        old = self.state
+        self.state = PolicyState(clean=old.clean, sequence=old.sequence, unknown_since=old.unknown_since)
+        self.remember(events)
+
+    def checkpoint(self, now: Stamp) -> list[Event]:
+        return checkpoint.checkpoint(self.state, now)
+
+    # --- a step
+
+    def step(self, judged: Iterable[Event], situation: Situation, now: Stamp) -> tuple[Event, ...]:
+        """What policy decides after these events of the judge; they are folded, and are to be written before `carry_out`."""
+        try:
+            self.remember(judged)
+            decision = decide(self.state, self._completed(situation), self._options.settings, now)
+        except Exception:  # a fault of ours here must not end what is judged and published
+            log.exception("policy failed: nothing new is decided")
+            return ()
+        self.state = decision.state
+        self._notice_blocked(decision)
+        for event in decision.events:
+            if event.kind == EventKind.INTENDED and event.data.get("observed") is True:
+                self._counts[str(event.data["intent"]), Result.OBSERVED.value] += 1
+            elif event.kind == EventKind.OUTCOME:
+                self._counts[str(event.data["intent"]), str(event.data["result"])] += 1
+        return decision.events
+
+    def carry_out(self) -> None:
+        """Wake whoever has something else to do than before."""
+        for name, box in self._boxes.items():
+            pending = self.state.pending.get(name)
+            if (pending.key if pending else "") != box.key:
+                box.wake.set()
+
+    def _completed(self, situation: Situation) -> Situation:
+        standings = {name: box.standing for name, box in self._boxes.items() if box.standing is not None}
+        return replace(
+            situation, boot_id=self._boot_id, instance=self._instance, actuators=tuple(self._boxes), standings=standings
+        )
+
+    def _notice_blocked(self, decision: Decision) -> None:
+        """Something new stands in the way: look afresh, now."""
+        for name in decision.blocked.keys() - self._blocked.keys():
+            self._boxes[name].wake.set()
+        self._blocked = decision.blocked
+
+    def _wanted(self, intent: Intent) -> bool:
+        pending = self.state.pending.get(intent.actuator)
+        return pending is not None and pending.key == intent.key
+
+    # --- carrying out
+
+    async def _tend(self, box: Outbox) -> None:
+        while True:
+            try:
+                await self._turn(box)
+            except Exception:  # a fault of ours in one actuator must end neither it nor the others
+                log.exception("an actuator failed unexpectedly", actuator=box.actuator.name)
+                await asyncio.sleep(self._options.look_often)
+
+    async def _turn(self, box: Outbox) -> None:
+        """Do what is wanted; if nothing is, look, and wait until something is or it is time to look again."""
+        name = box.actuator.name
+        box.wake.clear()
+        intent = self.state.pending.get(name)
+        if intent is None:
+            box.key = ""
+            await box.look()
+            if name not in self.state.pending:
+                await box.pause(self._look_after(box))
+            return
+        outcome, delay = await box.attempt(intent)
+        self._finished(intent, outcome)
+        if self._wanted(intent):
+            await box.pause(delay)
+
+    def _look_after(self, box: Outbox) -> float:
+        name, standing = box.actuator.name, box.standing
+        away = standing is None or not standing.reachable
+        often = away or name in self.state.holds or name in self._blocked
+        return self._options.look_often if often else self._options.look_every
+
+    def _finished(self, intent: Intent, outcome: Outcome) -> None:
+        name = intent.actuator
+        said = self._outcomes.get(name)
+        self._outcomes[name] = (intent.key, outcome)
+        self._counts[intent.act.value, outcome.result.value] += 1
+        if outcome.result is Result.RETRY:
+            if said is None or said[1].text != outcome.text:
+                log.info("not done yet", **outcome_data(intent, outcome.result, outcome.text))
+            self._changed()
+        elif said is None or outcome.result is not Result.REFUSED or said != self._outcomes[name]:
+            events = self._events(intent, outcome)
+            self.remember(events)
+            self._record(events)
+        self._settled.set()
+
+    def _events(self, intent: Intent, outcome: Outcome) -> list[Event]:
+        now = self._clock()
+        events = [self._event(EventKind.OUTCOME, outcome_data(intent, outcome.result, outcome.text), now)]
+        done = outcome.result is Result.DONE
+        about: dict[str, Json] = {"actuator": intent.actuator, "why": intent.why.value, "reason": intent.reason}
+        if intent.act is Act.EXCLUDE and (done or outcome.result is Result.ALREADY):
+            events.append(self._event(EventKind.EXCLUDED, {**about, "since": outcome.since}, now))
+        if intent.act is Act.RESTORE and (
+            done or (outcome.result is Result.ALREADY and intent.actuator in self.state.holds)
+        ):
+            events.append(self._event(EventKind.RESTORED, about, now))
+        return events
+
+    def _event(self, kind: EventKind, data: Mapping[str, Json], now: Stamp) -> Event:
+        return Event(kind=kind, at=now, boot_id=self._boot_id, data=data)
+
+    # --- what operators order
+
+    async def exclude(self, by: str, text: str) -> str:
+        """What came of it, for people. Raises ValueError with the reason why it cannot be ordered, or cannot be done."""
+        return await self._order([orders.exclude(by, text, self._boot_id, self._clock())], Act.EXCLUDE)
+
+    async def restore(self, by: str, situation: Situation) -> str:
+        """As `exclude`."""
+        ordered = orders.restore(
+            self.state, situation.verdict, self._boxes, by=by, boot_id=self._boot_id, now=self._clock()
+        )
+        return await self._order(ordered, Act.RESTORE)
+
+    def announce(self, within: float, text: str, by: str) -> None:
+        self._take([orders.announce(within, text, by, self._boot_id, self._clock())])
+
+    def call_off(self, by: str) -> None:
+        """Raises ValueError where there is nothing to call off."""
+        self._take([orders.call_off(self.state, by, self._boot_id, self._clock())])
+
+    def _take(self, events: Sequence[Event]) -> None:
+        self.remember(events)
+        self._record(events)
+
+    async def _order(self, events: Sequence[Event], act: Act) -> str:
+        self._take(events)
+        keys = {name: intent.key for name, intent in self.state.pending.items() if intent.act is act}
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLES_WITHIN):
+                while any(self._said(name, key) is None for name, key in keys.items()):
+                    self._settled.clear()
+                    await self._settled.wait()
+        said = {name: self._said(name, key) for name, key in keys.items()}
+        told = [f"{name}: {_told(outcome)}" for name, outcome in said.items()]
+        if any(o is not None and o.result in (Result.DROPPED, Result.REFUSED) for o in said.values()):
+            raise ValueError("; ".join(told))
+        if act is Act.EXCLUDE and self.state.order is not None and not told:
+            told = [
+                "excluded already" if self.state.holds else "no scheduler is configured: only the heartbeat says so"
+            ]
+        return "; ".join(told) or "nothing of ours stands"
+
+    def _said(self, name: str, key: str) -> Outcome | None:
+        known, outcome = self._outcomes.get(name, ("", None))
+        return outcome if known == key else None
+
+    # --- what is published
+
+    def trouble(self) -> str:
+        """What an actuator refuses for good; a scheduler that is away is no fault of this node."""
+        refused = (
+            f"{name}: {outcome.text}"
+            for name, (key, outcome) in self._outcomes.items()
+            if outcome.result is Result.REFUSED and name in self.state.pending and self.state.pending[name].key == key
+        )
+        return "; ".join(refused)
+
+    def shown(self) -> Acted:
+        standings = {name: box.standing for name, box in self._boxes.items() if box.standing is not None}
+        pending = [
+            Wanted(act=i.act, actuator=name, why=i.why, reason=i.reason, at=i.at, text=self._text(name, i.key))
+            for name, i in self.state.pending.items()
+        ]
+        would = [
+            Wanted(act=i.act, actuator=name, why=i.why, reason=i.reason, at=i.at, text="mode is observe")
+            for name, i in self.state.would.items()
+            if i.act is Act.EXCLUDE and not self._options.settings.enforce
+        ]
+        return Acted(
+            actuators=tuple(self._boxes), excluded=tuple(excluded(self.state, standings)), standings=standings,
+            pending=tuple(pending), would=tuple(would), blocked=dict(self._blocked), counts=dict(self._counts),
+            breaker="; ".join(box.held_back for box in self._boxes.values() if box.held_back),
+            person=tuple(sorted(map(str, self.state.person))), notice=self.state.notice,
+        )  # fmt: skip
+
+    def _text(self, name: str, key: str) -> str:
+        outcome = self._said(name, key)
+        return "not tried yet" if outcome is None else outcome.text
+
+
+def _told(outcome: Outcome | None) -> str:
+    match outcome:
+        case None:
+            return "no answer yet: it stays wanted, and is done when the scheduler answers"
+        case Outcome(result=Result.DONE):
+            return "done"
+        case Outcome(result=Result.ALREADY):
+            return outcome.text or "so it was already"
+        case Outcome(result=Result.DROPPED):
+            return f"not done: {outcome.text}"
+        case Outcome(result=Result.REFUSED):
+            return f"refused: {outcome.text}"
+    return f"not done yet, and tried again: {outcome.text}"

@@ -1,0 +1,50 @@
+"""What an actuator is: a few questions and one write. When to act, how often, and whether at all is not its concern.
+
+The outbox calls one method of one actuator at a time, and always `look` right before `apply` and again after it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gpuwarden.policy.model import Census, Intent, Standing
+
+
+class ActuatorError(Exception):
+    """What could not be asked or done, why, and what an operator can do next.
+
+    Not `permanent`: the scheduler is away, slow or busy. What timed out may still be done later: look before you repeat.
+    """
+
+    permanent = False
+
+
+class ActuatorUnavailable(ActuatorError):  # noqa: N818 - a state of the scheduler
+    """It does not answer, or not in time."""
+
+
+class ActuatorRefused(ActuatorError):  # noqa: N818 - a decision of the scheduler
+    """It answered no, and will again until a person changes something: permission, node name, configuration."""
+
+    permanent = True
+
+
+class Actuator(Protocol):
+    """Each call has its own deadline, is safe to repeat, and raises ActuatorError and nothing else."""
+
+    name: str
+
+    async def look(self) -> Standing:
+        """What stands about this node, freshly read. Cheap for the scheduler, whatever the size of the cluster."""
+
+    async def census(self) -> Census:
+        """Who else is held out for a failure. Asked only around an exclusion for a failure."""
+
+    async def apply(self, intent: Intent, standing: Standing) -> None:
+        """Write it, once; `standing` was read a moment ago and allows it.
+
+        It returns when the scheduler took the write; whether it stands is read back by the caller.
+        """
+
+    async def close(self) -> None:
+        """Leave nothing running."""

@@ -1,0 +1,22 @@
+"""Which actuators a configuration asks for. The only list to edit when one is added."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gpuwarden.actuators.base import Actuator
+from gpuwarden_collectors.base import Clock
+
+if TYPE_CHECKING:  # the builders take their own part of it
+    from gpuwarden.config import Config
+
+Builder = Callable[["Config", Clock], Actuator | None]
+"""None if the configuration does not ask for this one."""
+
+BUILDERS: tuple[Builder, ...] = ()
+
+
+def actuators(config: Config, clock: Clock) -> tuple[Actuator, ...]:
+    made = (build(config, clock) for build in BUILDERS)
+    return tuple(actuator for actuator in made if actuator is not None)

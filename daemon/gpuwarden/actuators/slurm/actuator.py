@@ -1,0 +1,144 @@
+"""One node's drain. When and whether is decided elsewhere; that nothing foreign is written over, by the look before."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+from gpuwarden.actuators.base import ActuatorError, ActuatorRefused, ActuatorUnavailable
+from gpuwarden.actuators.slurm.standing import census_of, largest, standing_of
+from gpuwarden.config_slurm import SlurmOptions
+from gpuwarden.policy.model import Act, Census, Flag, Intent, Standing
+from gpuwarden.policy.reasons import PREFIX, line
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.slurm import errors, nodes
+from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.facts import NodeFacts
+
+NAME_VARIABLE = "SLURMD_NODENAME"
+_POOL_AGE = 86_400.0  # seconds after which the size of the partition is read again
+_DETAIL = {"comment": "Comment", "extra": "Extra"}
+_LONGEST_DETAIL = 1000  # characters
+T = TypeVar("T")
+
+
+class SlurmActuator:
+    """`detail` gives the text for the node's Comment or Extra, if the site wants one. `hostname`: of this machine."""
+
+    name = "slurm"
+
+    def __init__(
+        self,
+        options: SlurmOptions,
+        *,
+        clock: Clock,
+        hostname: str,
+        detail: Callable[[], str] = str,
+        inherited: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._options = options
+        self._clock = clock
+        self._hostname = hostname
+        self._detail = detail
+        self.commands = Commands(conf=options.conf, folder=options.folder, timeout=options.timeout, inherited=inherited)
+        told = inherited.get(NAME_VARIABLE, "")
+        self._node = options.node or (told if nodes.is_node_name(told) else "")
+        self._pool: int | None = None
+        self._pool_at = 0.0
+        self._last: NodeFacts | None = None
+
+    async def look(self) -> Standing:
+        return await _asking(self._look())
+
+    async def census(self) -> Census:
+        return await _asking(self._census())
+
+    async def apply(self, intent: Intent, standing: Standing) -> None:
+        await _asking(self._apply(intent, standing))
+
+    async def close(self) -> None:
+        await self.commands.close()
+
+    async def node(self) -> str:
+        """What Slurm calls this host. Raises ActuatorError."""
+        return await _asking(self._name())
+
+    async def _name(self) -> str:
+        if not self._node:
+            self._node = await nodes.find_name(self.commands, self._hostname)
+        return self._node
+
+    async def _look(self) -> Standing:
+        self._last = await nodes.read_node(self.commands, await self._name())
+        now = self._clock()
+        if self._pool is None or now.boottime - self._pool_at >= _POOL_AGE:
+            self._pool, self._pool_at = await self._pool_size(self._last), now.boottime
+        return standing_of(self._last, now, self._pool)
+
+    async def _pool_size(self, node: NodeFacts) -> int | None:
+        """Only to spread writes by it: counted exactly where the budget is judged."""
+        try:
+            sizes = await nodes.partition_sizes(self.commands)
+        except errors.SlurmError:
+            return None
+        if self._options.partitions:
+            return sum(sizes.get(name, 0) for name in self._options.partitions)
+        return max((sizes.get(name, 0) for name in node.partitions), default=1)
+
+    async def _census(self) -> Census:
+        node = self._last or await nodes.read_node(self.commands, await self._name())
+        names = self._options.partitions or node.partitions
+        if not names:  # nothing is scheduled on it, and nobody shares its budget
+            return Census(node=node.name, pool=1, now=self._clock().wall)
+        partitions = await nodes.read_partitions(self.commands, names)
+        if not partitions:
+            raise errors.OddAnswer(
+                f"cannot count who is held out in partition {','.join(names)}: Slurm lists no node of it"
+            )
+        chosen = partitions if self._options.partitions else [largest(partitions)]
+        census = census_of(node, chosen, self._clock().wall)
+        self._pool, self._pool_at = census.pool, self._clock().boottime
+        return census
+
+    async def _apply(self, intent: Intent, standing: Standing) -> None:
+        name = await self._name()
+        if intent.act is Act.EXCLUDE:
+            words = ["State=DRAIN", f"Reason={intent.reason}", *self._told()]
+            await self._update(f"cannot drain {name}", name, words)
+            return
+        # UNDRAIN takes away our flag and nothing else, but leaves down what we set down; RESUME would also cancel a reboot.
+        state = "RESUME" if Flag.DOWN in standing.flags else "UNDRAIN"
+        await self._update(f"cannot undrain {name}", name, [f"State={state}", *self._told_no_more()])
+
+    async def _update(self, undone: str, name: str, words: list[str]) -> None:
+        await self.commands.change(undone, "scontrol", "update", f"NodeName={name}", *words)
+
+    def _told(self) -> list[str]:
+        text = line(self._detail()) if self._detail_is_ours() else ""
+        return [f"{_DETAIL[self._options.detail]}={PREFIX}{text}"[:_LONGEST_DETAIL]] if text else []
+
+    def _told_no_more(self) -> list[str]:
+        stands = self._detail_that_stands()
+        return [f"{_DETAIL[self._options.detail]}="] if stands.startswith(PREFIX) else []
+
+    def _detail_is_ours(self) -> bool:
+        """Whether nobody else uses the field."""
+        stands = self._detail_that_stands()
+        return self._options.detail in _DETAIL and (not stands or stands.startswith(PREFIX))
+
+    def _detail_that_stands(self) -> str:
+        fields = {"comment": self._last.comment, "extra": self._last.extra} if self._last else {}
+        return fields.get(self._options.detail, "")
+
+
+async def _asking(question: Awaitable[T]) -> T:
+    """Its errors in the words of actuators."""
+    try:
+        return await question
+    except errors.Refused as error:
+        raise ActuatorRefused(str(error)) from error
+    except errors.Unreachable as error:
+        raise ActuatorUnavailable(str(error)) from error
+    except errors.SlurmError as error:
+        raise ActuatorError(str(error)) from error

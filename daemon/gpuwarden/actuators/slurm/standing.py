@@ -1,0 +1,80 @@
+"""What Slurm says of a node, in the words of policy.
+
+Slurm has one drain flag and one reason for all who drain. A drain is ours by the prefix of its reason, whoever Slurm says
+wrote it: from 23.02 on its own remarks are appended to the reason and change user and time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gpuwarden.policy import reasons
+from gpuwarden.policy.model import Census, Flag, Held, Owner, Standing, Why
+from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.slurm.facts import NodeFacts, PartitionFacts
+
+_FLAGS: dict[str, Flag] = {
+    "reboot_requested": Flag.REBOOT,
+    "reboot_issued": Flag.REBOOT,
+    "maintenance": Flag.MAINTENANCE,
+    "invalid_reg": Flag.INVALID,
+    "power_down": Flag.POWER,
+    "power_up": Flag.POWER,
+    "powering_down": Flag.POWER,
+    "powering_up": Flag.POWER,
+    "powered_down": Flag.POWER,
+}
+"""Slurm's words from 22.05 to 26.05; the others (completing, not_responding, planned, reserved, cloud …) forbid nothing."""
+_DOWN = ("down", "error", "future")
+_EXCLUDING = ("drain", "fail")
+
+
+def standing_of(node: NodeFacts, at: Stamp, pool: int | None) -> Standing:
+    """A node that is down without a drain is somebody else's exclusion, unless the reason is ours."""
+    flags = frozenset(_FLAGS[word] for word in node.flags if word in _FLAGS)
+    if node.base in _DOWN:
+        flags |= {Flag.DOWN}
+    if not _is_out(node):
+        return Standing(at=at, flags=flags, schedulable=not flags, state=node.state, pool=pool)
+    since = node.reason_at or 0.0
+    ours = reasons.parse(node.reason) if _may_be_ours(node) else None
+    if ours is None:
+        return Standing(
+            at=at, owner=Owner.FOREIGN, reason=node.reason, since=since, flags=flags, schedulable=False,
+            state=node.state, pool=pool,
+        )  # fmt: skip
+    return Standing(
+        at=at, owner=Owner.OURS, why=ours.why, reason=ours.text, suffix=ours.suffix, since=since, boot=ours.boot,
+        instance=ours.instance, flags=flags, schedulable=False, state=node.state, pool=pool,
+    )  # fmt: skip
+
+
+def _is_out(node: NodeFacts) -> bool:
+    return node.base in _DOWN or not node.flags.isdisjoint(_EXCLUDING)
+
+
+def _may_be_ours(node: NodeFacts) -> bool:
+    """FAIL takes the place of DRAIN and keeps the reason: then somebody else has taken over."""
+    return "fail" not in node.flags
+
+
+def census_of(node: NodeFacts, partitions: Sequence[PartitionFacts], now: float) -> Census:
+    """Whom the budget is for: the members of all `partitions`, those without a GPU aside if this node has one.
+
+    Every node of a partition has to see the same pool, for they rank themselves in it.
+    """
+    members = {member.name: member for part in partitions for member in part.members}
+    pool = [member for member in members.values() if member.has_gpu or not node.has_gpu]
+    return Census(node=node.name, pool=len(pool), held=tuple(_held(pool)), now=now)
+
+
+def largest(partitions: Iterable[PartitionFacts]) -> PartitionFacts:
+    """The first by name of those with most nodes, so that all its nodes choose the same. There must be one."""
+    return max(sorted(partitions, key=lambda part: part.name), key=lambda part: len(part.members))
+
+
+def _held(pool: Iterable[NodeFacts]) -> Iterable[Held]:
+    for node in pool:
+        ours = reasons.parse(node.reason) if _is_out(node) and _may_be_ours(node) else None
+        if ours is not None and ours.why is Why.FAILURE:
+            yield Held(node.reason_at or 0.0, node.name)

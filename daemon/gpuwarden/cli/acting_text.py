@@ -1,0 +1,45 @@
+"""What the status document says of acting, as a person reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gpuwarden.cli.text import clean, when
+
+Document = dict[str, Any]
+
+
+def acting_lines(status: Document) -> Iterator[str]:
+    """Nothing where no scheduler is configured and nobody ordered anything."""
+    acting = status.get("acting") or {}
+    if notice := status.get("notice"):
+        until = f" at {when(notice['deadline'])}" if notice.get("deadline") else ""
+        reason = f": {clean(notice['reason'])}" if notice.get("reason") else ""
+        yield f"this machine ends{until}, says {clean(notice.get('source'))}{reason}"
+    if "operator" in status.get("excluded_by", ()):
+        yield "an operator excluded this node; gpuwarden restore brings it back"
+    for scheduler in acting.get("schedulers", ()):
+        yield _scheduler(scheduler)
+    for one in acting.get("wanted", ()):
+        yield f"{clean(one['actuator'])}: wants to {clean(one['intent'])} ({clean(one['reason'])}): {clean(one['text'])}"
+    for one in acting.get("would", ()):
+        yield f"{clean(one['actuator'])}: would {clean(one['intent'])} ({clean(one['reason'])}), but {clean(one['text'])}"
+    for name, why in acting.get("blocked", {}).items():
+        yield f"{clean(name)}: nothing is done: {clean(why)}"
+    if acting.get("breaker"):
+        yield f"the breaker is open: {clean(acting['breaker'])}"
+    if acting.get("needs_person"):
+        yield f"only a person restores it (gpuwarden restore), because of {', '.join(map(clean, acting['needs_person']))}"
+
+
+def _scheduler(scheduler: Document) -> str:
+    name = clean(scheduler["actuator"])
+    if not scheduler["reachable"]:
+        return f"{name}: does not answer: {clean(scheduler['trouble'])}"
+    state = clean(scheduler["state"])
+    if not scheduler["excluded"]:
+        return f"{name}: {state}, not excluded"
+    who = "by somebody else" if scheduler["excluded"] == "foreign" else f"by gpuwarden for {clean(scheduler['excluded'])}"
+    since = f" since {when(scheduler['since'])}" if scheduler.get("since") else ""
+    return f"{name}: {state}, excluded {who}{since}: {clean(scheduler['reason'])}"

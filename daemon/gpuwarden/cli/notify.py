@@ -1,0 +1,47 @@
+"""`gpuwarden notify-termination`: somebody knows that this machine is about to end."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from gpuwarden.cli.client import Daemon
+from gpuwarden.cli.parser import Parser
+from gpuwarden.cli.text import clean
+from gpuwarden.durations import parse_duration
+
+HELP = """
+Tells the daemon that this machine will be taken away: the heartbeat says so at once, and in mode enforce the node is taken out of
+scheduling. It holds until it is called off or the machine boots again.
+
+exit code: 0, or 64 when there is nothing to call off
+
+examples:
+  gpuwarden notify-termination --in 120
+  gpuwarden notify-termination --in 2h --reason "host maintenance"
+  gpuwarden notify-termination --cancel
+"""
+
+
+def arguments(parser: Parser) -> None:
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--in", dest="within", metavar="S", type=_seconds, help="until the end: seconds, or such as 2h")
+    what.add_argument("--cancel", action="store_true", help="it was called off")
+    parser.add_argument("--reason", metavar="T", default="", help="who says so, and why")
+    parser.add_run_dir()
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(int(text)) if text.isascii() and text.isdigit() and len(text) < 9 else parse_duration(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected seconds or a duration such as 2h, found {text[:60]!r}") from None
+
+
+def main(options: argparse.Namespace) -> int:
+    daemon = Daemon.chosen(options.run_dir, os.environ)
+    if options.cancel:
+        print(clean(daemon.ask("notify-termination", cancel=True)))
+    else:
+        print(clean(daemon.ask("notify-termination", within=options.within, reason=options.reason)))
+    return 0

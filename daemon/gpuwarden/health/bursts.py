@@ -1,0 +1,76 @@
+"""When the lines of one Xid came, and what told them apart: the memory behind the rules about repeats.
+
+Lines less than `BURST_GAP` apart are one burst, as a storm or one crashing job prints them. A *sign* is the part of a line
+that a rule asks for (`xid_lines.py`). Bounded: `BURSTS_KEPT` bursts, the newest, of `SIGNS_KEPT` signs each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+BURST_GAP = 180.0
+"""Seconds; after NVSentinel, which takes lines of one Xid within three minutes for one occasion."""
+BURSTS_KEPT = 16
+SIGNS_KEPT = 16
+SIGN_MAX = 64  # characters
+
+_BURST, _SIGN, _PART = "\n", "\t", " "
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """`began` and `ended`: boottime of the first and of the last line. `signs`: each once, the newest last."""
+
+    began: float
+    ended: float
+    signs: tuple[str, ...] = ()
+
+
+Bursts = tuple[Burst, ...]
+"""Oldest first."""
+
+
+def joined(signs: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
+    """Each sign once, in the order of their last coming; "" is none."""
+    known = dict.fromkeys(signs)
+    for sign in more:
+        if sign:
+            known.pop(sign, None)
+            known[sign[:SIGN_MAX]] = None
+    return tuple(known)[-SIGNS_KEPT:]
+
+
+def extended(bursts: Bursts, at: float, signs: tuple[str, ...]) -> Bursts:
+    """With lines that came at `at`. One that is told late, from before the newest burst, belongs to that burst."""
+    if bursts and at - bursts[-1].ended <= BURST_GAP:
+        last = bursts[-1]
+        grown = replace(last, ended=max(last.ended, at), signs=joined(last.signs, signs))
+        return (*bursts[:-1], grown)
+    return (*bursts[-BURSTS_KEPT + 1 :], Burst(at, at, joined((), signs)))
+
+
+def as_text(bursts: Bursts) -> str:
+    """For the data of an event, which holds no lists. `from_text` gives the same bursts back."""
+    return _BURST.join(_SIGN.join((f"{b.began!r}{_PART}{b.ended!r}", *b.signs)) for b in bursts)
+
+
+def from_text(text: str) -> Bursts:
+    """Bursts that were written by another version, or by hand, and mean nothing are left out."""
+    return tuple(burst for line in text.split(_BURST)[:BURSTS_KEPT] if (burst := _burst(line)) is not None)
+
+
+def _burst(line: str) -> Burst | None:
+    times, *signs = line.split(_SIGN)
+    try:
+        began, ended = map(float, times.split(_PART))
+    except ValueError:
+        return None
+    return Burst(began, ended, joined((), tuple(signs)))
+
+
+def signs_text(signs: tuple[str, ...]) -> str:
+    return _SIGN.join(signs)
+
+
+def signs_of(text: str) -> tuple[str, ...]:
+    return tuple(sign for sign in text.split(_SIGN) if sign)

@@ -1,0 +1,80 @@
+"""The Xids that DCGM saw, as events: each once, when it is new.
+
+DCGM tells of an Xid twice. Field 230 has the latest of each GPU, with the time at which the engine noted it. The
+health check keeps an incident of most serious ones until the engine is restarted, and says since when only as far as
+our connection goes. What was there before the connection may be of any age, even from before a reset of the GPU: it is
+history, which counts only if the GPU shows a sign of it. What the kernel log or NVML reported already is not repeated:
+a record of the same Xid from about that time, or after it, stands for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from gpuwarden.health.model import Key, gpu
+from gpuwarden.health.state import Record
+from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmIncident
+from gpuwarden_collectors.facts import Source, Stamp, XidEvent
+
+HISTORY_AFTER = 600.0
+"""Seconds: an Xid that is older when nothing of DCGM is known yet is history, as an old line of the kernel log is."""
+_NOTED_WITHIN = 5.0
+_TOLD_WITHIN = 60.0
+"""Seconds by which DCGM may be later than the driver: in noting an Xid, and in making an incident of it (a sample each
+30 s, and a pass)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The Xids of the boot `boot_id` that are known already."""
+
+    records: Mapping[Key, Record]
+    boot_id: str
+
+    def since(self, slot: str, xid: int, boottime: float) -> bool:
+        record = self.records.get(Key("xid", gpu(slot), str(xid)))
+        return record is not None and record.boot_id == self.boot_id and record.last.boottime >= boottime
+
+
+def xids_of(before: DcgmFacts | None, after: DcgmFacts, at: Stamp, known: Known) -> list[XidEvent]:
+    """What is new in `after`, which was read at `at`; `before` is what was read last, None for nothing yet."""
+    found: dict[tuple[str, int], XidEvent] = {}
+    for event in (*_noted(before, after, at, known), *_told(before, after, known)):
+        found.setdefault((event.slot, event.xid), event)
+    return sorted(found.values(), key=lambda event: event.at.boottime)
+
+
+def _noted(before: DcgmFacts | None, after: DcgmFacts, at: Stamp, known: Known) -> Iterator[XidEvent]:
+    old = {(g.slot, g.readings.last_xid, g.readings.last_xid_at) for g in (before.gpus if before else ())}
+    for each in after.gpus:
+        xid, noted = each.readings.last_xid, each.readings.last_xid_at
+        if not each.slot or not xid or noted is None or (each.slot, xid, noted) in old:
+            continue
+        age = max(0.0, at.wall - noted)
+        when = Stamp(at.boottime - age, noted)
+        if when.boottime < 0 or known.since(each.slot, xid, when.boottime - _NOTED_WITHIN):
+            continue
+        yield _event(when, each.slot, xid, "field 230", history=before is None and age > HISTORY_AFTER)
+
+
+def _told(before: DcgmFacts | None, after: DcgmFacts, known: Known) -> Iterator[XidEvent]:
+    old = {_same(incident) for incident in (before.incidents if before else ())}
+    for incident in after.incidents:
+        if not incident.slot or not incident.xid or _same(incident) in old:
+            continue
+        since = 0.0 if incident.preexisting else incident.first_seen.boottime - _TOLD_WITHIN
+        if known.since(incident.slot, incident.xid, since):
+            continue
+        text = f"code {incident.code} of the health check"
+        yield _event(incident.first_seen, incident.slot, incident.xid, text, history=incident.preexisting)
+
+
+def _same(incident: DcgmIncident) -> tuple[str, int | None, Stamp | None]:
+    """What tells it from another one. A connection that finds it there again has not seen it begin."""
+    return incident.slot, incident.xid, None if incident.preexisting else incident.first_seen
+
+
+def _event(at: Stamp, slot: str, xid: int, where: str, *, history: bool) -> XidEvent:
+    text = f"Xid {xid}, as DCGM saw it ({where})"
+    return XidEvent(at=at, source=Source.DCGM, slot=slot, xid=xid, text=text, history=history)

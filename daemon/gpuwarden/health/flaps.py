@@ -1,0 +1,42 @@
+"""The flap guard: what comes and goes again and again is held until it has been quiet for long.
+
+A condition that was raised as often as its row says within `WITHIN` flaps. It then ends only after `QUIET` without a
+sighting, however short its own fall time, and says why. Times are of one boot: a reboot begins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpuwarden.health.model import Evidence, Key
+
+WITHIN = 3600.0
+QUIET = 3600.0
+"""Own choice: as long as the window, so that a held condition that ends has nothing left to flap with."""
+RAISES_KEPT = 32  # of one condition; no row asks for more
+KEYS_KEPT = 512
+
+Raises = Mapping[Key, tuple[float, ...]]
+"""By condition: when it was raised in this boot, the newest last; the conditions in the order of their newest."""
+
+
+def raised_once_more(raises: Raises, key: Key, at: float) -> Raises:
+    """With one more. Beyond `KEYS_KEPT` conditions the one that was raised longest ago is forgotten."""
+    times = (*raises.get(key, ()), at)[-RAISES_KEPT:]
+    rest = {k: t for k, t in raises.items() if k != key}
+    return dict(list({**rest, key: times}.items())[-KEYS_KEPT:])
+
+
+def flaps(raises: Raises, key: Key, most: int) -> bool:
+    """Whether the `most` newest raises lie within the window: as of the newest, since it ends by being quiet."""
+    times = raises.get(key, ())
+    return 0 < most <= len(times) and times[-1] - times[-most] <= WITHIN
+
+
+def evidence(raises: Raises, key: Key, most: int) -> Evidence:
+    """What a finding says of it; nothing while it does not flap."""
+    if not flaps(raises, key, most):
+        return {}
+    newest = raises[key][-1]
+    count = sum(newest - time <= WITHIN for time in raises[key])
+    return {"raised_within_an_hour": count, "held_until_quiet_for": "1h"}

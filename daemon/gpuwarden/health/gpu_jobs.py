@@ -1,0 +1,101 @@
+"""Which jobs are on which GPU: what Slurm gave out, and what the processes say that have the GPU open."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpuwarden.health.model import Evidence
+from gpuwarden.health.view import Sight
+from gpuwarden_collectors.facts import GpuFacts
+from gpuwarden_collectors.slurm.jobs_facts import Job, JobsFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuJob:
+    """A job on one GPU. `pids` are its processes that have the GPU open; with `ended` they hold it after their job."""
+
+    slot: str
+    job: int
+    uid: int | None = None
+    user: str = ""
+    job_name: str = ""
+    pids: tuple[int, ...] = ()
+    ended: bool = False
+
+
+def order(slots: Collection[str], gpus: Mapping[str, GpuFacts], minors: Sequence[int] = ()) -> tuple[str, ...]:
+    """The GPU that each number of Slurm's list (IDX) stands for.
+
+    `slots` are all GPUs that belong here, so that the numbers stay when one of them is lost. Without `minors` Slurm sorts by
+    PCI address; a MIG instance counts as one.
+    """
+    by_address = sorted(slots)
+    if not minors:
+        return tuple(slot for slot in by_address for _ in range(max(1, len(gpus[slot].mig) if slot in gpus else 1)))
+    by_minor = {facts.minor: slot for slot, facts in gpus.items() if facts.minor is not None}
+    lost = [slot for slot in by_address if slot not in by_minor.values()]
+    return tuple(by_minor.get(minor) or _at(by_address, minor, lost) for minor in minors)
+
+
+def _at(by_address: Sequence[str], minor: int, lost: Sequence[str]) -> str:
+    """Of a minor number that no GPU says is its own: minors follow the PCI addresses. Empty if even that cannot be."""
+    at = by_address[minor] if minor < len(by_address) else ""
+    return at if at in lost else ""
+
+
+def on_gpus(facts: JobsFacts, slots: Collection[str], gpus: Mapping[str, GpuFacts]) -> dict[str, tuple[GpuJob, ...]]:
+    """By slot, in the order of the job numbers."""
+    jobs = {job.id: job for job in facts.jobs}
+    found: dict[tuple[str, int], GpuJob] = {}
+    for slot, job in _given(facts, order(slots, gpus, facts.minors)):
+        found[slot, job.id] = _of(slot, job, ended=False)
+    for slot, number, pids, ended in _used(facts, gpus):
+        old = found.get((slot, number)) or _of(slot, jobs.get(number, Job(id=number)), ended=ended)
+        found[slot, number] = GpuJob(
+            slot=slot, job=number, uid=old.uid, user=old.user, job_name=old.job_name, pids=pids, ended=old.ended
+        )
+    by_slot: dict[str, tuple[GpuJob, ...]] = {}
+    for (slot, _), gpu_job in sorted(found.items()):
+        by_slot[slot] = (*by_slot.get(slot, ()), gpu_job)
+    return by_slot
+
+
+def _given(facts: JobsFacts, slots: Sequence[str]) -> Iterator[tuple[str, Job]]:
+    for job in facts.jobs:
+        if job.ended is None:
+            yield from ((slots[index], job) for index in job.gpus if index < len(slots) and slots[index])
+
+
+def _used(facts: JobsFacts, gpus: Mapping[str, GpuFacts]) -> Iterator[tuple[str, int, tuple[int, ...], bool]]:
+    """Slot, job, its processes there, and whether it ended before all of them did."""
+    owners = {process.pid: process for process in facts.processes}
+    for slot, gpu in gpus.items():
+        mine = [owners[process.pid] for process in gpu.processes if process.pid in owners]
+        for number in sorted({process.job for process in mine if process.job is not None}):
+            theirs = [process for process in mine if process.job == number]
+            pids = tuple(dict.fromkeys(process.pid for process in theirs))
+            yield slot, number, pids, any(process.ended is not None for process in theirs)
+
+
+def _of(slot: str, job: Job, *, ended: bool) -> GpuJob:
+    return GpuJob(slot=slot, job=job.id, uid=job.uid, user=job.user, job_name=job.job_name, ended=ended)
+
+
+def under(evidence: Evidence, before: Evidence | None, sight: Sight, slots: Collection[str], slot: str) -> Evidence:
+    """With the jobs that were on the GPU when a finding about it was first seen: later ones have no part in it.
+
+    `before` is what was known of the finding, None if it is new.
+    """
+    if not slot or "job" in evidence:
+        return evidence
+    if before is not None:
+        told = {name: before[name] for name in ("job", "uid") if name in before}
+        return {**evidence, **told} if told else evidence
+    if sight.jobs is None:
+        return evidence
+    jobs = on_gpus(sight.jobs, {*slots, *sight.gpus}, sight.gpus).get(slot, ())
+    if not jobs:
+        return evidence
+    uids = dict.fromkeys(str(job.uid) for job in jobs if job.uid is not None)
+    return {**evidence, "job": " ".join(str(job.job) for job in jobs[:8]), "uid": " ".join(list(uids)[:8])}

@@ -1,0 +1,85 @@
+"""What is remembered of a host beside its GPUs, durably: the ports that were ever active, the mounts ever writable.
+
+Only against such a past can a fault be told from what was never there: a port without a cable, a data set mounted
+read-only. Like all memory it is made of events: `remembered` folds one in, `host_events` gives those that make it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from gpuwarden.health.model import Event, EventKind, Evidence, Key, Subject
+from gpuwarden_collectors.facts import Stamp
+
+PORTS_KEPT, MOUNTS_KEPT = 1024, 256
+"""More than any host has; beyond them nothing is learned, so that garbage cannot fill memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPort:
+    """A port that was active once, and the highest rate it had then, in Gb/s; 0 where it never said one."""
+
+    gbps: float = 0.0
+    link_layer: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostMemory:
+    """`ports` by name (`mlx5_0/1`). `mounts`: by path, what was mounted there when it was last seen writable."""
+
+    ports: Mapping[str, KnownPort] = field(default_factory=dict)
+    mounts: Mapping[str, str] = field(default_factory=dict)
+
+
+def port_subject(name: str) -> Subject:
+    return Subject("port", part=name)
+
+
+def mount_subject(path: str) -> Subject:
+    return Subject("mount", part=path)
+
+
+def port_learned(name: str, port: KnownPort, at: Stamp, boot_id: str) -> Event:
+    return _event(EventKind.HOST_LEARNED, port_subject(name), at, boot_id, gbps=port.gbps, link_layer=port.link_layer)
+
+
+def mount_learned(path: str, source: str, at: Stamp, boot_id: str) -> Event:
+    return _event(EventKind.HOST_LEARNED, mount_subject(path), at, boot_id, source=source)
+
+
+def forgotten(subject: Subject, at: Stamp, boot_id: str) -> Event:
+    return _event(EventKind.HOST_FORGOTTEN, subject, at, boot_id)
+
+
+def _event(kind: EventKind, subject: Subject, at: Stamp, boot_id: str, **data: str | float) -> Event:
+    return Event(kind=kind, at=at, boot_id=boot_id, key=Key("host", subject), data=data)
+
+
+def host_events(memory: HostMemory, at: Stamp, boot_id: str) -> Iterator[Event]:
+    """The events that make this memory out of an empty one."""
+    for name, port in memory.ports.items():
+        yield port_learned(name, port, at, boot_id)
+    for path, source in memory.mounts.items():
+        yield mount_learned(path, source, at, boot_id)
+
+
+def remembered(memory: HostMemory, event: Event) -> HostMemory:
+    """The memory after an event of these two kinds."""
+    if event.key is None:
+        return memory
+    subject, learned = event.key.subject, event.kind == EventKind.HOST_LEARNED
+    if subject.kind == "port":
+        ports = {name: port for name, port in memory.ports.items() if name != subject.part}
+        return replace(memory, ports={**ports, subject.part: _port(event.data)} if learned else ports)
+    if subject.kind == "mount":
+        mounts = {path: source for path, source in memory.mounts.items() if path != subject.part}
+        return replace(
+            memory, mounts={**mounts, subject.part: str(event.data.get("source", ""))} if learned else mounts
+        )
+    return memory
+
+
+def _port(data: Evidence) -> KnownPort:
+    gbps = data.get("gbps", 0.0)
+    return KnownPort(float(gbps) if isinstance(gbps, int | float) else 0.0, str(data.get("link_layer", "")))

@@ -1,0 +1,147 @@
+"""What the judge remembers: tracks, records and pins, and the questions that many ask of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpuwarden.health.bursts import Bursts
+from gpuwarden.health.flaps import Raises
+from gpuwarden.health.host_memory import HostMemory
+from gpuwarden.health.lemons import Lemons
+from gpuwarden.health.model import Advice, Evidence, Health, Key, Latch, Pin, Severity
+from gpuwarden.health.treatments import Case, Treatments
+from gpuwarden.health.windows import Windows
+from gpuwarden_collectors.facts import Stamp
+
+LEMON_NODE = "lemon_node"
+"""The code of the condition that is made of memory alone: to acknowledge it is to forget."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """One condition on one subject, from its first sighting on. It is a finding once `raised`.
+
+    `clean_since`: since when it was looked for and not seen. `released`: something was done that ends its latch (reset,
+    reboot, replacement); it ends when a pass after `released` does not see it. `counters`: what the GPU had counted since
+    driver load when the latch was raised, by which a reset is recognised.
+    """
+
+    key: Key
+    severity: Severity
+    advice: Advice
+    latch: Latch
+    evidence: Evidence
+    first_seen: Stamp
+    last_seen: Stamp
+    raised: bool = False
+    latched: bool = False
+    clean_since: Stamp | None = None
+    released: Stamp | None = None
+    count: int = 1
+    counters: str = ""
+
+    def seen(self, severity: Severity, advice: Advice, evidence: Evidence, now: Stamp) -> Track:
+        """Seen again. Spelled out, since it is done for every finding in every pass, and `replace` takes thrice as long."""
+        return Track(
+            key=self.key, severity=severity, advice=advice, latch=self.latch, evidence=evidence, first_seen=self.first_seen,
+            last_seen=now, raised=self.raised, latched=self.latched, released=self.released, count=self.count,
+            counters=self.counters,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """Momentary events of one kind on one subject (`xid.79@gpu/…`): how often ever, how many the last time, and when.
+
+    `history`: this boot's were all older than the first start of the ledger allows; they need confirmation, once.
+    `fatal`: the line itself said so (NVSwitch errors only). `facility`: 0 for the kernel's own lines. `sequence`: of the
+    newest line, in the kernel log of that boot. `acknowledged`: what happened until then makes no finding any more.
+    `bursts`: when this boot's lines came.
+    """
+
+    key: Key
+    count: int = 0
+    batch: int = 0
+    last: Stamp
+    boot_id: str
+    history: bool = False
+    fatal: bool = False
+    facility: int = 0
+    text: str = ""
+    sequence: int = -1
+    acknowledged: Stamp | None = None
+    bursts: Bursts = ()
+
+
+Unpaired = Mapping[tuple[Key, str], tuple[float, int]]
+"""By (record, sources joined by `+`): when these last told of it, and how many of these reports other sources owe yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """`resets`: by slot, when the GPU was last reset. `given_up`: slots whose GPU an operator no longer expects.
+
+    `raises`, `treatments` and `lemons`: see `flaps.py`, `treatments.py` and `lemons.py`. `news`: the records of this step.
+    `host`: ports and mounts, as `host_memory.py` has them; `host_windows`: its counters.
+
+    `windows`, `host_windows`, `unpaired` and `news` span a moment to some hours and are not kept over a restart; everything else is.
+    """
+
+    boot_id: str = ""
+    health: Health = Health.UNKNOWN
+    pins: Mapping[str, Pin] = field(default_factory=dict)
+    tracks: Mapping[Key, Track] = field(default_factory=dict)
+    records: Mapping[Key, Record] = field(default_factory=dict)
+    resets: Mapping[str, Stamp] = field(default_factory=dict)
+    given_up: frozenset[str] = frozenset()
+    raises: Raises = field(default_factory=dict)
+    treatments: Treatments = field(default_factory=dict)
+    lemons: Lemons = field(default_factory=dict)
+    news: frozenset[Key] = frozenset()
+    windows: Windows = field(default_factory=dict)
+    unpaired: Unpaired = field(default_factory=dict)
+    _by_code: dict[str, list[Track]] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def tracks_of(self, code: str) -> Sequence[Track]:
+        """The tracks of one condition."""
+        if self.tracks and not self._by_code:
+            for track in self.tracks.values():
+                self._by_code.setdefault(track.key.code, []).append(track)
+        return self._by_code.get(code, ())
+    host: HostMemory = field(default_factory=HostMemory)
+    host_windows: Windows = field(default_factory=dict)
+
+
+def counts(state: State, record: Record) -> bool:
+    """Whether a record still says something of its GPU: it is of this boot, and the GPU was not reset since."""
+    reset = state.resets.get(record.key.subject.slot)
+    return record.boot_id == state.boot_id and (reset is None or record.last > reset)
+
+
+def buried(state: State, key: Key) -> bool:
+    """An operator acknowledged this, and no later line of the kernel log says it again: what is read again is no news."""
+    record = state.records.get(key)
+    if record is None or record.acknowledged is None or record.boot_id != state.boot_id:
+        return False
+    return record.last.boottime <= record.acknowledged.boottime
+
+
+def board(state: State, slot: str) -> str:
+    """What the memory of months knows a GPU by: its UUID, or its slot as long as it has given none."""
+    pin = state.pins.get(slot)
+    return (pin.uuid if pin is not None else "") or slot
+
+
+def case(state: State, key: Key) -> Case:
+    return board(state, key.subject.slot), f"{key.code}.{key.detail}" if key.detail else key.code
+
+
+def failures(state: State, slot: str | None = None, before: float | None = None) -> Iterator[Track]:
+    """The failures that stand, on any GPU or that in `slot`; with `before`, those first seen until then (wall time)."""
+    for track in state.tracks.values():
+        subject = track.key.subject
+        of_gpu = subject.slot in state.pins and (slot is None or subject.slot == slot)
+        in_time = before is None or track.first_seen.wall <= before
+        if track.raised and track.severity is Severity.FAILURE and of_gpu and in_time:
+            yield track

@@ -1,0 +1,83 @@
+"""GPU resets that no line of the kernel log tells of.
+
+The driver prints no line for a reset, and Linux one only for a slow reset or one that the driver did not ask for. What
+else says so of one GPU, safely enough to end a latch that a later pass must confirm:
+
+- the driver asked for a reset, in NVML's answer or as its recovery action, and asks no more;
+- the GPU was away while the driver went on with the others, and when it answers again all its counters since driver load
+  that had counted when the latched fault was raised have begun anew.
+
+Counters alone are not enough: without persistence mode they begin anew whenever nobody has the GPU open. Nor is a driver
+reload: then all GPUs are away together, and what a reset would have mended may still be broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuwarden.health.memory import State, Track
+from gpuwarden.health.model import Event, EventKind, Evidence, Key, Latch, gpu
+from gpuwarden.health.view import Sight
+from gpuwarden_collectors.facts import GpuAnswer, GpuReadings, Stamp
+
+SINCE_LOAD = (
+    "energy_mj", "pcie_replays", "ecc_corrected_volatile", "ecc_uncorrected_volatile", "violation_power_ns",
+    "violation_thermal_ns", "violation_sync_boost_ns", "violation_low_utilization_ns", "slowdown_sw_thermal_ns",
+    "slowdown_hw_thermal_ns", "nvlink_replay_errors", "nvlink_recovery_errors", "nvlink5_recoveries",
+)  # fmt: skip
+"""Counters that the driver begins anew when it initialises a GPU (nvml.h: "since the driver was last loaded")."""
+ENOUGH = 2
+"""Counters that must have begun anew: one could be read wrong."""
+ASKS_FOR_RESET = (1, 4)
+"""The recovery actions that a reset answers: reset, drain and reset (nvmlDeviceGpuRecoveryAction_t)."""
+
+
+def counters(sight: Sight, slot: str) -> str:
+    """What the GPU in `slot` has counted by now, as a word for an event; empty if it does not answer."""
+    facts = sight.gpus.get(slot)
+    if facts is None or facts.answer is not GpuAnswer.OK:
+        return ""
+    values = ((name, getattr(facts.readings, name)) for name in SINCE_LOAD)
+    return " ".join(f"{name}={value}" for name, value in values if value)
+
+
+def _began_anew(before: str, readings: GpuReadings) -> bool:
+    """Every counter that had counted `before` stands lower now."""
+    pairs = [word.partition("=") for word in before.split()]
+    now = [(getattr(readings, name, None), int(value)) for name, _, value in pairs if value.isdecimal()]
+    return len(now) >= ENOUGH and all(value is not None and value < old for value, old in now)
+
+
+def recognised(state: State, sight: Sight) -> Iterator[Event]:
+    """A reset of each GPU that was away and is back with its counters begun anew. Dated to when it was last away."""
+    for key, away in state.tracks.items():
+        if key.code != "gpu_missing" or (facts := sight.gpus.get(key.subject.slot)) is None:
+            continue
+        latest, pin = sight.view.nvml.latest, state.pins.get(facts.slot)
+        back = facts.answer is GpuAnswer.OK and pin is not None and facts.uuid == pin.uuid
+        if not back or latest is None or latest.started.boottime <= away.last_seen.boottime:
+            continue
+        before = next((t.counters for t in _latched(state, facts.slot) if _began_anew(t.counters, facts.readings)), "")
+        if before:
+            yield _reset(facts.slot, away.last_seen, sight, "it was away, and its counters began anew")
+
+
+def _latched(state: State, slot: str) -> Iterator[Track]:
+    tracks = state.tracks.values()
+    return (t for t in tracks if t.key.subject.slot == slot and t.latch is Latch.RESET and t.released is None)
+
+
+def answered(track: Track, sight: Sight) -> Event | None:
+    """The reset that the driver had asked for, if it asks for it no more. Dated to when it last did: what came later stays."""
+    asked = track.key.code == "gpu_reset_required" or (
+        track.key.code == "gpu_recovery_action" and track.evidence.get("value") in ASKS_FOR_RESET
+    )
+    booted = sight.now.wall - sight.now.boottime
+    if not asked or not track.raised or track.last_seen.wall < booted:
+        return None
+    return _reset(track.key.subject.slot, track.last_seen, sight, "the driver asks for a reset no more")
+
+
+def _reset(slot: str, at: Stamp, sight: Sight, text: str) -> Event:
+    data: Evidence = {"ok": True, "text": text}
+    return Event(kind=EventKind.RESET, at=at, boot_id=sight.view.boot_id, key=Key("gpu", gpu(slot)), data=data)

@@ -1,0 +1,56 @@
+"""Which finding is a consequence of which: a root cause is told, what follows from it stays quiet.
+
+`depends_on` in the table of conditions is followed through: a cause of a cause is a cause. A consequence is silenced only
+by a finding that is at least as severe, so that silence never makes a node look better; and never by a shadow finding,
+from which nothing follows. What silences is silenced by nothing itself: the chain ends at its root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+
+from gpuwarden.health.conditions import condition
+from gpuwarden.health.memory import Track
+from gpuwarden.health.model import Key, Severity
+
+
+@lru_cache(maxsize=1024)
+def causes(code: str) -> frozenset[str]:
+    """Every condition of which `code` can be a consequence, at whatever distance."""
+    found: set[str] = set()
+    ahead = [code]
+    while ahead:
+        row = condition(ahead.pop())
+        new = set(row.depends_on if row is not None else ()) - found
+        found |= new
+        ahead += new
+    return frozenset(found - {code})
+
+
+def roots(raised: Sequence[Track], shadows: Iterable[str]) -> Mapping[Key, Key]:
+    """By finding that is a consequence, the one that it follows from. `shadows`: the codes of shadow checks."""
+    counted = [track for track in raised if track.key.code not in frozenset(shadows)]
+    codes = {track.key.code for track in counted}
+    direct: dict[Key, Key] = {}
+    for track in raised:
+        above = causes(track.key.code) & codes
+        root = next((c for c in counted if c.key.code in above and _brings_about(c, track)), None) if above else None
+        if root is not None:
+            direct[track.key] = root.key
+    return {key: _end(root, direct) for key, root in direct.items()}
+
+
+def _end(key: Key, direct: Mapping[Key, Key]) -> Key:
+    for _ in direct:
+        key = direct.get(key, key)
+    return key
+
+
+def _brings_about(cause: Track, track: Track) -> bool:
+    """On the whole node, on the same GPU or on the same other thing; a missing GPU that no slot names brings about nothing."""
+    severe = cause.severity is Severity.FAILURE or track.severity is not Severity.FAILURE
+    row = condition(cause.key.code)
+    subject, other = cause.key.subject, track.key.subject
+    node_wide = row is not None and row.scope == "node"
+    return severe and (node_wide or subject == other or (subject.slot != "" and subject.slot == other.slot))

@@ -1,0 +1,40 @@
+"""The state within one step of the judge: what is decided is folded at once, what is only refreshed waits for the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpuwarden.health.memory import State, Track
+from gpuwarden.health.model import Event, EventKind, Evidence, Key
+from gpuwarden.health.state import fold
+from gpuwarden_collectors.facts import Stamp
+
+
+class Steps:
+    def __init__(self, state: State, now: Stamp, boot_id: str) -> None:
+        self.state = state
+        self.events: list[Event] = []
+        self.now = now
+        self._boot_id = boot_id
+        self._refreshed: dict[Key, Track] = {}
+
+    def take(self, event: Event) -> None:
+        self.settle()
+        self.events.append(event)
+        self.state = fold(self.state, event)
+
+    def happened(self, kind: EventKind, key: Key | None = None, data: Evidence | None = None) -> None:
+        self.take(Event(kind=kind, at=self.now, boot_id=self._boot_id, key=key, data=data or {}))
+
+    def track(self, key: Key) -> Track | None:
+        return self._refreshed.get(key) or self.state.tracks.get(key)
+
+    def refresh(self, track: Track) -> None:
+        """What needs no event: sightings that go on, and since when there are none."""
+        self._refreshed[track.key] = track
+
+    def settle(self) -> None:
+        """The state with everything that was refreshed; a copy of all tracks for many of them, instead of one for each."""
+        if self._refreshed:
+            self.state = replace(self.state, tracks={**self.state.tracks, **self._refreshed})
+            self._refreshed = {}

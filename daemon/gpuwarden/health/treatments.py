@@ -1,0 +1,61 @@
+"""What was done to a board while a failure stood, and what to advise when the same failure comes back.
+
+    reset the GPU -- it comes back --> reboot -- it comes back --> have the hardware inspected
+
+The ladder is climbed by one board and one kind of failure (`xid.95`, `row_remap_failed`), never by the node: a reboot for
+GPU 0 says nothing of GPU 5. A treatment counts only if the failure stood when it was done, so an epilog that resets every
+GPU after every job treats nothing; it counts for `COUNTS_FOR`. Another board in the slot starts at the foot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from gpuwarden.health.model import Advice, Evidence
+
+COUNTS_FOR = 7 * 86_400.0
+"""Seconds. Own choice: the window in which NVSentinel's analyser counts the remediations of a node."""
+TAKES_EFFECT = 60.0
+"""Seconds after which what is still seen was not cured: passes that were under way, and a driver that starts, need some."""
+KEPT = 1024  # (board, kind) pairs
+
+Case = tuple[str, str]
+"""The board (its UUID, or its slot if it never gave one), and the kind of failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Treated:
+    """When the failure was last treated so, wall time; 0: never."""
+
+    reset: float = 0.0
+    reboot: float = 0.0
+
+
+Treatments = Mapping[Case, Treated]
+
+
+def treated(treatments: Treatments, cases: Iterable[Case], at: float, how: str) -> Treatments:
+    """These cases were treated now; `how` is "reset" or "reboot". Those treated longest ago are forgotten."""
+    result = dict(treatments)
+    for case in cases:
+        done = result.pop(case, Treated())
+        result[case] = replace(done, reset=at) if how == "reset" else replace(done, reboot=at)
+    return dict(list(result.items())[-KEPT:])
+
+
+def escalated(advice: Advice, done: Treated | None, first_seen: float, now: float) -> tuple[Advice, Evidence]:
+    """The advice for a failure that is seen now and first was at `first_seen` (wall time), and why it is not `advice`."""
+    if done is None or advice not in (Advice.RESET_GPU, Advice.REBOOT):
+        return advice, {}
+    if _helped_not(done.reboot, first_seen, now):
+        return Advice.INSPECT_HARDWARE, {"came_back_after": "a reboot"}
+    if advice is Advice.RESET_GPU and _helped_not(done.reset, first_seen, now):
+        return Advice.REBOOT, {"came_back_after": "a GPU reset"}
+    return advice, {}
+
+
+def _helped_not(at: float, first_seen: float, now: float) -> bool:
+    """It was treated then, and came back after it or did not go away."""
+    came_back = at < first_seen <= at + COUNTS_FOR
+    return at > 0.0 and (came_back or (first_seen <= at and now - at > TAKES_EFFECT))

@@ -1,0 +1,57 @@
+"""The breaker: a bad driver, or a bad rule of ours, must not take the fleet down.
+
+A node counts who of its pool gpuwarden holds out for a failure, before it excludes itself and once more after that. To read,
+to decide and to write are three things, and a hundred nodes may do them at once, so that the second count decides: in the
+order (when it was written, name of the node), which every node sees alike, whoever stands beyond the budget takes its
+exclusion back. Schedulers keep whole seconds, so that the second count must come at least a second after the write: what
+is written later than that has a later second and stands behind. Terminations are neither counted nor limited.
+
+Two bounds, both of which must hold. At any time at most `percent` of the pool, and never less than one node. Within `window`
+at most `count` nodes. With the defaults (25 %, 10 in an hour): 1 of 4, 2 of 8, 25 of 100, 2,000 of 8,000, and of those 10
+in the first hour. Fleets see 5 to 7 failures per 1,000 nodes and day: 8,000 nodes have 2 in an hour, and more than
+10 by chance (Poisson, 2.2 an hour) about once in five years.
+"""
+
+from __future__ import annotations
+
+from gpuwarden.policy.model import Budget, Census, Held
+
+SPREAD_PER_NODE = 0.020
+"""Seconds for each node of the pool over which first writes are spread, when all fail at once: 50 a second at most."""
+SPREAD_FROM = 10
+"""Nodes: smaller pools need no spreading."""
+SPREAD_MOST = 120.0
+POOL_UNKNOWN = 100
+"""Nodes that a pool of unknown size is taken to have."""
+RECOUNT_LEAST = 1.0
+"""Seconds between a write and the second count, at least: the resolution of a scheduler's clock."""
+
+
+def spread(pool: int | None) -> float:
+    """Seconds over which the first write is to be delayed by chance, uniformly."""
+    nodes = POOL_UNKNOWN if pool is None else pool
+    return 0.0 if nodes < SPREAD_FROM else min(SPREAD_MOST, nodes * SPREAD_PER_NODE)
+
+
+def share(budget: Budget, pool: int) -> int:
+    """How many nodes of a pool may be held out at any time."""
+    return max(1, pool * budget.percent // 100)
+
+
+def refusal(budget: Budget, census: Census) -> str:
+    """Why this node may not be held out for a failure, or may not stay so; "" if it may."""
+    others = sorted(held for held in census.held if held.node != census.node)
+    ours = min((held for held in census.held if held.node == census.node), default=None)
+    before = [held for held in others if ours is None or held < ours]
+    recent = [held for held in before if _within(held, budget.window, census.now)]
+    if len(before) >= share(budget, census.pool):
+        return (
+            f"{len(before)} of {census.pool} nodes are held out for failures, and {share(budget, census.pool)} may be"
+        )
+    if len(recent) >= budget.count:
+        return f"{len(recent)} nodes were held out for failures within {budget.window:.0f} s, and {budget.count} may be"
+    return ""
+
+
+def _within(held: Held, window: float, now: float) -> bool:
+    return held.since > now - window

@@ -1,0 +1,56 @@
+"""The shortest list of events whose fold gives policy's state: it follows the judge's in the ledger's checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuwarden.health.model import Event, EventKind, Json
+from gpuwarden.policy.model import Act, Notice
+from gpuwarden.policy.state import Hold, Order, PolicyState, data_of, text_of
+from gpuwarden_collectors.facts import Stamp
+
+
+def checkpoint(state: PolicyState, now: Stamp) -> list[Event]:
+    """Events that make `state`, but for what spans only moments, once the boot of the judge's checkpoint was folded."""
+    return list(_events(state, now))
+
+
+def _events(state: PolicyState, now: Stamp) -> Iterator[Event]:
+    boot = state.boot_id
+    if state.overridden:
+        over: dict[str, Json] = {"order": Act.RESTORE.value, "overridden": text_of(state.overridden)}
+        yield Event(kind=EventKind.ORDERED, at=now, boot_id=boot, data=over)
+    if state.order is not None:
+        yield ordered(state.order, boot)
+    for wall in state.returns:
+        yield Event(kind=EventKind.RETURNED, at=Stamp(0.0, wall), boot_id=boot)
+    for actuator, at in state.lifted.items():
+        yield Event(kind=EventKind.LIFTED, at=at, boot_id=boot, data={"actuator": actuator})
+    if state.notice is not None:
+        yield noticed(state.notice)
+    for hold in state.holds.values():
+        yield Event(kind=EventKind.HELD, at=hold.at, boot_id=hold.boot_id, data=held(hold))
+    for key in sorted(state.person):
+        yield Event(kind=EventKind.NEEDS_PERSON, at=now, boot_id=boot, key=key)
+    for observed, intents in ((True, state.would), (False, state.pending)):
+        for intent in intents.values():
+            yield Event(kind=EventKind.INTENDED, at=intent.at, boot_id=boot, data=data_of(intent, observed=observed))
+
+
+def ordered(order: Order, boot_id: str) -> Event:
+    data: dict[str, Json] = {"order": Act.EXCLUDE.value, "reason": order.reason, "by": order.by}
+    return Event(kind=EventKind.ORDERED, at=order.at, boot_id=boot_id, data=data)
+
+
+def held(hold: Hold) -> dict[str, Json]:
+    data: dict[str, Json] = {
+        "actuator": hold.actuator, "why": hold.why.value, "reason": hold.reason, "since": hold.since,
+    }  # fmt: skip
+    return data | ({"released": True} if hold.released else {})
+
+
+def noticed(notice: Notice) -> Event:
+    data: dict[str, Json] = {"source": notice.source, "notice": notice.kind, "reason": notice.reason}
+    if notice.deadline is not None:
+        data |= {"deadline_boottime": notice.deadline.boottime, "deadline_wall": notice.deadline.wall}
+    return Event(kind=EventKind.NOTICED, at=notice.at, boot_id=notice.boot_id, data=data)

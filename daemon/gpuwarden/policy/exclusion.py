@@ -1,0 +1,307 @@
+"""Policy: (state, what is seen, how it is set, now) -> (new state, events). Pure; replayed, it decides the same.
+
+For each actuator what is wanted is held against what stands there, and the difference is an intent. Wanted is, in this
+order: what an operator ordered; out, while the end of this machine is announced; out, while a finding says failure.
+Back in again are taken only exclusions of ours, and each kind by its own rule:
+
+    failure      enough clean passes and time, and no finding was among its causes that needs a person
+    termination  it was called off; or boot and instance in its reason are not this machine's, which replaces the one meant
+    operator     never; only an operator ends it
+
+Nothing is decided on silence: unknown neither excludes (unless it is set so) nor restores, and what an unreachable
+scheduler said before is not taken for what it would say now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from gpuwarden.health.model import Advice, Event, EventKind, Finding, Health, Json, Key, Severity, Verdict
+from gpuwarden.policy import reasons
+from gpuwarden.policy.looks import RANK, answer, same
+from gpuwarden.policy.model import Act, Intent, Owner, Result, Settings, Standing, Why
+from gpuwarden.policy.state import Hold, PolicyState, data_of, fold
+from gpuwarden_collectors.facts import Stamp
+
+NEEDS_PERSON = frozenset({Advice.INSPECT_HARDWARE, Advice.CONTACT_SUPPORT})
+"""Advice whose finding may go away while its cause stays. That a configuration was mended, or a GPU reset, shows by itself."""
+DAY = 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What policy sees. `sequence` grows with each pass that observed; `ready`: every part of a full pass was there once.
+
+    `remembered`: what the ledger holds is in the state. `standings` of `actuators`: the last look of each, if there was one.
+    """
+
+    verdict: Verdict
+    sequence: int
+    ready: bool
+    boot_id: str
+    instance: str = ""
+    remembered: bool = True
+    actuators: tuple[str, ...] = ()
+    standings: Mapping[str, Standing] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`blocked`: by actuator, why what is wanted is not asked of it now."""
+
+    state: PolicyState
+    events: tuple[Event, ...]
+    blocked: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    why: Why
+    reason: str
+    force: bool = False
+
+
+def decide(state: PolicyState, seen: Situation, settings: Settings, now: Stamp) -> Decision:
+    return _Steps(_counted(state, seen, now), seen, settings, now).decide()
+
+
+def failing(state: PolicyState, verdict: Verdict) -> list[Finding]:
+    """What is to be acted on: failures that are not shadow, and that no operator restored in spite of."""
+    return [
+        finding
+        for finding in verdict.findings
+        if finding.severity is Severity.FAILURE and not finding.shadow and finding.key not in state.overridden
+    ]
+
+
+def excluded(state: PolicyState, standings: Mapping[str, Standing]) -> Iterator[tuple[str, str]]:
+    """By (actuator, owner) who keeps work away: `failure`, `termination`, `operator` of ours, or `foreign`."""
+    if state.order is not None:
+        yield "", Why.OPERATOR.value
+    for name in sorted({*standings, *state.holds}):
+        standing, hold = standings.get(name), state.holds.get(name)
+        if standing is not None and standing.reachable:
+            if standing.owner is not Owner.NONE:
+                yield name, standing.why.value if standing.why is not None else Owner.FOREIGN.value
+        elif hold is not None:
+            yield name, hold.why.value
+
+
+def _counted(state: PolicyState, seen: Situation, now: Stamp) -> PolicyState:
+    """Clean passes in a row, and since when the node is unknown."""
+    health = seen.verdict.health
+    clean = health in (Health.HEALTHY, Health.WARNING)
+    news = seen.sequence > state.sequence
+    since = (state.unknown_since or now) if health is Health.UNKNOWN else None
+    return replace(
+        state,
+        clean=state.clean + news if clean else 0,
+        sequence=max(state.sequence, seen.sequence),
+        unknown_since=since,
+    )
+
+
+class _Steps:
+    """The state within one decision: each event is folded at once and remembered."""
+
+    def __init__(self, state: PolicyState, seen: Situation, settings: Settings, now: Stamp) -> None:
+        self.state = state
+        self._seen = seen
+        self._settings = settings
+        self._now = now
+        self._events: list[Event] = []
+        self._blocked: dict[str, str] = {}
+
+    def decide(self) -> Decision:
+        want = self._want()
+        for name in self._seen.actuators:
+            standing = self._seen.standings.get(name)
+            known = standing if standing is not None and standing.reachable else None
+            self._reconcile(name, known)
+            if name in self.state.pending:
+                self._supersede(name, want)
+            if name not in self.state.pending:
+                self._difference(name, want, known)
+        self._persons(want)
+        return Decision(self.state, tuple(self._events), self._blocked)
+
+    # --- what is wanted
+
+    def _want(self) -> Want | None:
+        state, seen = self.state, self._seen
+        if state.order is not None:
+            return Want(Why.OPERATOR, state.order.reason, force=True)
+        if state.notice is not None:
+            return Want(Why.TERMINATION, reasons.termination(seen.boot_id, seen.instance))
+        gpus = {gpu.slot: gpu for gpu in seen.verdict.gpus}
+        if findings := failing(state, seen.verdict):
+            return Want(Why.FAILURE, reasons.failure(findings, gpus))
+        after, since = self._settings.unknown_after, state.unknown_since
+        if after is not None and since is not None and self._now.boottime - since.boottime >= after:
+            return Want(Why.FAILURE, reasons.unknown(seen.verdict.unknown[:1]))
+        return None
+
+    def _clean(self) -> bool:
+        """Healthy for so many passes that it is no accident."""
+        return self.state.clean >= self._settings.restore_passes
+
+    # --- one actuator
+
+    def _reconcile(self, name: str, known: Standing | None) -> None:
+        """What we hold must still stand; if it does not, somebody else ended it or made it theirs."""
+        hold = self.state.holds.get(name)
+        if hold is None or known is None or name in self.state.pending:
+            return
+        if hold.boot_id == self._seen.boot_id and known.at <= hold.at:  # it was read before we wrote
+            return
+        remarked = known.owner is Owner.OURS and known.reason == hold.reason and known.suffix  # which moves its time
+        if remarked or same(hold.reason, hold.since, known):
+            return
+        by = "lifted" if known.owner is Owner.NONE else "taken over"
+        self._happened(EventKind.LIFTED, {"actuator": name, "why": hold.why.value, "reason": hold.reason, "by": by})
+
+    def _supersede(self, name: str, want: Want | None) -> None:
+        """An intent that waits goes on waiting, unless something else is wanted by now."""
+        pending = self.state.pending[name]
+        if not self._settings.enforce and not pending.force:
+            self._drop(pending, "mode is observe now")
+        elif pending.act is Act.RESTORE:
+            if want is not None and not pending.force:  # a person's goes first; then it is excluded again
+                self._drop(pending, "it is to be excluded again")
+                if RANK[pending.why] >= RANK[want.why]:  # whether it was lifted, only a look can tell
+                    self._intend(Act.EXCLUDE, name, pending.why, pending.reason, force=want.force)
+        elif want is not None:
+            if RANK[want.why] > RANK[pending.why]:
+                self._drop(pending, f"{want.why.value} goes before {pending.why.value}")
+        elif self._over(pending.why):
+            self._drop(pending, "no longer wanted")
+            self._intend(
+                Act.RESTORE, name, pending.why, pending.reason, force=pending.force
+            )  # it may be written already
+
+    def _over(self, why: Why) -> bool:
+        """Whether what a pending exclusion was for is over."""
+        match why:
+            case Why.OPERATOR:
+                return self.state.order is None
+            case Why.TERMINATION:
+                return self.state.notice is None and self._clean()
+        return self._clean()
+
+    def _difference(self, name: str, want: Want | None, known: Standing | None) -> None:
+        hold = self.state.holds.get(name)
+        if want is not None:
+            if hold is None or RANK[hold.why] < RANK[want.why]:
+                self._exclude(name, want, known)
+        elif known is not None and self._seen.remembered:
+            would = self._would(name)
+            if hold is not None and self._may_return(hold):
+                self._restore(name, known, hold.why, hold.reason, hold.since)
+            elif self._replaces(known):
+                self._restore(name, known, Why.TERMINATION, known.reason, known.since)
+            elif would is not None and self._may_return(would):
+                self._restore(name, known, would.why, "", 0.0)
+
+    def _would(self, name: str) -> Hold | None:
+        """What mode observe would hold."""
+        would = self.state.would.get(name)
+        if self._settings.enforce or would is None or would.act is Act.RESTORE:
+            return None
+        released = would.why is Why.TERMINATION and self.state.notice is None
+        return Hold(actuator=name, why=would.why, reason=would.reason, at=would.at, boot_id="", released=released)
+
+    def _exclude(self, name: str, want: Want, known: Standing | None) -> None:
+        lifted = self.state.lifted.get(name)
+        if lifted is not None and self._now.boottime - lifted.boottime < self._settings.lifted_for:
+            self._blocked[name] = "somebody else lifted our exclusion a moment ago"
+            return
+        self._unless_refused(self._intent(Act.EXCLUDE, name, want.why, want.reason, force=want.force), known)
+
+    def _restore(self, name: str, known: Standing, why: Why, reason: str, since: float) -> None:
+        self._unless_refused(self._intent(Act.RESTORE, name, why, reason, since=since), known)
+
+    def _may_return(self, hold: Hold) -> bool:
+        """Whether what we hold may be lifted without a person, were it the scheduler's turn."""
+        match hold.why:
+            case Why.OPERATOR:
+                return False
+            case Why.TERMINATION:
+                return hold.released and self._clean()
+        lately = [wall for wall in self.state.returns if self._now.wall - DAY < wall <= self._now.wall]
+        return (
+            self._clean()
+            and not self.state.person
+            and self._elapsed(hold) >= self._settings.restore_after
+            and len(lately) < self._settings.restores_per_day
+        )
+
+    def _elapsed(self, hold: Hold) -> float:
+        if hold.boot_id == self._seen.boot_id:
+            return self._now.boottime - hold.at.boottime
+        return self._now.wall - hold.at.wall
+
+    def _replaces(self, known: Standing) -> bool:
+        """Whether the termination that stands was another machine's, in whose place this one came and is healthy."""
+        boot, instance = reasons.boot_name(self._seen.boot_id), reasons.instance_name(self._seen.instance)
+        others = bool(known.boot and boot and known.boot != boot)
+        others = others and bool(known.instance and instance and known.instance != instance)
+        return known.why is Why.TERMINATION and others and self._seen.ready and self.state.clean > 0
+
+    def _persons(self, want: Want | None) -> None:
+        """Findings that need a person, while they keep this node out: their going away will not bring it back."""
+        if want is None or want.why is not Why.FAILURE:
+            return
+        state = self.state
+        out = [hold.why for hold in state.holds.values()]
+        out += [intent.why for intent in (*state.pending.values(), *state.would.values())]
+        if Why.FAILURE in out:
+            for finding in failing(self.state, self._seen.verdict):
+                if finding.advice in NEEDS_PERSON and finding.key not in self.state.person:
+                    self._happened(EventKind.NEEDS_PERSON, {"advice": finding.advice.value}, finding.key)
+
+    # --- events
+
+    def _unless_refused(self, intent: Intent, known: Standing | None) -> None:
+        """What the last look rules out is not asked again; but a person is told what a fresh one says."""
+        outcome = None if known is None else answer(intent, known)
+        if outcome is not None and outcome.result is Result.DROPPED and not intent.force:
+            self._blocked[intent.actuator] = outcome.text
+        elif intent.force or self._settings.enforce:
+            self._happened(EventKind.INTENDED, data_of(intent))
+        else:
+            self._observe(intent)
+
+    def _observe(self, intent: Intent) -> None:
+        """Mode observe: say it once."""
+        last = self.state.would.get(intent.actuator)
+        if last is not None and (last.act, last.why) == (intent.act, intent.why):
+            return
+        if intent.act is Act.EXCLUDE or last is not None or intent.actuator in self.state.holds:
+            self._happened(EventKind.INTENDED, data_of(intent, observed=True))
+
+    def _intent(self, act: Act, name: str, why: Why, reason: str, *, since: float = 0.0, force: bool = False) -> Intent:
+        key = intent_key(act, name, self._seen.boot_id, self._now)
+        return Intent(act=act, actuator=name, why=why, reason=reason, key=key, at=self._now, since=since, force=force)
+
+    def _intend(self, act: Act, name: str, why: Why, reason: str, *, force: bool) -> None:
+        self._happened(EventKind.INTENDED, data_of(self._intent(act, name, why, reason, force=force)))
+
+    def _drop(self, intent: Intent, text: str) -> None:
+        self._happened(EventKind.OUTCOME, outcome_data(intent, Result.DROPPED, text))
+
+    def _happened(self, kind: EventKind, data: dict[str, Json], key: Key | None = None) -> None:
+        event = Event(kind=kind, at=self._now, boot_id=self._seen.boot_id, key=key, data=data)
+        self._events.append(event)
+        self.state = fold(self.state, event)
+
+
+def intent_key(act: Act, actuator: str, boot_id: str, at: Stamp) -> str:
+    return f"{actuator}:{act.value}:{boot_id[:8]}:{at.boottime:.3f}"
+
+
+def outcome_data(intent: Intent, result: Result, text: str) -> dict[str, Json]:
+    return {
+        "intent": intent.act.value, "actuator": intent.actuator, "why": intent.why.value, "key": intent.key,
+        "result": result.value, "text": text,
+    }  # fmt: skip

@@ -1,0 +1,68 @@
+"""What an operator may order, as events. A person's decision counts in both modes, and never over a foreign exclusion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gpuwarden.health.model import Event, EventKind, Json, Severity, Verdict
+from gpuwarden.policy import reasons
+from gpuwarden.policy.checkpoint import noticed, ordered
+from gpuwarden.policy.exclusion import intent_key, outcome_data
+from gpuwarden.policy.model import Act, Intent, Notice, Result, Why
+from gpuwarden.policy.state import Order, PolicyState, data_of, text_of
+from gpuwarden_collectors.facts import Stamp
+
+LONGEST = 10_000
+"""Characters of a reason that are looked at."""
+
+
+def exclude(by: str, text: str, boot_id: str, now: Stamp) -> Event:
+    """Out, until an operator brings it back. Raises ValueError for a reason that says nothing."""
+    if not text[:LONGEST].strip():
+        raise ValueError("an exclusion needs a reason: whoever finds this node excluded wants to know why")
+    return ordered(Order(reason=reasons.operator(by, text), by=by, at=now), boot_id)
+
+
+def restore(
+    state: PolicyState, verdict: Verdict, actuators: Iterable[str], *, by: str, boot_id: str, now: Stamp
+) -> list[Event]:
+    """Back in: whatever of ours stands is lifted, and what is found now does not exclude again until it is over or a new boot.
+
+    Raises ValueError while the end of this machine is announced.
+    """
+    if state.notice is not None:
+        raise ValueError(
+            "the end of this machine is announced: call that off first (gpuwarden notify-termination --cancel)"
+        )
+    keys = frozenset(f.key for f in verdict.findings if f.severity is Severity.FAILURE)
+    data: dict[str, Json] = {"order": Act.RESTORE.value, "by": by, "overridden": text_of(keys)}
+    order = Event(kind=EventKind.ORDERED, at=now, boot_id=boot_id, data=data)
+    return [order, *(event for name in actuators for event in _restore(state, name, boot_id, now))]
+
+
+def _restore(state: PolicyState, name: str, boot_id: str, now: Stamp) -> Iterator[Event]:
+    if (pending := state.pending.get(name)) is not None:
+        told = outcome_data(pending, Result.DROPPED, "an operator restores")
+        yield Event(kind=EventKind.OUTCOME, at=now, boot_id=boot_id, data=told)
+    intent = Intent(
+        act=Act.RESTORE, actuator=name, why=Why.OPERATOR, reason="", at=now, force=True,
+        key=intent_key(Act.RESTORE, name, boot_id, now),
+    )  # fmt: skip
+    yield Event(kind=EventKind.INTENDED, at=now, boot_id=boot_id, data=data_of(intent))
+
+
+def announce(within: float, text: str, by: str, boot_id: str, now: Stamp) -> Event:
+    """The end of this machine in `within` seconds, as an operator says. A later one takes the place of an earlier."""
+    deadline = Stamp(now.boottime + within, now.wall + within)
+    notice = Notice(
+        source="operator", kind="termination", at=now, boot_id=boot_id, deadline=deadline,
+        reason=reasons.line(f"{by}: {text}" if text else by),
+    )  # fmt: skip
+    return noticed(notice)
+
+
+def call_off(state: PolicyState, by: str, boot_id: str, now: Stamp) -> Event:
+    """Raises ValueError where nothing was announced and nothing stands for it."""
+    if state.notice is None and not any(hold.why is Why.TERMINATION for hold in state.holds.values()):
+        raise ValueError("there is no termination notice to call off")
+    return Event(kind=EventKind.NOTICE_ENDED, at=now, boot_id=boot_id, data={"by": by})

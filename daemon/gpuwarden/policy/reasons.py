@@ -1,0 +1,138 @@
+"""The text that is written beside an exclusion, and how it is known again as ours.
+
+    gpuwarden: failure gpu=3 xid=79 gpu=5 row_remap_failed
+    gpuwarden: termination boot=1b4e28ba instance=i-0af01c23
+    gpuwarden: operator by=alice replacing a fan
+
+One line of at most 120 bytes, without counters and times: written anew on every pass it would hide since when a node is
+out. No text of ours has " : " in it, since with that Slurm appends its own remarks from 23.02 on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gpuwarden.health.model import Finding, GpuVerdict
+from gpuwarden.policy.model import Why
+
+PREFIX = "gpuwarden: "
+LONGEST = 120  # bytes; slurmdbd keeps 255 of a reason
+_OPERATOR_NAME = 32  # characters
+_INSTANCE = 64  # characters
+_BOOT = 8  # hexadecimal digits
+
+_SUFFIX = " : "
+_ODD = str.maketrans({'"': "'", "|": "/", "\\": "/", "`": "'", "[": "(", "]": ")", "$": " "})
+"""What a scheduler, a shell or a parser of tables could take for its own."""
+_NOT_A_TOKEN = re.compile(r"[^A-Za-z0-9_.:+-]+")
+_KIND = re.compile(r"(failure|termination|operator)(?: (.*))?", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """A reason of ours, as read back. `text` is what we wrote; `suffix` what the scheduler added to it."""
+
+    why: Why
+    text: str
+    suffix: str = ""
+    boot: str = ""
+    instance: str = ""
+
+
+def failure(findings: Iterable[Finding], gpus: Mapping[str, GpuVerdict]) -> str:
+    """Each GPU with what is wrong with it, in the order of the findings; `gpus` by slot. `+2` stands for two that did not fit."""
+    by_subject: dict[str, list[str]] = {}
+    for finding in findings:
+        by_subject.setdefault(_subject(finding, gpus), []).append(_what(finding))
+    groups = [" ".join(filter(None, (subject, *dict.fromkeys(what)))) for subject, what in by_subject.items()]
+    return _fitting("failure", groups)
+
+
+def unknown(why: Iterable[str]) -> str:
+    return _fitting("failure", [f"unknown={_token(text)}" for text in why])
+
+
+def termination(boot_id: str, instance: str) -> str:
+    """Whose end it is: a replacement of this machine must know that it was not meant. Unknown names are `unknown`."""
+    return f"{PREFIX}termination boot={boot_name(boot_id) or 'unknown'} instance={instance_name(instance) or 'unknown'}"
+
+
+def operator(by: str, text: str) -> str:
+    who = f"operator by={_token(by)[:_OPERATOR_NAME] or 'unknown'}"
+    return _cut(f"{PREFIX}{who} {line(text)}".rstrip(), LONGEST)
+
+
+def boot_name(boot_id: str) -> str:
+    """The first 8 hex digits of a boot id; "" for anything else."""
+    name = boot_id[:_BOOT].lower()
+    return name if re.fullmatch(r"[0-9a-f]{8}", name) else ""
+
+
+def instance_name(instance: str) -> str:
+    return _token(instance)[:_INSTANCE]
+
+
+def parse(text: str) -> Reason | None:
+    """None for what is not ours, or is of a kind that we do not know: that is left alone."""
+    text = text.strip().strip('"').strip()
+    if not text.startswith(PREFIX):
+        return None
+    own, _, suffix = text.partition(_SUFFIX)
+    kind = _KIND.fullmatch(own.removeprefix(PREFIX).strip())
+    if kind is None:
+        return None
+    fields = dict(word.split("=", 1) for word in (kind[2] or "").split() if "=" in word)
+    named = kind[1] == Why.TERMINATION
+    return Reason(
+        why=Why(kind[1]), text=own.strip(), suffix=suffix.strip(),
+        boot=_known(fields.get("boot", "")) if named else "", instance=_known(fields.get("instance", "")) if named else "",
+    )  # fmt: skip
+
+
+def _known(name: str) -> str:
+    return "" if name == "unknown" else name
+
+
+def _subject(finding: Finding, gpus: Mapping[str, GpuVerdict]) -> str:
+    slot = finding.key.subject.slot
+    gpu = gpus.get(slot)
+    if not slot:
+        return _token(finding.key.subject.part)
+    return f"gpu={slot if gpu is None or gpu.index is None else gpu.index}" if gpu is not None else _token(slot)
+
+
+def _what(finding: Finding) -> str:
+    code, detail = _token(finding.key.code), _token(finding.key.detail)
+    return f"{code}={detail}" if detail else code
+
+
+def _fitting(kind: str, groups: list[str]) -> str:
+    """As many groups as fit, the first in any case."""
+    text = PREFIX + kind
+    for number, group in enumerate(groups):
+        left = len(groups) - number
+        room = LONGEST - (len(f" +{left - 1}") if left > 1 else 0)
+        if number and len(f"{text} {group}".encode()) > room:
+            return f"{text} +{left}"
+        text = _cut(f"{text} {group}", room)
+    return text
+
+
+def _token(text: str) -> str:
+    return _NOT_A_TOKEN.sub("-", text).strip("-")
+
+
+def line(text: str) -> str:
+    """Printable, on one line, without what others could misread, and without a suffix's mark."""
+    shown = "".join(char if char.isprintable() else " " for char in text[: 4 * LONGEST].translate(_ODD))
+    words = " ".join(shown.split())
+    while _SUFFIX in words:
+        words = words.replace(_SUFFIX, ": ")
+    return words.removesuffix(" :")
+
+
+def _cut(text: str, longest: int) -> str:
+    """At most `longest` bytes of UTF-8."""
+    return text.encode("utf-8", "ignore")[:longest].decode("utf-8", "ignore").rstrip(" :")

@@ -1,0 +1,287 @@
+r"""Policy's memory, and the one way in which it changes: by events, one after the other, as the judge's does.
+
+    wanted -- INTENDED --> pending -- OUTCOME done, already, and EXCLUDED --> held -- INTENDED restore ... RESTORED --> nothing
+                             \-- OUTCOME dropped --> nothing                  \-- LIFTED (by somebody else) --> nothing
+
+The events are in the same ledger as the judge's, and some of those count here too: a boot, an acknowledgement, a board that
+was replaced. What spans only moments (`clean`, `sequence`, `unknown_since`) needs no event and begins anew with a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from gpuwarden.health.model import Event, EventKind, Json, Key
+from gpuwarden.policy.model import Act, Intent, Notice, Result, Why
+from gpuwarden_collectors.facts import Stamp
+
+KEYS_MOST = 64
+"""Findings remembered of one exclusion, and restorations remembered: more than any node has."""
+TEXT_MOST = 1_900
+"""Characters; the ledger keeps 2,000 of a text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """An operator's exclusion, in force until an operator ends it. `reason` is the whole text that is written."""
+
+    reason: str
+    by: str
+    at: Stamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """An exclusion of ours that was read back. `since` by the scheduler's clock. `released`: what it was for was called off."""
+
+    actuator: str
+    why: Why
+    reason: str
+    at: Stamp
+    boot_id: str
+    since: float = 0.0
+    released: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyState:
+    """By actuator: `holds`, `pending` (wanted, outcome not known), `would` (the last thing not done in mode observe), `lifted`
+    (when somebody else lifted one of ours).
+
+    `person`: findings of this exclusion that need a person. `overridden`: findings in spite of which an operator restored.
+    `returns`: Unix times of restorations without a person.
+    """
+
+    boot_id: str = ""
+    order: Order | None = None
+    notice: Notice | None = None
+    holds: Mapping[str, Hold] = field(default_factory=dict)
+    pending: Mapping[str, Intent] = field(default_factory=dict)
+    would: Mapping[str, Intent] = field(default_factory=dict)
+    lifted: Mapping[str, Stamp] = field(default_factory=dict)
+    person: frozenset[Key] = frozenset()
+    overridden: frozenset[Key] = frozenset()
+    returns: tuple[float, ...] = ()
+    clean: int = 0
+    sequence: int = 0
+    unknown_since: Stamp | None = None
+
+
+def fold(state: PolicyState, event: Event) -> PolicyState:
+    """The state after `event`; events of kinds that do not concern policy leave it as it is."""
+    change = _CHANGES.get(event.kind)
+    return state if change is None else change(state, event)
+
+
+# --- reading what an event says; a ledger may be of another version, or edited
+
+
+def _text(event: Event, name: str) -> str:
+    value = event.data.get(name, "")
+    return value if isinstance(value, str) else ""
+
+
+def _number(event: Event, name: str) -> float:
+    value = event.data.get(name, 0.0)
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+Word = TypeVar("Word", Act, Why, Result)
+
+
+def _word(kind: type[Word], event: Event, name: str, default: Word) -> Word:
+    try:
+        return kind(_text(event, name))
+    except ValueError:
+        return default
+
+
+Item = TypeVar("Item")
+
+
+def _without(items: Mapping[str, Item], name: str) -> dict[str, Item]:
+    return {key: item for key, item in items.items() if key != name}
+
+
+def keys_of(text: str) -> frozenset[Key]:
+    return frozenset(Key.parse(word) for word in text.split()[:KEYS_MOST])
+
+
+def text_of(keys: frozenset[Key]) -> str:
+    """As many as one text of the ledger holds, whole."""
+    text = ""
+    for word in sorted(map(str, keys))[:KEYS_MOST]:
+        if len(text) + len(word) < TEXT_MOST:
+            text = f"{text} {word}".lstrip()
+    return text
+
+
+# --- one function for each kind of event
+
+
+def _boot(state: PolicyState, event: Event) -> PolicyState:
+    if event.boot_id == state.boot_id:
+        return state
+    notice = state.notice if state.notice is not None and state.notice.boot_id == event.boot_id else None
+    return replace(state, boot_id=event.boot_id, notice=notice, lifted={}, overridden=frozenset())
+
+
+def _another_machine(_: PolicyState, event: Event) -> PolicyState:
+    return PolicyState(boot_id=event.boot_id)
+
+
+def _intended(state: PolicyState, event: Event) -> PolicyState:
+    intent = intent_of(event)
+    if intent is None:
+        return state
+    if event.data.get("observed") is True:
+        return replace(state, would={**state.would, intent.actuator: intent})
+    if intent.act is Act.EXCLUDE and not state.holds and not state.pending:
+        state = replace(state, person=frozenset())  # it begins here
+    pending = {**state.pending, intent.actuator: intent}
+    return replace(state, pending=pending, would=_without(state.would, intent.actuator))
+
+
+def _outcome(state: PolicyState, event: Event) -> PolicyState:
+    """What was refused stays wanted: a person may mend it."""
+    intent = state.pending.get(_text(event, "actuator"))
+    result = _word(Result, event, "result", Result.RETRY)
+    if intent is None or intent.key != _text(event, "key") or result in (Result.RETRY, Result.REFUSED):
+        return state
+    ended = result is Result.DROPPED and intent.act is Act.EXCLUDE and intent.why is Why.OPERATOR
+    pending = _without(state.pending, intent.actuator)
+    return replace(state, pending=pending, order=None if ended else state.order)  # the operator was told
+
+
+def _excluded(state: PolicyState, event: Event) -> PolicyState:
+    hold = Hold(
+        actuator=_text(event, "actuator"), why=_word(Why, event, "why", Why.OPERATOR), reason=_text(event, "reason"),
+        at=event.at, boot_id=event.boot_id, since=_number(event, "since"), released=event.data.get("released") is True,
+    )  # fmt: skip
+    if not hold.actuator:
+        return state
+    holds = {**state.holds, hold.actuator: hold}
+    return replace(state, holds=holds, lifted=_without(state.lifted, hold.actuator))
+
+
+def _restored(state: PolicyState, event: Event) -> PolicyState:
+    actuator = _text(event, "actuator")
+    alone = _word(Why, event, "why", Why.OPERATOR) is Why.FAILURE
+    return _over(_returned(state, event) if alone else state, actuator)
+
+
+def _lifted(state: PolicyState, event: Event) -> PolicyState:
+    actuator = _text(event, "actuator")
+    hold = state.holds.get(actuator)
+    order = None if hold is not None and hold.why is Why.OPERATOR else state.order
+    return _over(replace(state, order=order, lifted={**state.lifted, actuator: event.at}), actuator)
+
+
+def _over(state: PolicyState, actuator: str) -> PolicyState:
+    holds = _without(state.holds, actuator)
+    return replace(state, holds=holds, person=state.person if holds else frozenset())
+
+
+def _ordered(state: PolicyState, event: Event) -> PolicyState:
+    by = _text(event, "by")
+    if _text(event, "order") == Act.EXCLUDE:
+        return replace(state, order=Order(reason=_text(event, "reason"), by=by, at=event.at), lifted={})
+    overridden = keys_of(_text(event, "overridden"))
+    return replace(state, order=None, lifted={}, person=frozenset(), overridden=overridden, returns=(), would={})
+
+
+def _noticed(state: PolicyState, event: Event) -> PolicyState:
+    deadline = None
+    if event.data.get("deadline_wall") is not None:
+        deadline = Stamp(_number(event, "deadline_boottime"), _number(event, "deadline_wall"))
+    notice = Notice(
+        source=_text(event, "source"), kind=_text(event, "notice"), at=event.at, boot_id=event.boot_id,
+        reason=_text(event, "reason"), deadline=deadline,
+    )  # fmt: skip
+    return replace(state, notice=notice, holds=_released(state, released=False))
+
+
+def _notice_ended(state: PolicyState, _: Event) -> PolicyState:
+    return replace(state, notice=None, holds=_released(state, released=True))
+
+
+def _released(state: PolicyState, *, released: bool) -> dict[str, Hold]:
+    return {
+        name: replace(hold, released=released) if hold.why is Why.TERMINATION else hold
+        for name, hold in state.holds.items()
+    }
+
+
+def _needs_person(state: PolicyState, event: Event) -> PolicyState:
+    if event.key is None or len(state.person) >= KEYS_MOST:
+        return state
+    return replace(state, person=state.person | {event.key})
+
+
+def _acknowledged(state: PolicyState, event: Event) -> PolicyState:
+    key = {event.key}
+    return replace(state, person=state.person - key, overridden=state.overridden - key)
+
+
+def _returned(state: PolicyState, event: Event) -> PolicyState:
+    return replace(state, returns=(*state.returns, event.at.wall)[-KEYS_MOST:])
+
+
+def _cleared(state: PolicyState, event: Event) -> PolicyState:
+    return replace(state, overridden=state.overridden - {event.key})
+
+
+def _board_gone(state: PolicyState, event: Event) -> PolicyState:
+    if event.key is None:
+        return state
+    slot = event.key.subject.slot
+    return replace(state, person=frozenset(key for key in state.person if key.subject.slot != slot))
+
+
+_CHANGES: dict[str, Callable[[PolicyState, Event], PolicyState]] = {
+    EventKind.BOOT: _boot,
+    EventKind.MACHINE_CHANGED: _another_machine,
+    EventKind.INTENDED: _intended,
+    EventKind.OUTCOME: _outcome,
+    EventKind.EXCLUDED: _excluded,
+    EventKind.HELD: _excluded,
+    EventKind.RESTORED: _restored,
+    EventKind.RETURNED: _returned,
+    EventKind.LIFTED: _lifted,
+    EventKind.ORDERED: _ordered,
+    EventKind.NOTICED: _noticed,
+    EventKind.NOTICE_ENDED: _notice_ended,
+    EventKind.NEEDS_PERSON: _needs_person,
+    EventKind.ACKNOWLEDGED: _acknowledged,
+    EventKind.CLEARED: _cleared,
+    EventKind.GPU_REPLACED: _board_gone,
+    EventKind.GPU_UNPINNED: _board_gone,
+}
+
+
+# --- intents as the data of an event
+
+
+def data_of(intent: Intent, *, observed: bool = False) -> dict[str, Json]:
+    data: dict[str, Json] = {
+        "intent": intent.act.value, "actuator": intent.actuator, "why": intent.why.value, "reason": intent.reason,
+        "key": intent.key, "since": intent.since, "force": intent.force,
+    }  # fmt: skip
+    return data | ({"observed": True} if observed else {})
+
+
+def intent_of(event: Event) -> Intent | None:
+    """None for what no version of ours would have written."""
+    actuator, key = _text(event, "actuator"), _text(event, "key")
+    try:
+        act, why = Act(_text(event, "intent")), Why(_text(event, "why"))
+    except ValueError:
+        return None
+    if not actuator or not key:
+        return None
+    return Intent(
+        act=act, actuator=actuator, why=why, reason=_text(event, "reason"), key=key, at=event.at,
+        since=_number(event, "since"), force=event.data.get("force") is True,
+    )  # fmt: skip

@@ -1,0 +1,90 @@
+"""What is published of acting. Pure functions of what acting shows of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from gpuwarden.policy.model import Act, Notice, Owner, Result, Standing
+from gpuwarden.publish.snapshot import Acted, Snapshot, Wanted
+from gpuwarden.publish.times import rfc3339
+
+Document = dict[str, Any]
+
+ACTS = tuple(act.value for act in Act)
+RESULTS = tuple(result.value for result in Result)
+
+
+def with_acted(snapshot: Snapshot, acted: Acted) -> Snapshot:
+    excluded_by = tuple(f"{actuator}:{owner}" if actuator else owner for actuator, owner in acted.excluded)
+    notice = None if acted.notice is None else _notice(acted.notice)
+    return replace(snapshot, acted=acted, excluded_by=excluded_by, notice=notice)
+
+
+def _notice(notice: Notice) -> Document:
+    return {
+        "source": notice.source,
+        "kind": notice.kind,
+        "reason": notice.reason,
+        "announced_at": rfc3339(notice.at.wall),
+        "deadline": None if notice.deadline is None else rfc3339(notice.deadline.wall),
+    }
+
+
+def document(acted: Acted) -> Document:
+    """What `status` says of acting."""
+    return {
+        "schedulers": [_standing(name, acted.standings.get(name)) for name in acted.actuators],
+        "wanted": [_wanted(one) for one in acted.pending],
+        "would": [_wanted(one) for one in acted.would],
+        "blocked": dict(acted.blocked),
+        "breaker": acted.breaker,
+        "needs_person": list(acted.person),
+    }
+
+
+def _standing(name: str, standing: Standing | None) -> Document:
+    if standing is None or not standing.reachable:
+        return {
+            "actuator": name,
+            "reachable": False,
+            "trouble": "not asked yet" if standing is None else standing.trouble,
+        }
+    ours = standing.why.value if standing.why is not None else Owner.FOREIGN.value
+    return {
+        "actuator": name,
+        "reachable": True,
+        "trouble": "",
+        "state": standing.state,
+        "excluded": None if standing.owner is Owner.NONE else ours,
+        "reason": f"{standing.reason} : {standing.suffix}" if standing.suffix else standing.reason,
+        "since": rfc3339(standing.since) if standing.since else None,
+    }
+
+
+def _wanted(wanted: Wanted) -> Document:
+    return {
+        "intent": wanted.act.value,
+        "actuator": wanted.actuator,
+        "why": wanted.why.value,
+        "reason": wanted.reason,
+        "since": rfc3339(wanted.at.wall),
+        "text": wanted.text,
+    }
+
+
+# --- samples for metrics
+
+
+def exclusions(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Each actuator with each owner, so that no series is born with its first exclusion."""
+    stands = set(snapshot.acted.excluded)
+    owners = ("failure", "termination", "operator", Owner.FOREIGN.value)
+    pairs = [(actuator, owner) for actuator in snapshot.acted.actuators for owner in owners] + [("", "operator")]
+    return ((pair, int(pair in stands)) for pair in pairs)
+
+
+def intents(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
+    counts = snapshot.acted.counts
+    return (((act, result), counts.get((act, result), 0)) for act in ACTS for result in RESULTS)

@@ -1,0 +1,244 @@
+"""The judge on ports and mounts: against what they once were, over restarts and reboots."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuwarden.health.model import Advice, Health
+from gpuwarden.health.view import Rules
+from gpuwarden_collectors.base import PassOutcome
+from gpuwarden_collectors.host_facts import InfinibandFacts, MountFacts, PortFacts
+from support.whole_hosts import WholeHost, hung, mount, port
+
+GONE = PassOutcome.ABSENT
+HOUR = 3600.0
+
+
+def healthy_for(seconds: float, host: WholeHost) -> None:
+    """Nothing is found meanwhile, at any pass."""
+    end = host.uptime + seconds
+    while host.uptime < end:
+        host.run(10)
+        assert host.health is Health.HEALTHY, host.ids
+
+
+@pytest.fixture
+def host() -> WholeHost:
+    host = WholeHost()
+    host.run(30)
+    assert host.health is Health.HEALTHY
+    return host
+
+
+# --- Ports ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "ports",
+    [(port("mlx5_0"), port("mlx5_1", state="down", physical_state="polling")), (port("mlx5_0"),)],
+    ids=["down", "gone"],
+)
+def test_a_port_that_was_up_fails_the_node_after_two_minutes_and_ends_when_it_is_back(
+    host: WholeHost, ports: tuple[PortFacts, ...]
+) -> None:
+    host.ports(*ports)
+    healthy_for(110, host)
+    host.run(30)
+    assert host.ids == {"infiniband_down@port/mlx5_1/1"}
+    assert host.health is Health.FAILURE
+    host.ports(port("mlx5_0"), port("mlx5_1"))
+    host.run(40)
+    assert host.ids == {"infiniband_down@port/mlx5_1/1"}  # it must be up for a minute
+    host.run(40)
+    assert host.health is Health.HEALTHY
+
+
+def test_a_reload_of_the_network_driver_is_no_fault(host: WholeHost) -> None:
+    host.beside.infiniband = GONE
+    healthy_for(60, host)
+    host.ports(port("mlx5_0", state="init", rate_gbps=10.0), port("mlx5_1", state="down", rate_gbps=10.0))
+    healthy_for(30, host)
+    host.ports(port("mlx5_0"), port("mlx5_1"))
+    healthy_for(300, host)
+
+
+def test_a_network_driver_that_does_not_come_back_fails_all_its_ports(host: WholeHost) -> None:
+    host.beside.infiniband = GONE
+    host.run(130)
+    down = host.found("infiniband_down")
+    assert [finding.advice for finding in down] == [Advice.RESTART_SERVICE] * 2
+
+
+def test_a_port_that_was_never_up_is_nobody_s_to_miss() -> None:
+    host = WholeHost()
+    host.ports(port("mlx5_0"), port("mlx5_9", state="down"))
+    healthy_for(600, host)
+
+
+def test_what_ports_once_were_survives_a_restart_and_a_reboot(host: WholeHost) -> None:
+    host.restart_daemon()
+    host.reboot()
+    host.ports(port("mlx5_0", rate_gbps=200.0))
+    host.run(300)
+    assert host.ids == {"infiniband_down@port/mlx5_1/1", "infiniband_rate_low@port/mlx5_0/1"}
+
+
+def test_while_the_host_boots_ports_and_mounts_have_time(host: WholeHost) -> None:
+    host.reboot()
+    host.uptime = 20.0
+    host.ports(port("mlx5_0", state="init"))
+    host.mounts(mount("/"), MountFacts(path="/data", expected=True, mounted=False))
+    healthy_for(270, host)
+    host.run(30)
+    assert set(host.codes) == {"infiniband_down", "mount_missing"}
+
+
+def test_a_port_that_is_excluded_from_now_on_is_forgotten_and_its_finding_ends(host: WholeHost) -> None:
+    host.ports(port("mlx5_0"))
+    host.run(130)
+    assert host.codes == ["infiniband_down"]
+    host.beside.infiniband = InfinibandFacts(ports=(port("mlx5_0"),), excluded=(r"(?s:mlx5_1)\Z",))
+    host.run(70)
+    assert host.health is Health.HEALTHY
+    host.restart_daemon()
+    host.ports(port("mlx5_0"))
+    healthy_for(300, host)
+
+
+def test_an_operator_accepts_the_ports_as_they_are(host: WholeHost) -> None:
+    host.ports(port("mlx5_0", rate_gbps=200.0))
+    host.run(300)
+    assert set(host.codes) == {"infiniband_down", "infiniband_rate_low"}
+    host.accept()
+    host.run(70)
+    assert host.health is Health.HEALTHY
+    host.restart_daemon()
+    healthy_for(300, host)
+
+
+def test_three_times_down_within_three_hours_is_flapping_however_short(host: WholeHost) -> None:
+    for downs in (1, 2):
+        host.ports(port("mlx5_0"), port("mlx5_1", link_downed=downs))
+        healthy_for(1800, host)
+    host.ports(port("mlx5_0"), port("mlx5_1", link_downed=3))
+    host.run(5)
+    assert host.ids == {"infiniband_flapping@port/mlx5_1/1"}
+    assert host.health is Health.WARNING
+    host.run(1.9 * HOUR, every=20)
+    assert host.codes == ["infiniband_flapping"]
+    host.run(0.6 * HOUR, every=20)  # the first two are out of the window, and it was quiet for the rest
+    assert host.codes == []
+
+
+def test_a_restart_ends_no_flapping_before_the_port_was_followed_for_as_long(host: WholeHost) -> None:
+    host.ports(port("mlx5_0"), port("mlx5_1", link_downed=3))
+    host.run(20)
+    host.restart_daemon()
+    host.run(2.9 * HOUR, every=20)
+    assert host.codes == ["infiniband_flapping"]
+    host.run(0.5 * HOUR, every=20)
+    assert host.codes == []
+
+
+def test_the_counters_of_a_port_that_is_known_no_more_are_forgotten(host: WholeHost) -> None:
+    assert {name for name, _ in host.state.host_windows} >= {"port/mlx5_0/1", "port/mlx5_1/1"}
+    host.ports(port("mlx5_0"))
+    host.run(10)
+    assert ("port/mlx5_1/1", "link_downed") in host.state.host_windows  # it may come back, and count on
+    host.accept()
+    host.run(10)
+    assert ("port/mlx5_1/1", "link_downed") not in host.state.host_windows
+
+
+# --- Mounts --------------------------------------------------------------------------------------------------------
+
+
+def test_the_failover_of_a_file_server_is_no_fault_and_a_server_that_is_gone_is(host: WholeHost) -> None:
+    host.mounts(mount("/"), hung("/data", expected=True))
+    healthy_for(100, host)
+    host.mounts(mount("/"), mount("/data", expected=True))
+    healthy_for(60, host)
+    host.mounts(mount("/"), hung("/data", expected=True))
+    host.run(130)
+    assert host.ids == {"mount_hung@mount//data"}
+    assert host.health is Health.FAILURE
+
+
+def test_an_expected_mount_that_is_gone_fails_the_node_and_another_may_go(host: WholeHost) -> None:
+    host.mounts(mount("/"), mount("/data", expected=True), mount("/scratch"))
+    host.run(10)
+    host.mounts(mount("/"), mount("/data", expected=True))
+    healthy_for(300, host)
+    host.mounts(mount("/"), MountFacts(path="/data", expected=True, mounted=False))
+    host.run(70)
+    assert host.ids == {"mount_missing@mount//data"}
+    host.mounts(mount("/"))  # the configuration expects it no more
+    host.run(40)
+    assert host.health is Health.HEALTHY
+
+
+def test_a_mount_that_became_read_only_is_found_also_after_a_restart(host: WholeHost) -> None:
+    host.restart_daemon()
+    host.mounts(mount("/"), mount("/data", expected=True, read_only=True), mount("/sets", read_only=True))
+    host.run(70)
+    assert host.ids == {"mount_read_only@mount//data"}
+    assert host.health is Health.FAILURE
+
+
+def test_a_mount_that_is_gone_is_forgotten_but_not_while_the_host_boots(host: WholeHost) -> None:
+    host.reboot()
+    host.uptime = 30.0
+    host.mounts(mount("/"))
+    host.run(60)
+    assert set(host.state.host.mounts) == {"/", "/data"}
+    host.run(600)
+    assert set(host.state.host.mounts) == {"/"}
+
+
+def test_a_full_file_system_warns_after_a_minute_and_keeps_warning_while_it_hangs(host: WholeHost) -> None:
+    host.mounts(mount("/", bytes_free=0, bytes_available=0), mount("/data", expected=True))
+    healthy_for(50, host)
+    host.run(30)
+    assert host.health is Health.WARNING
+    host.mounts(hung("/"), mount("/data", expected=True))
+    host.run(80)
+    assert host.codes == ["disk_full"]
+    host.mounts(mount("/"), mount("/data", expected=True))
+    host.run(70)
+    assert host.health is Health.HEALTHY
+
+
+# --- Collectors that say nothing -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", [PassOutcome.FAILED, PassOutcome.TIMED_OUT])
+def test_a_collector_that_fails_neither_adds_nor_ends_anything_but_that_it_failed(outcome: PassOutcome) -> None:
+    for before, found in (((port("mlx5_0"), port("mlx5_1")), set()), ((port("mlx5_0"),), {"infiniband_down"})):
+        host = WholeHost()
+        host.run(10)
+        host.ports(*before)
+        host.run(200)
+        host.beside.infiniband = outcome
+        host.run(7 * HOUR, every=60)
+        assert set(host.codes) == found | {"collector_failed"}
+        (failed,) = host.found("collector_failed")
+        assert (failed.key.detail, failed.evidence["why"]) == ("infiniband", "no such thing")
+
+
+@pytest.mark.parametrize("collector", ["storage", "memory", "processes", "services", "plugin"])
+def test_every_collector_of_the_host_is_told_when_it_fails(host: WholeHost, collector: str) -> None:
+    setattr(host.beside, collector, PassOutcome.FAILED)
+    host.run(40)
+    assert host.ids == {f"collector_failed.{collector}@node"}
+    assert host.health is Health.WARNING
+
+
+def test_what_a_collector_found_is_over_when_it_is_switched_off(host: WholeHost) -> None:
+    host.ports(port("mlx5_0"))
+    host.run(200)
+    assert host.codes == ["infiniband_down"]
+    host.restart_daemon()
+    host.rules = Rules(off=("infiniband",))
+    host.step = lambda *events, **more: super(WholeHost, host).step(*events, **more)  # type: ignore[method-assign]
+    host.run(70)
+    assert host.codes == []

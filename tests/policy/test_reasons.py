@@ -1,0 +1,100 @@
+"""The text beside an exclusion: whatever goes in, one short line comes out, and it is known again as ours."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwarden.health.model import NODE, Health, Key, gpu
+from gpuwarden.policy import reasons
+from gpuwarden.policy.model import Why
+from support.snapshots import finding, gpu_verdict, slot
+
+texts = st.one_of(st.text(max_size=300), st.text(alphabet=' :"|\n\r\t\\[]{}=;é€𝛀\u202e\udcff', max_size=5_000))
+appended = st.sampled_from(["", " : Not responding", " : reboot issued : Node unexpectedly rebooted"])
+GPUS = {slot(n): gpu_verdict(n) for n in range(8)}
+
+
+def sound(text: str) -> bool:
+    return (
+        text.startswith("gpuwarden: ") and text.isprintable() and len(text.encode()) <= reasons.LONGEST
+        and " : " not in text and not set(text) & set('"|\\`[]') and text == text.strip()
+    )  # fmt: skip
+
+
+@settings(deadline=None, max_examples=300)
+@given(by=texts, text=texts, suffix=appended)
+def test_an_operator_s_reason_is_one_safe_line_and_comes_back_with_whatever_the_scheduler_added(
+    by: str, text: str, suffix: str
+) -> None:
+    written = reasons.operator(by, text)
+    assert sound(written)
+    read = reasons.parse(f'"{written}{suffix}"')
+    assert read is not None
+    assert (read.why, read.text, read.suffix) == (Why.OPERATOR, written, suffix.removeprefix(" : "))
+
+
+@settings(deadline=None, max_examples=200)
+@given(boot=st.one_of(st.uuids().map(str), texts), instance=texts, suffix=appended)
+def test_a_termination_names_boot_and_instance_and_they_come_back(boot: str, instance: str, suffix: str) -> None:
+    written = reasons.termination(boot, instance)
+    assert sound(written)
+    read = reasons.parse(written + suffix)
+    assert read is not None
+    assert (read.why, read.text) == (Why.TERMINATION, written)
+    assert read.boot == reasons.boot_name(boot)
+    name = reasons.instance_name(instance)
+    assert read.instance == ("" if name == "unknown" else name)
+
+
+@settings(deadline=None, max_examples=100)
+@given(details=st.lists(st.tuples(st.integers(0, 9), texts, texts), min_size=1, max_size=20))
+def test_a_failure_s_reason_fits_whatever_was_found(details: list[tuple[int, str, str]]) -> None:
+    found = [finding(code, gpu(slot(n)), detail=detail) for n, code, detail in details]
+    written = reasons.failure(found, GPUS)
+    assert sound(written)
+    read = reasons.parse(written)
+    assert read is not None
+    assert (read.why, read.text) == (Why.FAILURE, written)
+
+
+def test_a_failure_says_each_gpu_with_what_is_wrong_with_it() -> None:
+    found = [
+        finding("xid", gpu(slot(3)), detail="79"), finding("gpu_missing", gpu(slot(3))),
+        finding("row_remap_failed", gpu(slot(5))), finding("driver_unresponsive", NODE),
+    ]  # fmt: skip
+    expected = "gpuwarden: failure gpu=3 xid=79 gpu_missing gpu=5 row_remap_failed driver_unresponsive"
+    assert reasons.failure(found, GPUS) == expected
+    unlisted = {slot(3): replace(gpu_verdict(3, Health.FAILURE), index=None)}
+    assert reasons.failure(found[:1], unlisted) == "gpuwarden: failure gpu=0000:51:00.0 xid=79"
+
+
+def test_what_does_not_fit_is_counted() -> None:
+    found = [finding("nvlink_errors", gpu(slot(n)), detail="crc") for n in range(8)]
+    assert reasons.failure(found, GPUS).endswith(" +5")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "gpuwarden", "gpuwarden:", "gpuwarden: ", "gpuwarden: check this node", "gpuwarden: failures", "gpuwarden:failure",
+        "GPUWARDEN: failure gpu=3", "see gpuwarden: failure gpu=3 xid=79", "Not responding", "Kill task failed",
+    ],
+)  # fmt: skip
+def test_what_others_write_is_not_ours(text: str) -> None:
+    assert reasons.parse(text) is None
+
+
+def test_text_that_somebody_appended_by_hand_is_no_longer_the_text_that_we_wrote() -> None:
+    read = reasons.parse("gpuwarden: failure gpu=3 xid=79, looked at by alice")
+    assert read is not None
+    assert read.text != "gpuwarden: failure gpu=3 xid=79"
+
+
+def test_keys_of_findings_survive_the_ledger(  # their texts are what an operator's restore remembers
+) -> None:
+    keys = frozenset({Key("xid", gpu(slot(3)), "79"), Key("driver_unresponsive", NODE)})
+    assert {Key.parse(str(key)) for key in keys} == keys

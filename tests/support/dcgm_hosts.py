@@ -1,0 +1,107 @@
+"""A host of the judge's (see `hosts`) with DCGM on it, and what DCGM says of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from gpuwarden.health.dcgm_xids import Known, xids_of
+from gpuwarden.health.judge import Step
+from gpuwarden.health.model import Finding
+from gpuwarden_collectors.base import Observation, PassOutcome
+from gpuwarden_collectors.dcgm.facts import (
+    NOT_ANSWERING,
+    DcgmFacts,
+    DcgmGpu,
+    DcgmGpuStatus,
+    DcgmIncident,
+    DcgmProblem,
+    DcgmReadings,
+    DcgmTrouble,
+)
+from gpuwarden_collectors.facts import HostEvent, Stamp
+from support.hosts import WALL, Host, slot
+
+CONNECTION_LOST = f"{NOT_ANSWERING}cannot read DCGM at unix:///engine: ConnectionNotValid (-21)"
+WARN, FAIL = 10, 20
+GPU, SWITCH, CPU, CONNECTX = 1, 3, 7, 9
+
+
+class DcgmHost(Host):
+    """Every step brings a pass of DCGM too: its facts, or, with another `outcome`, why there are none."""
+
+    def __init__(self, gpus: int = 2, *, uptime: float = 10_000.0) -> None:
+        super().__init__(gpus, uptime=uptime)
+        watched_since = Stamp(uptime - 1000, WALL + uptime - 1000)
+        self.dcgm = DcgmFacts(
+            engine_version="4.6.0",
+            gpus=tuple(DcgmGpu(id=n, slot=slot(n), uuid=f"GPU-{n:08d}") for n in range(gpus)),
+            watched_since=watched_since,
+        )
+        self.outcome: PassOutcome | None = PassOutcome.OBSERVED
+        self.error = ""
+        self._taken: DcgmFacts | None = None
+
+    def step(self, *events: HostEvent, **more: Any) -> Step:
+        if self.outcome is not None:
+            self.view = self.view.after(
+                Observation(
+                    collector="dcgm", outcome=self.outcome, started=self.now, finished=self.now, error=self.error,
+                    facts=self.dcgm if self.outcome is PassOutcome.OBSERVED else None,
+                )
+            )  # fmt: skip
+        told: list[HostEvent] = []
+        if (facts := self.view.dcgm.facts) is not None:
+            told += xids_of(self._taken, facts, self.now, Known(self.state.records, self.boot_id))
+            self._taken = facts
+        return super().step(*events, *told, **more)
+
+    def away(self, outcome: PassOutcome, error: str = "") -> None:
+        """The passes of DCGM end like this from now on."""
+        self.outcome, self.error = outcome, error
+
+    def back(self) -> None:
+        self.away(PassOutcome.OBSERVED)
+
+    def incident(
+        self, code: int, *, gpu: int = 0, health: int = FAIL, entity: tuple[int, int] | None = None, **more: Any
+    ) -> None:
+        """One more, first seen now. `entity`: kind and id of what it is about, if that is no GPU."""
+        kind, number = entity or (GPU, gpu)
+        made = DcgmIncident(
+            system=1, health=health, code=code, entity_kind=kind, entity_id=number,
+            **{"first_seen": self.now, "slot": slot(gpu) if entity is None else "", "message": "GPU 31 is odd", **more},
+        )  # fmt: skip
+        self.dcgm = replace(self.dcgm, incidents=(*self.dcgm.incidents, made))
+
+    def silence(self) -> None:
+        self.dcgm = replace(self.dcgm, incidents=(), problems=())
+
+    def problem(self, trouble: DcgmTrouble) -> None:
+        self.dcgm = replace(self.dcgm, problems=(DcgmProblem(trouble=trouble, text=f"it has {trouble}"),))
+
+    def engine_gpu(self, index: int, **changes: Any) -> None:
+        """What the engine has of one GPU."""
+        gpus = [replace(each, **changes) if each.id == index else each for each in self.dcgm.gpus]
+        self.dcgm = replace(self.dcgm, gpus=tuple(gpus))
+
+    def status(self, index: int, status: DcgmGpuStatus) -> None:
+        self.engine_gpu(index, status=status)
+
+    def field(self, index: int, **readings: Any) -> None:
+        self.engine_gpu(index, readings=replace(self.dcgm.gpus[index].readings, **readings))
+
+    def restart_daemon(self) -> None:
+        """A new connection to the same engine: it did not see anything begin."""
+        super().restart_daemon()
+        self._taken = None
+        incidents = (replace(each, preexisting=True, first_seen=self.now) for each in self.dcgm.incidents)
+        self.dcgm = replace(self.dcgm, incidents=tuple(incidents), watched_since=self.now)
+
+    def finding(self) -> Finding:
+        """The only one."""
+        (only,) = self.findings
+        return only
+
+
+__all__ = ["CONNECTION_LOST", "CONNECTX", "CPU", "FAIL", "SWITCH", "WARN", "DcgmHost", "DcgmReadings"]

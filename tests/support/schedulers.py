@@ -1,0 +1,105 @@
+"""A scheduler of many nodes in memory: one exclusion and one reason for each, whole seconds, no compare-and-set, as Slurm."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from gpuwarden.actuators.base import ActuatorError
+from gpuwarden.policy import reasons
+from gpuwarden.policy.model import Act, Census, Flag, Held, Intent, Owner, Standing, Why
+from gpuwarden_collectors.facts import Stamp
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """`reason` of the exclusion that stands, "" if none does."""
+
+    reason: str = ""
+    since: float = 0.0
+    flags: frozenset[Flag] = frozenset()
+
+
+@dataclass(slots=True)
+class Cluster:
+    """`clock` gives Unix time. `writes` are (node, act, reason) in the order in which they took effect."""
+
+    clock: Callable[[], float]
+    nodes: dict[str, Node] = field(default_factory=dict)
+    writes: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def exclude(self, name: str, reason: str) -> None:
+        old = self.nodes[name]
+        if old.reason != reason:  # the same text again changes nothing, not even the time
+            self.nodes[name] = replace(old, reason=reason, since=float(int(self.clock())))
+            self.writes.append((name, "exclude", reason))
+
+    def restore(self, name: str) -> None:
+        if self.nodes[name].reason:
+            self.writes.append((name, "restore", self.nodes[name].reason))
+        self.nodes[name] = replace(self.nodes[name], reason="", since=0.0)
+
+    def standing(self, name: str, at: Stamp) -> Standing:
+        node = self.nodes[name]
+        ours = reasons.parse(node.reason)
+        owner = Owner.NONE if not node.reason else Owner.FOREIGN if ours is None else Owner.OURS
+        return Standing(
+            at=at, owner=owner, why=ours and ours.why, reason=ours.text if ours else node.reason,
+            suffix=ours.suffix if ours else "", since=node.since, boot=ours.boot if ours else "",
+            instance=ours.instance if ours else "", flags=node.flags, schedulable=not node.reason and not node.flags,
+            state="drained" if node.reason else "idle", pool=len(self.nodes),
+        )  # fmt: skip
+
+    def census(self, name: str) -> Census:
+        ours = {other: reasons.parse(node.reason) for other, node in self.nodes.items()}
+        held = (Held(self.nodes[n].since, n) for n, r in ours.items() if r is not None and r.why is Why.FAILURE)
+        return Census(node=name, pool=len(self.nodes), held=tuple(held), now=self.clock())
+
+
+class Client:
+    """The actuator of one node. `before` and `after` run around each call, with its name; what they raise, the call raises."""
+
+    def __init__(self, cluster: Cluster, node: str, clock: Callable[[], Stamp]) -> None:
+        self.name = "fake"
+        self.node = node
+        self.calls: list[str] = []
+        self.away: ActuatorError | None = None
+        self.before: Callable[[str], None] = lambda _: None
+        self.after: Callable[[str], None] = lambda _: None
+        self._cluster = cluster
+        self._clock = clock
+
+    async def look(self) -> Standing:
+        await self._begin("look")
+        standing = self._cluster.standing(self.node, self._clock())
+        return self._end("look", standing)
+
+    async def census(self) -> Census:
+        await self._begin("census")
+        return self._end("census", self._cluster.census(self.node))
+
+    async def apply(self, intent: Intent, standing: Standing) -> None:  # noqa: ARG002 - a real one may choose its words by it
+        await self._begin("apply")
+        if intent.act is Act.EXCLUDE:
+            self._cluster.exclude(self.node, intent.reason)
+        else:
+            self._cluster.restore(self.node)
+        self._end("apply", None)
+
+    async def close(self) -> None:
+        pass
+
+    async def _begin(self, call: str) -> None:
+        self.calls.append(call)
+        self.before(call)
+        await asyncio.sleep(0)
+        if self.away is not None:
+            raise self.away
+
+    def _end(self, call: str, answer: Answer) -> Answer:
+        self.after(call)
+        return answer
