@@ -8,7 +8,7 @@ RUN    := .run
 ALONE   = { echo 'FAILED BESIDE OTHERS, ONCE MORE ALONE:'; $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench docs clean
+.PHONY: help run test pytest lint bench docs clean evaluate evaluate-full
 
 help:
 	@echo 'make run    start the daemon: on the GPUs of this host, or on 8 simulated ones where it has no driver'
@@ -45,12 +45,20 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint
+test: lint pytest
+
+pytest: $(VENV)/.dev
 	@command -v gcc >/dev/null || { echo 'The tests compile a library: apt-get install gcc libc6-dev'; exit 1; }
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST) || $(ALONE)
 
 bench: $(VENV)/.dev
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+evaluate: $(VENV)/.dev
+	PYTHONPATH=tests $(BIN)/python -m evaluate
+
+evaluate-full: $(VENV)/.dev
+	PYTHONPATH=tests $(BIN)/python -m evaluate --times 50 --nodes 100 --healthy 10 --long --output docs/health.md
 
 docs: $(VENV)/.dev
 	$(BIN)/python tools/tables.py

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gpuwarden.durations import format_duration
+from gpuwarden.health import nvlink5, xid_rules
 from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import CONDITIONS
+from gpuwarden.health.dcgm_catalogue import DCGM_CODES, DcgmCode
+from gpuwarden.health.nvlink5_catalogue import NVLINK5_RULES, Nvlink5Rule
 from gpuwarden.health.sxid_catalogue import SXIDS
-from gpuwarden.health.xid_catalogue import XIDS
+from gpuwarden.health.xid_catalogue import XIDS, Xid
 from gpuwarden.publish.dcgm_names import FIELDS, PREFIX
 from gpuwarden.publish.metrics import METRICS
 
@@ -42,21 +47,87 @@ def timing(condition: Condition) -> str:
     return f"{format_duration(condition.rise)} / {format_duration(condition.fall)}"
 
 
+XID_HEAD = (
+    "Xid", "meaning", "class", "repeated", "vendor's action", "advice", "if it recurs", "note", "where it comes from",
+)  # fmt: skip
+NVLINK5_HEAD = (
+    "Xid", "unit", "its number before R575; since", "sub-code", "error status", "severity", "vendor's action", "class", "then",
+)  # fmt: skip
+
+
 def xids() -> str:
-    rows = [
-        (str(x.xid), x.meaning, x.klass.value, x.action, x.advice.value, x.note, x.provenance) for x in XIDS.values()
+    switch = [
+        (str(x.sxid), x.meaning, "failure" if x.fatal else "warning", x.advice.value, x.escalation.value, x.note)
+        for x in SXIDS.values()
     ]
-    switch = [(str(x.sxid), x.meaning, "failure" if x.fatal else "warning", x.note) for x in SXIDS.values()]
     return (
         "# Xids and SXids\n\n"
-        "*record*: kept in the history, the GPU stays healthy. *warning*: reported. *failure*: the node is taken out. A number "
-        "that is not here is a warning. `gpuwarden explain xid N` says the same.\n\n"
+        "*record*: kept in the history, the GPU stays healthy. *warning*: reported. *failure*: the node is taken out. "
+        "*Repeated*: the class of one that keeps coming back. *If it recurs*: what to do when it comes back though the advice "
+        "was followed. A number that is not here is a warning. A site gives a number another class or advice with "
+        "`[xids.N]` and `[sxids.N]`. `gpuwarden explain xid N` says all of this.\n\n"
         + MADE
         + "\n"
-        + table(("Xid", "meaning", "class", "vendor's action", "advice", "note", "where it comes from"), rows)
+        + table(XID_HEAD, map(_xid, XIDS.values()))
+        + "\n## What more is looked at\n\n"
+        + _rules_of(xid_rules.__doc__ or "")
+        + "\n## NVLink 5 (Xids 144 to 150)\n\n"
+        + _paragraphs(nvlink5.__doc__ or "")
+        + "\n"
+        + table(NVLINK5_HEAD, map(_nvlink5_rule, NVLINK5_RULES))
         + "\n## NVSwitch (SXid)\n\n"
-        + table(("SXid", "meaning", "class", "note"), switch)
+        + table(("SXid", "meaning", "class", "advice", "if it recurs", "note"), switch)
     )
+
+
+def _xid(x: Xid) -> tuple[str, ...]:
+    return (
+        str(x.xid), x.meaning, x.klass.value, x.repeated.value if x.repeated else "", x.action, x.advice.value,
+        x.escalation.value, x.note, x.provenance,
+    )  # fmt: skip
+
+
+def _nvlink5_rule(rule: Nvlink5Rule) -> tuple[str, ...]:
+    wide = ", one bit wider" if rule.wide else ""
+    return (
+        str(rule.xid), ", ".join(rule.units), f"{rule.before}; {rule.since}{wide}", str(rule.sub_code), f"{rule.status:#x}",
+        rule.severity, rule.action, rule.klass.value, rule.follow_up,
+    )  # fmt: skip
+
+
+def _rules_of(text: str) -> str:
+    """The table and the end of a docstring, without its title; names of modules mean nothing to operators."""
+    body = text.partition("\n\n")[2]
+    return re.sub(r" ?\(`\w+\.py`\)", "", body).strip() + "\n"
+
+
+def _paragraphs(text: str) -> str:
+    """The body of a docstring, each paragraph as one line."""
+    return "\n\n".join(" ".join(part.split()) for part in text.strip().split("\n\n")[1:]) + "\n"
+
+
+DCGM_HEAD = (
+    "code", "name", "meaning", "the vendor: severity; next step", "at worst", "of", "alone after", "advice", "note",
+)  # fmt: skip
+
+
+def dcgm_codes() -> str:
+    rows = [_dcgm_code(code) for code in sorted(DCGM_CODES.values(), key=lambda code: not code.passive)]
+    return (
+        "# The codes of DCGM\n\n"
+        "First those that its passive health checks give, then those of its diagnostics. *At worst*: an incident is as bad as "
+        "the milder of this and of what DCGM says; *healthy* is quoted as evidence and never a finding. *Of*: the finding it "
+        "belongs to. *Alone after*: how long DCGM must say so where NVML looked and does not. How all this is used: "
+        "[dcgm.md](dcgm.md).\n\n" + MADE + "\n" + table(DCGM_HEAD, rows)
+    )
+
+
+def _dcgm_code(code: DcgmCode) -> tuple[str, ...]:
+    alone = "never" if code.lasts == math.inf else format_duration(code.lasts)
+    return (
+        str(code.code), f"`{code.name}`", code.meaning, f"{code.severity}; {code.action}".strip("; "), code.worst.value,
+        f"`{code.condition}`", alone if code.passive else "", code.advice.value, code.note,
+    )  # fmt: skip
 
 
 def metrics() -> str:
@@ -75,7 +146,7 @@ def metrics() -> str:
     )
 
 
-PAGES = {"conditions.md": conditions, "xids.md": xids, "metrics.md": metrics}
+PAGES = {"conditions.md": conditions, "xids.md": xids, "dcgm_codes.md": dcgm_codes, "metrics.md": metrics}
 
 
 def main() -> None:

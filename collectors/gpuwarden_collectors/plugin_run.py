@@ -1,9 +1,9 @@
 """One run of a foreign program: started, read, and ended whatever it does, without ever blocking the loop.
 
-The program leads a process group of its own, and the whole group ends with it: SIGTERM and, some seconds later, SIGKILL
-when its time is up; SIGKILL for what it left behind when it ends by itself. The group is killed before its leader is
-reaped, for only until then does the number belong to nobody else. A process that escapes into a session of its own is
-no longer waited for, whatever it holds open.
+The program leads a session and a process group of its own, and the whole group ends with it: SIGKILL for what it left
+behind when it ends by itself; SIGTERM and, some seconds later, SIGKILL when its time is up, and then for the whole session.
+Both are killed before their leader is reaped, for only until then does the number belong to nobody else. A process that
+escapes into a session of its own is no longer waited for, whatever it holds open.
 
 It is started by way of `/bin/sh -c 'exec "$0" "$@"'`: a program on a dead file system then hangs the new process in its
 exec and not the daemon, which waits for the exec of what it starts. No word of the command is read by that shell.
@@ -16,9 +16,11 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, cast
+
+from gpuwarden_collectors.host_files import read_bytes
 
 _START = ("/bin/sh", "-c", 'exec "$0" "$@"')
 _KEPT = 4096  # bytes of each stream
@@ -117,6 +119,12 @@ class Process:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
+    def kill_session(self) -> None:
+        """What it started in groups of their own, as a shell with job control does, goes the way of its leader's group."""
+        for pid in _members(self.pid):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
     def reap(self) -> int | None:
         """The exit code, negative for a signal; None if it could not be ended. Nothing more is read."""
         self.stdout.close()
@@ -139,6 +147,7 @@ async def run(
         process = Process(command, environment, kept)
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the command
         return Run(None, trouble=f"cannot be started: {error}")
+    in_time = False
     try:
         in_time = await process.ended(timeout)
         if not in_time:
@@ -146,6 +155,8 @@ async def run(
             await process.ended(_TERM_GRACE)
     finally:
         process.signal(signal.SIGKILL)
+        if not in_time:
+            process.kill_session()
         ended = await process.ended(_KILL_GRACE)
         code = process.reap()
     said = process.stdout.kept, process.stderr.kept
@@ -157,6 +168,15 @@ async def run(
     if code is None or code < 0:
         return Run(None, *said, f"died by {_signal(-(code or 0))}")
     return Run(code, *said)
+
+
+def _members(session: int, proc: str = "/proc") -> Iterator[int]:
+    """The processes of a session, by the sixth field of /proc/PID/stat (proc(5)), which never blocks its reader."""
+    for name in filter(str.isdecimal, os.listdir(proc)):  # noqa: PTH208 - a Path for each process costs more than the call
+        with contextlib.suppress(OSError, IndexError):
+            fields = read_bytes(f"{proc}/{name}/stat").rpartition(b") ")[2].split()
+            if int(fields[3]) == session:
+                yield int(name)
 
 
 def _signal(number: int) -> str:

@@ -32,6 +32,7 @@ from gpuwarden.readers import Readers
 from gpuwarden.reload import ReloadError, in_force, reloaded
 from gpuwarden.schedule import detached
 from gpuwarden.site import Site
+from gpuwarden.slurm_side import SlurmSide
 from gpuwarden.verbs import Verbs
 from gpuwarden_collectors.base import Clock, Observation, host_clock
 from gpuwarden_collectors.facts import HostEvent, LogPosition, Stamp
@@ -91,8 +92,10 @@ class Daemon:
         self.desk = Desk(site.boot_id, site.rules)
         self._readers = Readers(site.sources, site.boot_id, self._happened, clock)
         self._ledger = Ledger(site.ledger, machine=site.machine, boot_id=site.boot_id, clock=clock)
+        actuators = site.actuators(clock)
+        self._slurm = SlurmSide(site, actuators, clock)
         self.acting = Acting(
-            site.actuators(clock), site.acting, record=self._acted, changed=self._soon, committed=self._committed,
+            actuators, site.acting, record=self._acted, changed=self._soon, committed=self._committed,
             boot_id=site.boot_id, instance=site.instance, clock=clock,
         )  # fmt: skip
         self._verdict_file = VerdictFile(site.config.run.dir, clock)
@@ -121,6 +124,7 @@ class Daemon:
         listen = self._site.config.publish.listen
         await self._web.start(listen.host, listen.port)
         await self._control.start()
+        await self._slurm.start()
         memory = await self._ledger.open(LEDGER_OPENS_WITHIN)
         if memory is not None:
             self._recall(memory)
@@ -148,6 +152,7 @@ class Daemon:
         if not await self._ledger.close(LEDGER_CLOSES_WITHIN):
             log.error("stopped, but the ledger could not be written", waiting=self._ledger.unwritten)
         self._verdict_file.close(timeout=1.0)
+        await self._slurm.stop()
         log.info("stopped")
         await self._output.flush(timeout=1.0)
 
@@ -174,8 +179,7 @@ class Daemon:
 
     def look(self) -> None:
         """Read everything now instead of at its next turn."""
-        self._readers.look.set()
-        self._readers.look_at_the_bus.set()
+        self._readers.look_at_everything()
 
     async def reload(self) -> str:
         """Take over what changed in the configuration, and say so. Raises ReloadError, and then nothing has changed."""
@@ -201,6 +205,11 @@ class Daemon:
 
         if self._reloading is None or self._reloading.done():
             self._reloading = asyncio.create_task(work())
+
+    def hook_asked(self) -> None:
+        """Slurm's health check was here: what waits for it goes on."""
+        self._slurm.hook_asked()
+        self.acting.hurry()
 
     # --- steps
 
@@ -233,6 +242,7 @@ class Daemon:
         self.acting.carry_out()
         self.holder.show(self._snapshot(now))
         self._verdict_file.publish(self.holder.snapshot)
+        self._slurm.publish(self.holder.snapshot)
 
     @property
     def situation(self) -> Situation:
@@ -262,6 +272,7 @@ class Daemon:
             "kernel_log": kernel_log.error if kernel_log is not None else "",
             "verdict": self._verdict_file.trouble(now),
             "actuator": self.acting.trouble(),
+            "slurm": self._slurm.trouble(),
         }
         return {name: text for name, text in texts.items() if text}
 

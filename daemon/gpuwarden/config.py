@@ -26,6 +26,7 @@ from gpuwarden.config_collectors import (
     host_misfits,
 )
 from gpuwarden.config_policy import BreakerOptions, PolicyOptions, policy_misfits
+from gpuwarden.config_slurm import SlurmOptions, slurm_misfits
 from gpuwarden.config_sources import Fault, KeyPath, Origins, Sources, merge
 from gpuwarden.config_structure import structure
 from gpuwarden.durations import format_duration
@@ -105,10 +106,14 @@ class Collectors:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """`hostname_label`: how the host is called on the DCGM series. dcgm-exporter has written it both ways."""
+    """`hostname_label`: how the host is called on the DCGM series. dcgm-exporter has written it both ways.
+
+    `publish_jobs`: names of users and jobs may be told to whoever can connect.
+    """
 
     listen: Address = field(default_factory=lambda: Address("0.0.0.0", 9839))  # noqa: S104 - Prometheus comes from outside
     hostname_label: Literal["Hostname", "hostname"] = "Hostname"
+    publish_jobs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +151,7 @@ class Config:
     sxids: Mapping[str, XidOptions] = field(default_factory=dict)
     policy: PolicyOptions = field(default_factory=PolicyOptions)
     breaker: BreakerOptions = field(default_factory=BreakerOptions)
+    slurm: SlurmOptions = field(default_factory=SlurmOptions)
     publish: Publish = field(default_factory=Publish)
     control: Control = field(default_factory=Control)
     log: Log = field(default_factory=Log)
@@ -235,6 +241,7 @@ def _misfits(config: Config) -> Iterator[Misfit]:
     yield from host_misfits(config.host)
     yield from catalogue_misfits(config.checks, config.xids, config.sxids)
     yield from policy_misfits(config.policy, config.breaker)
+    yield from slurm_misfits(config.slurm)
 
 
 def _bad_names(config: Config) -> Iterator[Misfit]:

@@ -45,7 +45,7 @@ class MemoryOptions:
 @dataclass(frozen=True, slots=True)
 class ProcessesOptions:
     enabled: bool = True
-    interval: float = 30.0
+    interval: float = 60.0
     deadline: float = 20.0
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from gpuwarden.config_slurm_jobs import SlurmJobOptions, slurm_job_misfits
 from gpuwarden.durations import format_duration
 from gpuwarden_collectors.slurm.commands import TIMEOUT
 from gpuwarden_collectors.slurm.nodes import is_node_name, is_partition_name
@@ -15,13 +16,12 @@ Misfit = tuple[tuple[str, ...], str]
 
 
 @dataclass(frozen=True, slots=True)
-class SlurmOptions:
+class SlurmOptions(SlurmJobOptions):
     """Durations in seconds.
 
     `node` empty: SLURMD_NODENAME, else what Slurm calls this host. `conf` None: where Slurm looks for slurm.conf. `folder`:
     of Slurm's commands, None for PATH. `partitions`: whose nodes share the breaker's budget; none for the largest that
-    this node is in. `timeout` is for a call, `interval` between two looks at the node's state while nothing is wanted.
-    `detail`: the field of the node that says more of an exclusion than its reason does.
+    this node is in. `timeout` is for a call. `detail`: the field of the node that says more than the reason does.
     """
 
     enabled: bool = False
@@ -30,25 +30,23 @@ class SlurmOptions:
     folder: Path | None = None
     partitions: tuple[str, ...] = ()
     timeout: float = TIMEOUT
-    interval: float = 720.0
     detail: Literal["none", "comment", "extra"] = "none"
 
 
-_BOUNDS = (
-    ("timeout", 1.0, 120.0, "a controller that hangs answers after its MessageTimeout, 10s by default"),
-    ("interval", 60.0, 3600.0, "each look is two requests of the controller, from every node"),
-)
+_TIMEOUT = (1.0, 120.0)
 
 
 def slurm_misfits(slurm: SlurmOptions) -> Iterator[Misfit]:
     """Values that are of the right kind and yet wrong, by their keys."""
-    for key, least, most, why in _BOUNDS:
-        value = getattr(slurm, key)
-        if not least <= value <= most:
-            allowed = f"{format_duration(least)} to {format_duration(most)}"
-            yield (f"slurm.{key}",), f"expected {allowed}, found {format_duration(value)}: {why}"
+    least, most = _TIMEOUT
+    if not least <= slurm.timeout <= most:
+        allowed = f"{format_duration(least)} to {format_duration(most)}"
+        why = "a controller that hangs is given up after MessageTimeout, 10s by default"
+        yield ("slurm.timeout",), f"expected {allowed}, found {format_duration(slurm.timeout)}: {why}"
+    yield from slurm_job_misfits(slurm)
     if slurm.node and not is_node_name(slurm.node):
         yield ("slurm.node",), f"expected the NodeName of one node, found {slurm.node[:60]!r}"
     for name in slurm.partitions:
         if not is_partition_name(name):
             yield ("slurm.partitions",), f"expected names of partitions, found {name[:60]!r}"
+    yield from slurm_job_misfits(slurm)

@@ -45,7 +45,9 @@ class Desk:
 
     def begin_again(self, events: Iterable[Event]) -> None:
         """The state is the fold of these events and of nothing else."""
-        self.state = State(windows=self.state.windows, unpaired=self.state.unpaired)
+        self.state = State(
+            windows=self.state.windows, host_windows=self.state.host_windows, unpaired=self.state.unpaired
+        )
         self.remember(events)
 
     def observed(self, observation: Observation[Any]) -> bool:
@@ -127,7 +129,8 @@ class Desk:
         )
         return Snapshot(
             service=service, sequence=self.sequence, made=now, observed=self.observed_at, verdict=verdict,
-            nvml=self.view.nvml.fresh(now, service.fresh_for), collectors=tuple(self.collectors.values()), xids=xids,
+            nvml=self.view.nvml.fresh(now, service.fresh_for), jobs=self.view.jobs.fresh(now, self.rules.host_fresh_for),
+            collectors=tuple(self.collectors.values()), xids=xids,
             ready=self.observed_at is not None and verdict.expected is not None and self.view.pci.outcome is not None,
             dropped=dropped, log_gaps=self.log_gaps, log_lost=self.log_lost,
         )  # fmt: skip

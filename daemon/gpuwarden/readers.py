@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpuwarden.config_collectors import HostOptions
+from gpuwarden.config_slurm import SlurmOptions
 from gpuwarden.host_readers import host_sources
+from gpuwarden.jobs import gpu_users, jobs_source
+from gpuwarden.places import RUN_DIR
 from gpuwarden.schedule import Deliver, Source, ThreadCollector, polled
 from gpuwarden_collectors.base import Clock, CollectorError, Observation, PassOutcome
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
@@ -39,6 +42,8 @@ class Sources:
     pci_deadline: float = 10.0
     dcgm: DcgmOptions | None = None
     host: HostOptions | None = None
+    slurm: SlurmOptions | None = None
+    run_dir: Path = RUN_DIR
 
 
 class Readers:
@@ -55,6 +60,9 @@ class Readers:
         self._tasks: list[asyncio.Task[None]] = []
         self.look = asyncio.Event()
         self.look_at_the_bus = asyncio.Event()
+        self._look_at_jobs = asyncio.Event()
+        self._jobs_are_next = False
+        self._gpu_users: Collection[int] = ()
         options = sources.nvml
         self._nvml: Worker[NvmlFacts] = Worker(
             "nvml",
@@ -92,11 +100,31 @@ class Readers:
             yield polled("dcgm", sources.dcgm.interval, self._dcgm.observe)
         if sources.host is not None:
             yield from host_sources(sources.host, proc=sources.proc, sysfs=sources.sysfs, clock=self._clock)
+        if sources.slurm is not None and sources.slurm.enabled and sources.slurm.jobs:
+            yield jobs_source(
+                sources.slurm, run_dir=sources.run_dir, proc=sources.proc, users=lambda: self._gpu_users,
+                clock=self._clock, wake=self._look_at_jobs,
+            )  # fmt: skip
 
     def run(self, deliver: Deliver) -> None:
         """Read from now on, until `close`. The workers are started at once."""
+
+        def took(observation: Observation[Any]) -> None:
+            if observation.collector == "nvml":
+                self._gpu_users = gpu_users(observation.facts)
+                if self._jobs_are_next:
+                    self._jobs_are_next = False
+                    self._look_at_jobs.set()
+            deliver(observation)
+
         for source in self._running:
-            self._task(source.run(deliver))
+            self._task(source.run(took))
+
+    def look_at_everything(self) -> None:
+        """Now instead of at its next turn; at the jobs once it is known who has a GPU open."""
+        self._jobs_are_next = True
+        self.look.set()
+        self.look_at_the_bus.set()
 
     async def once(self, patience: float) -> list[Observation[Any]]:
         """One pass of each. A library that is still being initialised is waited for, up to `patience` seconds."""

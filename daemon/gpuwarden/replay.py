@@ -90,11 +90,12 @@ class Replay:
 
 @dataclass(slots=True)
 class Tally:
-    """What a replay comes to. `seconds`: by health, the time for which it was said."""
+    """What a replay comes to. `seconds`: by health, the time for which it was said. `wanted`: intents of policy."""
 
     passes: int = 0
     host_events: int = 0
     boots: int = 0
+    wanted: int = 0
     seconds: dict[Health, float] = field(default_factory=dict)
     last: Step | None = None
 

@@ -56,6 +56,7 @@ class Site:
             nvml=nvml, sysfs=sysfs, kmsg=kmsg if config.collectors.kernel_log.enabled else None,
             pci_enabled=pci.enabled, pci_interval=pci.interval, pci_deadline=pci.deadline, proc=config.paths.proc,
             dcgm=None if simulation else config.collectors.dcgm, host=None if simulation else config.host,
+            slurm=None if simulation else config.slurm, run_dir=config.run.dir,
         )  # fmt: skip
         dcgm, host = config.collectors.dcgm, config.host
         rules = Rules(
@@ -103,7 +104,7 @@ class Site:
         return Service(
             node=self.config.node, boot_id=self.boot_id, started=started, version=version("gpuwarden"),
             mode=self.config.mode, simulated=self.simulation is not None, interval=self.sources.nvml.interval,
-            fresh_for=self.rules.nvml_fresh_for,
+            fresh_for=self.rules.nvml_fresh_for, publish_jobs=self.config.publish.publish_jobs,
         )  # fmt: skip
 
     def about(self) -> Mapping[str, str | bool]:

@@ -21,6 +21,7 @@ from gpuwarden.schedule import detached
 from gpuwarden.simulation import Simulation
 from gpuwarden.verbs_acting import Service as ActingService
 from gpuwarden.verbs_acting import acting_verbs
+from gpuwarden.verbs_slurm import slurm_verbs
 from gpuwarden_collectors.base import Clock
 
 LEDGER_ANSWERS_WITHIN = 3.0
@@ -36,6 +37,7 @@ class Service(ActingService, Protocol):
 
     def record(self, events: Sequence[Event]) -> None: ...
     def look(self) -> None: ...
+    def hook_asked(self) -> None: ...
     async def reload(self) -> str: ...
 
 
@@ -58,6 +60,7 @@ class Verbs:
             "inject": self._inject,
             "reload": self._reload,
             **acting_verbs(self._service, _name),
+            **slurm_verbs(self._service, self._service.hook_asked, self._clock),
         }
 
     async def events_since(self, since: float, limit: int) -> list[Event]:

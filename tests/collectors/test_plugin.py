@@ -188,6 +188,13 @@ async def test_a_check_that_ignores_sigterm_is_killed_and_all_that_it_started_wi
     await until(lambda: not any(alive(int((tmp_path / name).read_text())) for name in "ab"))
 
 
+async def test_what_a_shell_with_job_control_started_is_killed_too(tmp_path: Path) -> None:
+    text = f"set -m; sleep 1000 & echo $! > {tmp_path}/pid; wait"
+    said = (await results(PluginOptions("one", ("/bin/bash", "-c", text), timeout=SOON)))["one"]
+    assert said.state is PluginState.UNKNOWN
+    await until(lambda: not alive(int((tmp_path / "pid").read_text())))
+
+
 async def test_a_check_that_cleans_up_on_sigterm_may(tmp_path: Path) -> None:
     text = f"trap 'touch {tmp_path}/clean; exit 0' TERM; while :; do sleep 0.01; done"
     said = await result(text, within=SOON)

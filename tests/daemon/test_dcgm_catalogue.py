@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuwarden.health.conditions import CONDITIONS
-from gpuwarden.health.dcgm_catalogue import DCGM_CODES, dcgm_row, incident_health
+from gpuwarden.health.dcgm_catalogue import DCGM_CODES, dcgm_named, dcgm_row, incident_health, judged
 from gpuwarden.health.model import Advice, Health
 
 # Written down from the vendor's table (dcgm_errors.c of DCGM 4.6.0), apart from ours: severities and codes.
@@ -105,3 +105,38 @@ def test_a_failure_of_a_health_check_never_advises_to_wait() -> None:
 @pytest.mark.parametrize("code", [10, 12])
 def test_a_row_that_is_only_recorded_says_when_it_counts(code: int) -> None:
     assert f"Counts while {dcgm_row(code).agrees} holds by our own reading" in dcgm_row(code).note
+
+
+def test_dcgm_alone_must_contradict_nvml_for_a_minute_at_least() -> None:
+    shared = [row for row in DCGM_CODES.values() if row.agrees not in ("", "xid", "sxid")]
+    assert [row.code for row in shared if row.lasts < 60.0] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("52", 52),
+        ("dcgm 52", 52),
+        ("DCGM_FR_FAULTY_MEMORY", 52),
+        ("faulty_memory", 52),
+        ("dcgm_faulty_memory", 52),
+        ("dcgm_code_4711", 4711),
+    ],
+)
+def test_a_code_is_found_by_its_number_and_by_its_names(text: str, code: int) -> None:
+    row = dcgm_named(text)
+    assert row is not None
+    assert row.code == code
+
+
+@pytest.mark.parametrize("text", ["", "xid 79", "dcgm_unresponsive", "nonsense", "-1", "dcgm_code_" + "9" * 40])
+def test_what_is_no_code_is_none(text: str) -> None:
+    assert dcgm_named(text) is None
+
+
+def test_how_a_code_is_judged_can_be_said_of_each() -> None:
+    sentences = [judged(row) for row in (*DCGM_CODES.values(), dcgm_row(4711))]
+    assert all(sentence.endswith(".") and " inf " not in sentence for sentence in sentences)
+    assert judged(dcgm_row(52)) == (
+        "At worst a failure: it is a finding of its own, dcgm_faulty_memory; DCGM's word alone counts after 15 s."
+    )

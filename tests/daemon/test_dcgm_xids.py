@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpuwarden.health.model import Health, Key, gpu
+from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.facts import GpuResetEvent, Source
 from support.dcgm_hosts import DcgmHost
 from support.hosts import WALL, slot
@@ -69,6 +70,24 @@ def test_what_was_reported_already_is_not_counted_again(host: DcgmHost, source: 
     host.incident(120, xid=79, latched=True)
     host.run(300)
     assert counted(host, 79) == 1
+
+
+def test_an_incident_that_dcgm_makes_half_a_minute_later_is_not_counted_again(host: DcgmHost) -> None:
+    host.step(host.xid(0, 74))
+    host.uptime += 40
+    host.incident(101, xid=74, latched=True)
+    host.run(60)
+    assert counted(host, 74) == 1
+
+
+def test_an_xid_from_a_long_silence_of_dcgm_counts(host: DcgmHost) -> None:
+    """It came while the engine was known and did not answer: not history, news."""
+    host.away(PassOutcome.TIMED_OUT, "no answer")
+    host.run(3600, every=30)
+    noted(host, 48, ago=1800)
+    host.back()
+    host.run(30)
+    assert "xid" in host.codes
 
 
 def test_what_is_reported_in_the_same_step_is_counted_once(host: DcgmHost) -> None:

@@ -61,7 +61,8 @@ def file(run_dir: Path) -> Iterator[VerdictFile]:
 def test_the_verdict_of_a_healthy_node() -> None:
     assert verdict_text(snapshot(), NOW) == (
         "format=1\nboot_id=0b3c\nstamp=1000\nfresh_for=16\nmode=observe\nsimulated=0\nstate=healthy\nschedulable=1\n"
-        "excluded=0\nbreaker=0\nreason=\ngpu.0=healthy\ngpu.1=warning\n"
+        "excluded=0\nbreaker=0\nreason=\nnode_state=healthy\nexcluded_by=\n"
+        "gres.0=healthy\ngres.1=failure\ngres.2=warning\ngpu.0=healthy\ngpu.1=warning\n"
     )
 
 

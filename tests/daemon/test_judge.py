@@ -62,12 +62,34 @@ def test_a_gpu_that_leaves_the_bus_is_a_failure_at_once() -> None:
     assert [str(f.key) for f in host.findings] == [f"gpu_missing@gpu/{slot(3)}"]
 
 
-def test_a_gpu_that_left_the_bus_is_missing_before_nvml_noticed() -> None:
+def test_a_gpu_that_only_the_bus_has_lost_is_missing_once_nvml_has_no_answer_of_it_and_after_two_passes_at_the_latest() -> (
+    None
+):
     host = Host(8)
     host.step()
-    del host.devices[3]
-    host.step()
+    device = host.devices.pop(3)
+    host.run(5)
+    assert host.codes == []
+    host.answer(3, GpuAnswer.LOST)
+    host.run(5)
     assert host.codes == ["gpu_missing"]
+    other = Host(8)
+    other.step()
+    other.devices[3] = replace(device, responds=False)
+    other.run(5)
+    assert other.codes == []
+    other.run(10)
+    assert other.codes == ["gpu_missing"]
+
+
+def test_a_bus_that_reads_wrong_once_while_nvml_answers_makes_no_gpu_missing() -> None:
+    host = Host(8)
+    host.step()
+    host.devices[3] = replace(host.devices[3], responds=False)
+    host.run(5)
+    host.devices[3] = replace(host.devices[3], responds=True)
+    host.run(60)
+    assert EventKind.RAISED not in {event.kind for event in host.ledger}
 
 
 def test_a_container_whose_sysfs_has_no_devices_does_not_make_gpus_missing() -> None:

@@ -152,6 +152,8 @@ def test_what_an_engine_said_is_given_up_ten_minutes_after_there_is_none_any_mor
     assert set(host.codes) == {"row_remap_failed", "dcgm_faulty_memory"}
     host.run(90)
     assert host.codes == []
+    cleared = [event for event in host.ledger if event.kind == "cleared"]
+    assert {event.data["by"] for event in cleared} == {"time: only DCGM could see it, and there is no DCGM any more"}
 
 
 def test_what_an_engine_said_is_given_up_where_dcgm_was_switched_off(host: DcgmHost) -> None:
@@ -223,6 +225,14 @@ def test_a_gpu_that_only_dcgm_lists_is_a_difference(host: DcgmHost) -> None:
     host.run(125)
     assert str(host.finding().key) == f"dcgm_disagrees@gpu/{slot(7)}"
     assert host.finding().evidence["nvml"] == "does not list it"
+
+
+def test_a_gpu_that_an_operator_gave_up_is_no_difference(host: DcgmHost) -> None:
+    del host.gpus[1], host.devices[1]
+    host.run(40)
+    host.accept()
+    host.run(300)
+    assert host.codes == []
 
 
 def test_a_gpu_that_dcgm_does_not_support_is_no_difference(host: DcgmHost) -> None:

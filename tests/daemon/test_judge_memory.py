@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.model import NODE, Event, EventKind, Health, Key, gpu
 from gpuwarden.health.state import State, fold
-from gpuwarden_collectors.facts import GpuAnswer, GpuResetEvent, LogOrigin, NvmlProblem
+from gpuwarden_collectors.facts import GpuAnswer, GpuResetEvent, LogOrigin, NvmlProblem, XidEvent
 from support.hosts import Host, slot
 
 
@@ -18,7 +19,7 @@ def reset(host: Host, index: int) -> GpuResetEvent:
 
 
 def checkpointed(host: Host) -> None:
-    """A restart after which only the checkpoint is left of the ledger."""
+    """The state is made anew from a checkpoint."""
     state = State()
     for event in checkpoint(host.state, host.now):
         state = fold(state, event)
@@ -65,7 +66,7 @@ def test_a_fault_after_a_reset_outlives_a_checkpoint() -> None:
     host.step(reset(host, 3))
     host.run(20)
     host.step(host.xid(3, 95))
-    host.run(60)
+    host.run(70)
     checkpointed(host)
     host.run(20)
     assert [(str(f.key), f.latched) for f in host.findings] == [(f"xid.95@gpu/{slot(3)}", True)]
@@ -91,7 +92,7 @@ def test_a_fault_that_comes_back_right_after_a_reset_stays() -> None:
     done = reset(host, 3)
     host.uptime += 2
     host.step(done, host.xid(3, 95))
-    host.run(60)
+    host.run(70)
     assert [(str(f.key), f.latched) for f in host.findings] == [(f"xid.95@gpu/{slot(3)}", True)]
 
 
@@ -200,6 +201,97 @@ def test_a_warning_that_is_seen_no_more_can_be_acknowledged_before_its_hour_is_o
     assert host.health is Health.HEALTHY
 
 
+def line(host: Host, sequence: int, number: int = 95) -> XidEvent:
+    """A numbered line of the kernel log, stamped now."""
+    return replace(host.xid(3, number), origin=LogOrigin(boot_id=host.boot_id, sequence=sequence))
+
+
+def acknowledged(host: Host) -> XidEvent:
+    """A finding that somebody acknowledged, on a GPU whose sign stays; the line that it was made of."""
+    host.change(3, remapped_rows_pending=1)
+    host.step()
+    first = line(host, 100)
+    host.step(first)
+    host.run(20)
+    host.acknowledge(f"xid.95@gpu/{slot(3)}")
+    host.run(20)
+    assert host.codes == ["row_remap_pending"]
+    return first
+
+
+RESTARTS = (lambda _: None, Host.restart_daemon, Host.checkpointed)
+
+
+@pytest.mark.parametrize("restart", RESTARTS)
+@pytest.mark.parametrize("clock", [0.0, -120.0, 90.0])
+def test_an_acknowledged_line_that_is_read_again_is_no_news(restart: Callable[[Host], None], clock: float) -> None:
+    """`clock`: by how much the clock of the log, by which such lines are stamped, differs from ours."""
+    host = Host(8)
+    first = acknowledged(host)
+    restart(host)
+    again = replace(first, at=replace(first.at, boottime=first.at.boottime + clock))
+    host.step(again, replace(again, history=True))
+    host.run(20)
+    assert host.codes == ["row_remap_pending"]
+    assert host.state.records[Key("xid", gpu(slot(3)), "95")].count == 1
+
+
+@pytest.mark.parametrize("restart", RESTARTS)
+def test_a_later_line_than_the_acknowledged_one_is_news(restart: Callable[[Host], None]) -> None:
+    host = Host(8)
+    first = acknowledged(host)
+    restart(host)
+    host.step(first, line(host, 101))
+    host.run(20)
+    assert set(host.codes) == {"row_remap_pending", "xid"}
+
+
+@pytest.mark.parametrize("restart", RESTARTS)
+def test_without_a_number_a_line_from_before_the_acknowledgement_is_told_by_its_time(
+    restart: Callable[[Host], None],
+) -> None:
+    host = Host(8)
+    first = replace(acknowledged(host), origin=None)
+    restart(host)
+    host.step(first)
+    host.run(20)
+    assert host.codes == ["row_remap_pending"]
+    host.step(host.xid(3, 95))
+    host.run(20)
+    assert set(host.codes) == {"row_remap_pending", "xid"}
+
+
+def test_what_was_acknowledged_in_one_boot_is_news_in_the_next() -> None:
+    host = Host(8)
+    acknowledged(host)
+    host.reboot()
+    host.step(line(host, 100))
+    host.run(20)
+    assert set(host.codes) == {"row_remap_pending", "xid"}
+
+
+def test_lines_that_are_read_again_are_counted_once_whether_acknowledged_or_not() -> None:
+    host = Host(8)
+    lines = [line(host, number) for number in range(100)]
+    host.step(*lines)
+    host.restart_daemon()
+    host.step(*lines, line(host, 100))
+    assert host.state.records[Key("xid", gpu(slot(3)), "95")].count == 101
+
+
+# --- the memory of records
+
+
+def test_garbage_of_earlier_boots_makes_room_for_what_is_new() -> None:
+    host = Host(1)
+    event = host.xid(0, 31)
+    host.step(*[replace(event, slot=f"{n:04x}:00:00.0") for n in range(10_000)])
+    host.reboot()
+    host.step(host.xid(0, 79))
+    assert Key("xid", gpu(slot(0)), "79") in host.state.records
+    assert host.codes == ["xid"]
+
+
 # --- ledgers of other versions, or with rows that somebody edited
 
 
@@ -232,7 +324,7 @@ def test_words_that_this_version_does_not_know_are_the_condition_s_own() -> None
         host.state, remembered(host, EventKind.RAISED, key, severity="dire", advice="pray", latch="forever")
     )
     host.state = fold(host.state, remembered(host, EventKind.HEALTH, Key("health", NODE), to="splendid"))
-    host.run(10)
+    host.run(70)
     assert [(f.severity, f.advice, f.latched) for f in host.findings] == [("failure", "reset_gpu", True)]
 
 

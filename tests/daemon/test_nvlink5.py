@@ -83,21 +83,23 @@ def test_every_rule_is_met_by_its_own_line_whatever_the_other_bits_are(driver: i
             clean = noise & ~(0x400 if driver < SINCE else 0)  # bit 10 is a unit's in the wide rules before R575
             met = decode(rule.xid, replace(line(rule, driver), info=word(rule, driver) | clean), driver)
             assert met is not None
-            assert (met.klass, met.action, met.follow_up) == (rule.klass, rule.action, rule.follow_up)
+            assert said(met) == said(rule)
 
 
 def test_without_a_driver_version_no_line_comes_to_anything_else_than_with_the_right_one() -> None:
     """Both places are tried then; over all rules and all values of the bits that any of them asks for."""
-    units = {(rule.xid, rule.units): {(r.sub_code, r.status) for r in NVLINK5_RULES if r.xid == rule.xid} for rule in NVLINK5_RULES}
-    for (xid, names), cases in units.items():
-        for sub_code, status in cases:
-            for low in range(0x800):
-                read = Nvlink5Line(names[:1], True, sub_code << 20 | low, status)
-                said = [rule and (rule.klass, rule.action, rule.follow_up) for rule in (decode(xid, read, BEFORE), decode(xid, read, SINCE))]
-                unknown = decode(xid, read, None)
-                assert (unknown and (unknown.klass, unknown.action, unknown.follow_up)) in said
-                assert unknown is not None or said == [None, None]
-                assert len({each for each in said if each}) <= 1
+    for rule in NVLINK5_RULES:
+        if rule.xid == 149 and rule.sub_code > 1:
+            continue  # the same places as for sub-codes 0 and 1
+        for low in range(0x800):
+            read = Nvlink5Line(rule.units[:1], True, rule.sub_code << 20 | low, rule.status)
+            before, since, unknown = (said(decode(rule.xid, read, driver)) for driver in (BEFORE, SINCE, None))
+            assert unknown == (before or since)
+            assert not (before and since) or before == since
+
+
+def said(rule: Nvlink5Rule | None) -> tuple[object, ...]:
+    return () if rule is None else (rule.klass, rule.action, rule.follow_up)
 
 
 def test_a_unit_in_the_place_of_the_other_drivers_is_no_match() -> None:
@@ -156,7 +158,12 @@ def test_a_line_of_another_form_is_not_read(text: str) -> None:
 
 
 @settings(deadline=None, max_examples=200)
-@given(rule=st.sampled_from(NVLINK5_RULES), info=st.integers(0, 2**32 - 1), own=st.booleans(), driver=st.sampled_from([BEFORE, SINCE, None]))
+@given(
+    rule=st.sampled_from(NVLINK5_RULES),
+    info=st.integers(0, 2**32 - 1),
+    own=st.booleans(),
+    driver=st.sampled_from([BEFORE, SINCE, None]),
+)
 def test_the_sign_of_a_line_decodes_as_the_line_does(rule: Nvlink5Rule, info: int, own: bool, driver: int | None) -> None:  # fmt: skip
     read = replace(line(rule, driver or SINCE, fatal=True), info=word(rule, driver or SINCE) if own else info)
     again = nvlink5_sign(read.sign)

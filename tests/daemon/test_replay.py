@@ -150,7 +150,7 @@ def test_replay_prints_what_changed_and_what_it_came_to(trace: Path, tmp_path: P
     assert f"raised       xid.95@gpu/{slot(1)}  xid=95 meaning=Uncontained memory error" in done.stdout
     assert "from=healthy to=failure reasons=xid.95" in done.stdout
     assert done.stderr.splitlines()[1:] == [f"still there at the end: failure xid.95@gpu/{slot(1)}"]
-    assert "36 passes, 2 host events, 1 boots: " in done.stderr
+    assert "36 passes, 2 host events, 1 boots, 1 intents: " in done.stderr
 
 
 def test_replay_as_json_is_one_object_on_each_line(trace: Path, tmp_path: Path) -> None:
@@ -195,6 +195,40 @@ def test_another_configuration_is_judged_by_and_the_difference_shown(trace: Path
     )
     assert [line[:2] for line in differ.stdout.splitlines() if "gpu_missing@node" in line] == ["> "]
     assert {line[:2] for line in differ.stderr.splitlines()} == {"< ", "> "}
+
+
+def test_what_would_have_been_done_is_told_in_the_scheduler_s_words(trace: Path, tmp_path: Path) -> None:
+    done = gpuwarden("replay", trace, temporary=tmp_path)
+    (would,) = [line for line in done.stdout.splitlines() if " would " in line]
+    assert would.endswith("would exclude: gpuwarden: failure gpu=1 xid=95")
+    assert "1 intents" in done.stderr
+
+
+def test_a_node_that_is_well_again_would_be_brought_back_by_the_configuration_s_rule(tmp_path: Path) -> None:
+    trace = write(tmp_path / "t", [*story("Xid 46", 60.0), *a_repaired_hour(story("Xid 46", 60.0))])
+    (tmp_path / "quick.toml").write_text("[policy]\nrestore_after = '1m'\nrestore_passes = 3\n")
+    (tmp_path / "never.toml").write_text("[policy]\nrestores_per_day = 0\n")
+    assert wanted(trace, tmp_path) == ["exclude", "restore"]
+    assert wanted(trace, tmp_path, "--config", tmp_path / "never.toml") == ["exclude"]
+    differ = gpuwarden("replay", trace, "--config", tmp_path / "never.toml", "--diff", tmp_path / "quick.toml", temporary=tmp_path)
+    assert [line[:2] + line.split("  ")[-1] for line in differ.stdout.splitlines() if " would " in line] == [
+        "> would restore: gpuwarden: failure gpu=1 xid=46"
+    ]  # fmt: skip
+
+
+def a_repaired_hour(before: list[Record]) -> list[Record]:
+    """The same node after a reboot that mended it."""
+    records: list[Record] = []
+    node = Node(records.append, Random("mended"), gpus=4)
+    node.reboot(away=300.0, uptime=60.0)
+    node.run(3600.0)
+    return records
+
+
+def wanted(trace: Path, folder: Path, *words: object) -> list[str]:
+    done = gpuwarden("replay", trace, "--json", *words, temporary=folder)
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    return [event["data"]["intent"] for event in events if event.get("kind") == "intended"]
 
 
 def test_a_fault_in_a_configuration_is_told_before_anything_is_judged(trace: Path, tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ pytestmark = SLURM
 OURS = "gpuwarden: failure gpu=3 gpu_missing"
 FAILED: Mapping[str, object] = {
     "format": 1, "boot_id": boot(), "stamp": 0, "fresh_for": 9999, "mode": "enforce", "simulated": 0, "state": "failure",
-    "node_state": "failure", "schedulable": 0, "excluded": 1, "breaker": 0, "reason": "driver_unresponsive",
+    "node_state": "failure", "schedulable": 0, "excluded": 1, "excluded_by": "slurm:failure",
+    "breaker": 0, "reason": "driver_unresponsive",
 }  # fmt: skip
 
 

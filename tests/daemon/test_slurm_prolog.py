@@ -10,7 +10,12 @@ import pytest
 
 from support.slurm_hooks import SHELLS, HookHost
 
-BAD_GPU: Mapping[str, object] = {"state": "failure", "reason": "gpu_missing", "excluded": 1}
+BAD_GPU: Mapping[str, object] = {
+    "state": "failure",
+    "reason": "gpu_missing",
+    "excluded": 1,
+    "excluded_by": "dstack:failure slurm:foreign",
+}
 BAD_NODE: Mapping[str, object] = {**BAD_GPU, "reason": "driver_unresponsive", "node_state": "failure"}
 GPUS = {0: "healthy", 1: "healthy", 2: "healthy", 3: "failure", 13: "healthy"}
 
@@ -63,8 +68,9 @@ STARTS: Mapping[str, tuple[dict[str, object], str]] = {
     "in observe mode": ({"mode": "observe"}, "mode=observe"),
     "with the breaker open": ({"breaker": 1}, "the breaker is open"),
     "with a breaker that nobody read": ({"breaker": ""}, "the breaker is open"),
-    "before the node is excluded": ({"excluded": 0}, "not excluded yet"),
-    "if nobody read whether it is excluded": ({"excluded": ""}, "not excluded yet"),
+    "before the node is excluded": ({"excluded": 0}, "has not excluded"),
+    "if nobody read whether it is excluded": ({"excluded": ""}, "has not excluded"),
+    "if only somebody else's scheduler excludes it": ({"excluded_by": "dstack:failure operator"}, "has not excluded"),
     "on a stale verdict": ({"age": 100}, "s old"),
     "on a verdict of another boot": ({"boot_id": "0b3c"}, "of another boot"),
     "on a verdict of another format": ({"format": 3}, "cannot be read"),

@@ -2,22 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.health.checkpoint import checkpoint
-from gpuwarden.health.model import NODE, Key, Subject, gpu
+from gpuwarden.health.model import NODE, EventKind, Key, Subject, gpu
 from gpuwarden.health.state import State, fold
 from gpuwarden.health.windows import KEPT, Series
 from gpuwarden_collectors.base import PassOutcome
-from gpuwarden_collectors.facts import GpuAnswer, GpuResetEvent
+from gpuwarden_collectors.facts import GpuAnswer, GpuResetEvent, LogOrigin
 from support.hosts import Host, slot
 
-ACTIONS = {
+
+def _numbered(host: Host, number: int) -> None:
+    """A line of the kernel log; with a small number one that was read before."""
+    origin = LogOrigin(boot_id=host.boot_id, sequence=number)
+    host.step(replace(host.xid(number % 2, 95), origin=origin))
+
+
+def _acknowledged(host: Host, number: int) -> None:
+    if host.findings:
+        with suppress(ValueError):
+            host.acknowledge(str(host.findings[number % len(host.findings)].key))
+
+
+def _away(host: Host, number: int) -> None:
+    """NVML misses a GPU for a while; it comes back having counted on, or reset, or as another board."""
+    gone = host.gpus.pop(0)
+    host.run(5.0 * (number % 4))
+    host.gpus[0] = gone
+    if number % 3 == 0:
+        host.change(0, energy_mj=number, pcie_replays=0)
+    elif number % 10 == 1:
+        host.gpus[0] = replace(gone, uuid=f"GPU-new-{number}")
+
+
+def _flapping(host: Host, number: int) -> None:
+    for _ in range(number % 7):
+        host.change(1, remapped_rows_failure=1)
+        host.run(5.0)
+        host.change(1, remapped_rows_failure=0)
+        host.run(20.0)
+
+
+ACTIONS: dict[str, Callable[[Host, int], object]] = {
     "wait": lambda host, n: host.run(5.0 * n),
+    "days": lambda host, n: (host.days(n / 4), host.step()),
     "xid": lambda host, n: host.step(host.xid(n % 2, (79, 95, 31, 94, 119, 48)[n % 6])),
+    "line": _numbered,
+    "acknowledge": _acknowledged,
+    "work": lambda host, n: host.change(0, energy_mj=1_000 + n, pcie_replays=1 + n),
+    "away": _away,
+    "asked": lambda host, n: host.change(0, recovery_action=n % 3),
+    "flap": _flapping,
+    "exclude": lambda host, n: host.tell((EventKind.EXCLUDED, EventKind.RESTORED, EventKind.REQUEUED)[n % 3]),
     "reset": lambda host, n: host.step(GpuResetEvent(at=host.now, slot=slot(n % 2), ok=True)),
     "remap": lambda host, n: host.change(n % 2, remapped_rows_failure=n % 3 // 2),
     "narrow": lambda host, n: host.change(n % 2, pcie_width=(16, 8)[n % 2]),
@@ -37,15 +79,19 @@ def play(host: Host, script: list[tuple[str, int]]) -> None:
 def durable(state: State) -> object:
     """What a restart must not change."""
     tracks = {
-        str(t.key): (t.severity, t.advice, t.latch, t.first_seen, t.raised, t.latched) for t in state.tracks.values()
+        str(t.key): (t.severity, t.advice, t.latch, t.first_seen, t.raised, t.latched, t.released is None, t.counters)
+        for t in state.tracks.values()
     }
-    records = {str(r.key): (r.count, r.last, r.boot_id, r.history) for r in state.records.values()}
-    return tracks, records, dict(state.pins), state.health, state.boot_id
+    records = {str(r.key): replace(r, batch=0) for r in state.records.values()}
+    boards = dict(state.raises), dict(state.treatments), dict(state.lemons)
+    return tracks, records, dict(state.pins), boards, state.health, state.boot_id
 
 
 def outcome(host: Host) -> object:
     host.run(60)
-    return host.health, [(str(f.key), f.severity, f.latched, f.first_seen) for f in host.findings]
+    assert host.last is not None
+    findings = [(str(f.key), f.severity, f.advice, f.latched, f.first_seen) for f in host.findings]
+    return host.health, findings, sorted(host.last.verdict.lemons, key=str)
 
 
 @settings(deadline=None, max_examples=60)

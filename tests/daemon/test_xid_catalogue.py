@@ -138,3 +138,43 @@ def test_an_unknown_sxid_is_kept_and_not_fatal(sxid: int) -> None:
 
 def test_an_sxid_that_its_line_calls_non_fatal_says_why_it_is() -> None:
     assert "non-fatal" in sxid_row(19084).note
+
+
+@pytest.mark.parametrize(
+    ("klass", "xids"),
+    [
+        (XidClass.WARNING, "13 31 39-41 60 68-72 75-77 80 82-86 88 89 96-105 126-135 139 144-150"),
+        (XidClass.FAILURE, "74"),
+        (
+            None,
+            "1-12 14-30 32-38 42-59 61-67 73 78 79 81 87 90-95 106-125 136-138 140-143 151-173",
+        ),
+    ],
+)
+def test_what_keeps_coming_back_has_the_class_that_was_settled_on(klass: XidClass | None, xids: str) -> None:
+    assert [xid for xid, row in sorted(XIDS.items()) if row.repeated is klass] == numbers(xids)
+
+
+@pytest.mark.parametrize(
+    ("xid", "escalation"),
+    [
+        (13, Advice.INSPECT_HARDWARE),
+        (48, Advice.CONTACT_SUPPORT),
+        (79, Advice.INSPECT_HARDWARE),
+        (94, Advice.NONE),
+        (95, Advice.CONTACT_SUPPORT),
+        (119, Advice.UPDATE_SOFTWARE),
+        (136, Advice.INSPECT_HARDWARE),
+        (143, Advice.CONTACT_SUPPORT),
+    ],
+)
+def test_what_comes_back_after_the_advice_was_followed_asks_for_more(xid: int, escalation: Advice) -> None:
+    assert xid_row(xid).escalation is escalation
+
+
+def test_a_failure_always_has_something_to_go_on_with() -> None:
+    assert not [row.xid for row in XIDS.values() if row.klass is XidClass.FAILURE and row.escalation is Advice.NONE]
+    assert {(row.fatal, row.advice, row.escalation) for row in SXIDS.values()} == {
+        (True, Advice.REBOOT, Advice.CONTACT_SUPPORT),
+        (False, Advice.OBSERVE, Advice.INSPECT_HARDWARE),
+    }

@@ -160,7 +160,8 @@ def _states(gpu: GpuFacts) -> Iterator[_Named]:
         (INFOROM, WARN, 9): r.inforom_valid == 0,
         (NVLINK, WARN, 123): r.fabric_state == 2,
         (NVLINK, FAIL, 123): r.fabric_state == 1 or bool(r.fabric_status),
-        (NVLINK, FAIL, 71): bool(r.nvlink_replay_errors or r.nvlink_recovery_errors),
+        (NVLINK, WARN, 71): bool(r.nvlink5_recoveries),
+        (NVLINK, FAIL, 71): bool(r.nvlink_replay_errors or r.nvlink_recovery_errors or r.nvlink5_recovery_failures),
     }
     yield from ((*named, None, None) for named, it_holds in holds.items() if it_holds)
     if r.recovery_action in RECOVERY:

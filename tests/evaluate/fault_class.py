@@ -15,11 +15,12 @@ from evaluate.node import Node
 
 Strike = Callable[[Node, int], Process]
 
-LINE, ANY = "line", "any"
+LINE, ANY, TROUBLE = "line", "any", "trouble"
 TWO_PASSES, ONE_SECOND = 10.0, 1.0
-EVERY_MODEL = ("H100", "H100, driver 535", "A100")
-NEW_DRIVER = ("H100",)
-NVSWITCH = ("H100", "H100, driver 535")
+EVERY_MODEL = ("B200", "H100", "H100, driver 535", "A100")
+NEW_DRIVER = ("B200", "H100")
+FABRIC = ("B200", "H100", "H100, driver 535")
+"""Models whose fabric has a state, and whose driver knows the recovery action."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +29,10 @@ class FaultClass:
     subject's kind.
 
     `shown`: what shows it first: a kernel line, a pass of the collector of that name, or a pass of either NVML or the
-    bus; the first of these that comes `after` seconds or more from the strike on. `also`: findings that are true
+    bus, a trouble of the daemon itself; the first of these that comes `after` seconds or more from the strike on. `also`: findings that are true
     besides, with `@*` on any GPU. `at_once`: operators rely on it, so that every one must be told. `awaited`: the judge
-    has no such condition yet. `lasts`: seconds for which the story goes on after the grace.
+    has no such condition yet. `lasts`: seconds for which the story goes on after the grace; `ends`: within how many seconds of the
+    repair nothing is said any more, None for what is to be remembered.
     """
 
     name: str
@@ -42,6 +44,7 @@ class FaultClass:
     after: float = 0.0
     grace: float = 0.0
     lasts: float = 60.0
+    ends: float | None = 3900.0
     also: tuple[str, ...] = ()
     models: tuple[str, ...] = EVERY_MODEL
     at_once: bool = True

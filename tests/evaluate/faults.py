@@ -11,15 +11,18 @@ from collections.abc import Sequence
 from evaluate.clockwork import Process
 from evaluate.fault_class import Strike
 from evaluate.node import Node
+from gpuwarden.health.nvlink5_catalogue import NON_FATAL, Nvlink5Rule
 from gpuwarden_collectors.facts import (
     AerEvent,
     AerSeverity,
     GpuAnswer,
+    GpuProcess,
     GpuResetEvent,
     LogGap,
     NvmlProblem,
     SxidEvent,
 )
+from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess, JobsFacts
 from support.hosts import slot
 
 SWITCH = "0000:05:00.0"
@@ -288,11 +291,6 @@ def weeks_of_trouble(number: int, times: int) -> Strike:
     return strike
 
 
-def library_upgraded(node: Node, n: int) -> Process:
-    node.say(NvmlProblem.LIBRARY_MISMATCH)
-    yield 0.0
-
-
 def nvml_says(problem: NvmlProblem) -> Strike:
     def strike(node: Node, n: int) -> Process:
         node.say(problem)
@@ -327,3 +325,51 @@ def log_overrun(number: int) -> Strike:
         yield 0.0
 
     return strike
+
+
+def nvlink5(rules: Sequence[Nvlink5Rule], *, spoilt: bool = False) -> Strike:
+    """A line that one of these rules is about, under the node's driver; `spoilt`: its error status is one of no rule."""
+
+    def strike(node: Node, n: int) -> Process:
+        rule = node.dice.choice(rules)
+        unit = rule.since if node.branch >= 575 else rule.before << 5
+        status = 0x40000001 if spoilt else rule.status
+        word = "Nonfatal" if rule.severity == NON_FATAL else "Fatal"
+        text = f"{rule.units[0]} {word} XC0 i0 Link 3 (0x{rule.sub_code << 20 | unit:08x} 0x{status:08x} 0x00000000)"
+        node.say_lines(node.xid(n, rule.xid, text))
+        yield 0.0
+
+    return strike
+
+
+def recovery_line(action: int, name: str) -> Strike:
+    """The driver says what it wants; where it has a reading for that, the reading says so too."""
+
+    def strike(node: Node, n: int) -> Process:
+        node.say_lines(node.xid(n, 154, f"GPU recovery action changed from 0x0 (None) to 0x{action:x} ({name})"))
+        node.change(n, recovery_action=action)
+        yield 0.0
+
+    return strike
+
+
+def bus_unreadable(node: Node, n: int) -> Process:
+    node.bus_hangs = True
+    yield 0.0
+
+
+def daemon_trouble(name: str) -> Strike:
+    def strike(node: Node, n: int) -> Process:
+        node.trouble({name: "cannot write: no space left on device"})
+        yield 0.0
+
+    return strike
+
+
+def job_outlived(node: Node, n: int) -> Process:
+    """Slurm has ended it, and a process of it still has the GPU open."""
+    now = node.now.boottime
+    held = JobProcess(pid=8000, uid=1000, job=4711, known_from="cgroup", ended=now)
+    node.put(n, processes=(GpuProcess(pid=8000, memory_bytes=1 << 30),))
+    node.jobs = JobsFacts(jobs=(Job(id=4711, uid=1000, ended=now),), processes=(held,))
+    yield 0.0

@@ -9,18 +9,17 @@ from pathlib import Path
 from random import Random
 
 from evaluate.classes import CLASSES
-from evaluate.fault_class import ANY, LINE, FaultClass, named
+from evaluate.fault_class import ANY, LINE, TROUBLE, FaultClass, named
 from evaluate.faults import SWITCH
 from evaluate.jury import Jury, Said
-from evaluate.node import MODELS, Node
+from evaluate.models import MODELS
+from evaluate.node import Node
 from evaluate.ordinary import DAY, Ordinary
 from gpuwarden.health.model import Finding, Health
-from gpuwarden.trace.records import Began, Happened, Passed, Record
+from gpuwarden.trace.records import Began, Happened, Passed, Record, Troubled
 from gpuwarden_collectors.facts import Stamp
 from support.hosts import slot
 
-REPAIRED_WITHIN = 3900.0
-"""Seconds after a repair and reboot until nothing is said any more: a warning for an Xid stays for an hour."""
 AFTER_THE_CUT = 600.0
 LONG = 1800.0
 """Seconds of grace from which on a story is judged by a quiet replay."""
@@ -87,6 +86,8 @@ class _Watch:
     def _shows(self, record: Record) -> bool:
         if self.fault.shown == LINE:
             return isinstance(record, Happened)
+        if self.fault.shown == TROUBLE:
+            return isinstance(record, Troubled)
         who = ("nvml", "pci") if self.fault.shown == ANY else (self.fault.shown,)
         return isinstance(record, Passed) and record.observation.collector in who
 
@@ -104,7 +105,7 @@ class _Watch:
         finding, _, subject = said.finding.partition("@")
         mild = self.fault.severity == "failure" or said.severity == "warning" or finding in self.fault.also
         about = self.fault.about not in ("gpu", "link") or f"/{slot(self.gpu)}" in subject
-        if f"{finding}@*" in self.fault.also:
+        if named(tuple(p.removesuffix("@*") for p in self.fault.also if p.endswith("@*")), finding):
             return mild
         return mild and about and named((*self.fault.says, *self.fault.also), finding)
 
@@ -130,10 +131,12 @@ def measure_fault(number: int, seed: int) -> FaultResult:
 
 
 def _ended(watch: _Watch, node: Node) -> float | None:
+    if watch.fault.ends is None:
+        return 0.0
     watch.jury.replay.quiet = True
     node.repair()
     began = node.clock
-    while node.clock < began + REPAIRED_WITHIN:
+    while node.clock < began + (watch.fault.ends or 0.0):
         node.run(60.0)
         if watch.jury.health is Health.HEALTHY:
             return node.clock - began
@@ -166,7 +169,8 @@ def cut(records: Sequence[Record], where: int, away: float) -> list[Record]:
     back = Stamp(at.boottime + away, at.wall + away)
     missed = [r for r in records[where:] if isinstance(r, Happened) and r.at.boottime < back.boottime]
     until = next((n for n in range(where, len(records)) if _is_after(records[n], back)), len(records))
-    late = [replace(record, at=back) for record in missed]
+    troubled = [r for r in records if isinstance(r, Troubled) and r.at.boottime < back.boottime][-1:]
+    late: list[Record] = [*(replace(r, at=back) for r in missed), *(replace(r, at=back) for r in troubled)]
     return [*records[:where], Began(at=back, boot_id=boot), *late, *records[until:]]
 
 

@@ -14,10 +14,12 @@ from typing import Any
 from evaluate.beside import INTERVALS, Beside
 from evaluate.clockwork import Clockwork, Process
 from evaluate.engine import Engine
+from evaluate.models import MODELS, SINCE_DRIVER_LOAD
 from gpuwarden.health.view import Rules
 from gpuwarden.trace.changes import with_values
-from gpuwarden.trace.records import Acknowledged, Began, Happened, Passed, Record
+from gpuwarden.trace.records import Acknowledged, Began, Happened, Passed, Record, Troubled
 from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
+from gpuwarden_collectors.dcgm.facts import NOT_ANSWERING
 from gpuwarden_collectors.facts import (
     GpuAnswer,
     GpuFacts,
@@ -32,27 +34,11 @@ from gpuwarden_collectors.facts import (
     Stamp,
     XidEvent,
 )
+from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
 from support.hosts import WALL, readings, slot
 
-INTERVAL, PCI_INTERVAL, DCGM_INTERVAL, DEADLINE = 5.0, 10.0, 15.0, 10.0
+INTERVAL, PCI_INTERVAL, DCGM_INTERVAL, JOBS_INTERVAL, DEADLINE = 5.0, 10.0, 15.0, 10.0, 10.0
 WALKS_EVERY = 60.0
-SINCE_DRIVER_LOAD = (
-    "ecc_corrected_volatile", "ecc_uncorrected_volatile", "ecc_uncorrected_volatile_sram", "pcie_replays", "slowdown_hw_thermal_ns",
-    "slowdown_hw_power_brake_ns", "nvlink_replay_errors", "nvlink_recovery_errors", "remapped_rows_pending", "recovery_action",
-)  # fmt: skip
-"""Readings that begin anew when the driver is loaded or the GPU is reset; those that this GPU does not have stay None."""
-
-_OLD_DRIVER: dict[str, int | None] = {"recovery_action": None}
-_A100: dict[str, int | None] = {
-    "fabric_state": None, "fabric_status": None, "fabric_health_mask": None, "recovery_action": None,
-    "temperature_margin": None, "pcie_generation": 4, "pcie_generation_max": 4,
-}  # fmt: skip
-MODELS: dict[str, tuple[str, int, dict[str, int | None]]] = {
-    "H100": ("NVIDIA H100 80GB HBM3", 18, {}),
-    "H100, driver 535": ("NVIDIA H100 80GB HBM3", 18, _OLD_DRIVER),
-    "A100": ("NVIDIA A100-SXM4-80GB", 12, _A100),
-}
-"""Name, NVLinks, and readings that differ from those of an H100 with a new driver."""
 
 
 class Node(Clockwork):
@@ -78,13 +64,13 @@ class Node(Clockwork):
         self._up = False
         self._session = 0
         self._unread: list[HostEvent] = []
-        name, active, differing = MODELS[model]
         self.model = model
-        self.link_count = active if links is None else links
-        worker = readings(**differing)
+        made = MODELS[model]
+        self.link_count = made.links if links is None else links
+        worker = readings(**made.differing)
         self.gpus = [
             GpuFacts(
-                slot=slot(n), index=n, uuid=f"GPU-{n:08x}-0000-4000-8000-{n:012x}", name=name, serial=f"16500{n:08d}",
+                slot=slot(n), index=n, uuid=f"GPU-{n:08x}-0000-4000-8000-{n:012x}", name=made.name, serial=f"16500{n:08d}",
                 minor=n, readings=worker, links=self.links_up(),
             )
             for n in range(gpus)
@@ -93,11 +79,15 @@ class Node(Clockwork):
             PciDevice(slot=slot(n), kind=PciKind.GPU, device_id=0x2330, driver="nvidia", responds=True)
             for n in range(gpus)
         ]
+        switches = (f"0000:{n:02x}:00.0" for n in range(5, 9))
+        self.switches = tuple(PciDevice(slot=each, kind=PciKind.SWITCH, device_id=0x22A3) for each in switches)
         self.listed = [True] * gpus
         self.plugged = [True] * gpus
         self.problem: NvmlProblem | None = None
         self.hung = False
         self.stuck = False
+        self.bus_hangs = False
+        self.jobs: JobsFacts | None = None
         self._worker = WorkerReport(pid=4711, ever_answered=True)
         self.engine = Engine() if dcgm else None
         self.beside = Beside() if beside else None
@@ -119,6 +109,11 @@ class Node(Clockwork):
         return Stamp(round(self.clock - self._booted, 6), round(WALL + self.clock + self._wall_step, 6))
 
     @property
+    def branch(self) -> int:
+        """Of the driver: 575 of 575.51.02."""
+        return int(MODELS[self.model].driver.partition(".")[0])
+
+    @property
     def boot_id(self) -> str:
         return f"boot-{self._boots}"
 
@@ -137,6 +132,7 @@ class Node(Clockwork):
         self._answered = None
         self._passes(self._session, 0.2, INTERVAL, self._nvml_pass)
         self._passes(self._session, 0.1, PCI_INTERVAL, self._pci_pass)
+        self._passes(self._session, 0.3, JOBS_INTERVAL, self._jobs_pass)
         if self.engine is not None:
             self.engine.connect(self.now)
             self._engine_seen = False
@@ -155,13 +151,18 @@ class Node(Clockwork):
         self.sleep(away)
         self._boots += 1
         self._booted = self.clock - uptime
-        self.hung = self.stuck = False
+        self.hung = self.stuck = self.bus_hangs = False
+        self.jobs = None if self.jobs is None else JobsFacts()
         if self.beside is not None:
             self.beside.boots()
         if self.engine is not None:
             self.engine.start(self.now)
         self.load_driver()
         self.start_daemon()
+
+    def trouble(self, troubles: dict[str, str]) -> None:
+        """What the daemon itself cannot do, from now on."""
+        self._sink(Troubled(at=self.now, troubles=troubles))
 
     def acknowledge(self, finding: str) -> None:
         self._sink(Acknowledged(at=self.now, finding=finding, by="root"))
@@ -212,8 +213,12 @@ class Node(Clockwork):
         return 0.0
 
     def _look_at_the_bus(self) -> None:
+        if self.bus_hangs:
+            self.pci_hangs_once()
+            return
         pairs = zip(self.plugged, self.devices, strict=True)
-        self._observed("pci", self.now, facts=PciFacts(devices=tuple(device for here, device in pairs if here)))
+        gpus = (device for here, device in pairs if here)
+        self._observed("pci", self.now, facts=PciFacts(devices=(*gpus, *self.switches)))
 
     def _dcgm_pass(self) -> float:
         """One pass of the engine's reader, which is ended after DEADLINE and begins anew."""
@@ -226,13 +231,13 @@ class Node(Clockwork):
         started, now = self.now, self.now
         if not engine.runs:
             outcome = PassOutcome.FAILED if self._engine_seen else PassOutcome.ABSENT
-            self._observed("dcgm", started, outcome, worker=self._dcgm_worker, error="no nv-hostengine listens here")
+            self._observed("dcgm", started, outcome, worker=self._dcgm_worker, error=f"{NOT_ANSWERING}it is gone")
             return 0.0
         self._engine_seen = True
         self._dcgm_worker = replace(self._dcgm_worker, missed=0, silent_since=None)
         pairs = zip(self.listed, self.gpus, strict=True)
         here = [listed and gpu.answer is not GpuAnswer.LOST for listed, gpu in pairs]
-        facts = engine.facts(self.gpus, here=here, now=now, driver=self.problem is None)
+        facts = engine.facts(self.gpus, here=here, now=now, driver=self.problem is not NvmlProblem.DRIVER_NOT_LOADED)
         self._observed("dcgm", started, facts=facts, worker=self._dcgm_worker)
         return 0.0
 
@@ -243,6 +248,11 @@ class Node(Clockwork):
         since, missed = self._dcgm_worker.silent_since or started, self._dcgm_worker.missed + 1
         self._dcgm_worker = replace(self._dcgm_worker, missed=missed, timeouts=missed, silent_since=since)
         self._observed("dcgm", started, PassOutcome.TIMED_OUT, worker=self._dcgm_worker)
+
+    def _jobs_pass(self) -> float:
+        if self.jobs is not None:
+            self._observed("jobs", self.now, facts=self.jobs)
+        return 0.0
 
     def _look_beside(self, name: str) -> float:
         if self.beside is not None:
@@ -263,24 +273,15 @@ class Node(Clockwork):
         self._latest[name] = facts
         if outcome is PassOutcome.TIMED_OUT:
             error = f"{name} has not answered within {DEADLINE:g} s"
-        self._sink(
-            Passed(
-                Observation(
-                    collector=name,
-                    outcome=outcome,
-                    started=started,
-                    finished=self.now,
-                    facts=facts,
-                    error=error,
-                    worker=worker,
-                )
-            )
+        observation = Observation(
+            collector=name, outcome=outcome, started=started, finished=self.now, facts=facts, error=error, worker=worker
         )
+        self._sink(Passed(observation))
 
     @property
     def facts(self) -> NvmlFacts:
         if self._facts is None:
-            version = "535.183.01" if "535" in self.model else "570.86.15"
+            version = MODELS[self.model].driver
             here = () if self.problem else tuple(g for g, listed in zip(self.gpus, self.listed, strict=True) if listed)
             text = f"NVML says {self.problem}" if self.problem else ""
             self._facts = NvmlFacts(gpus=here, driver_version=version, problem=self.problem, problem_text=text)
@@ -356,8 +357,7 @@ class Node(Clockwork):
         self.forget()
         self.walks = True
         for n, gpu in enumerate(self.gpus):
-            old = MODELS[self.model][2]
-            self.put(n, readings=readings(**old), serial=gpu.serial)
+            self.put(n, readings=readings(**MODELS[self.model].differing), serial=gpu.serial, processes=())
             self.plugged[n] = True
             self.warm[n] = 60
         self.engine = Engine() if self.engine is not None else None

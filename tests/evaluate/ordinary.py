@@ -187,7 +187,13 @@ def retraining(node: Node) -> Process:
     """A link goes down and comes up again, within the minute that this takes at most."""
     n, link = node.dice.randrange(len(node.gpus)), node.dice.randrange(max(1, node.link_count))
     node.train(n, down=[link])
-    node.add(n, nvlink_recovery_errors=node.dice.randint(1, 3), nvlink_replay_errors=node.dice.randint(0, 4))
+    recoveries = node.dice.randint(1, 3)
+    node.add(
+        n,
+        nvlink_recovery_errors=recoveries,
+        nvlink_replay_errors=node.dice.randint(0, 4),
+        nvlink5_recoveries=recoveries,
+    )
     yield node.dice.uniform(0.5, 50.0)
     node.train(n)
 

@@ -8,7 +8,9 @@ from evaluate.beside import DCGM, FABRIC_MANAGER, LOCAL, PERSISTENCED, SHARED
 from evaluate.clockwork import Process
 from evaluate.node import Node
 from gpuwarden_collectors.dcgm.facts import DcgmProblem, DcgmTrouble
+from gpuwarden_collectors.facts import GpuProcess
 from gpuwarden_collectors.host_facts import PluginState
+from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess, JobsFacts
 
 # --- boot
 
@@ -127,6 +129,18 @@ def waiting_process(node: Node) -> Process:
         node.beside.stuck.pop(pid, None)
 
 
+def slow_exit(node: Node) -> Process:
+    """A job is over, and its processes need some seconds to let go of their GPU."""
+    n, pid = node.dice.randrange(len(node.gpus)), node.dice.randrange(1000, 4_000_000)
+    now = node.now.boottime
+    held = JobProcess(pid=pid, uid=1000, job=4711, known_from="cgroup", ended=now)
+    node.put(n, processes=(GpuProcess(pid=pid),))
+    node.jobs = JobsFacts(jobs=(Job(id=4711, uid=1000, ended=now),), processes=(held,))
+    yield node.dice.uniform(1.0, 18.0)
+    node.put(n, processes=())
+    node.jobs = JobsFacts()
+
+
 def service_restart(node: Node) -> Process:
     """By hand, or by a package that is upgraded."""
     if node.beside is not None:
@@ -157,6 +171,7 @@ PER_DAY = {
     memory_pressure: 0.5,
     corrected_memory_errors: 0.5,
     waiting_process: 1.0,
+    slow_exit: 1.0,
     service_restart: 0.3,
     check_hiccup: 0.2,
 }

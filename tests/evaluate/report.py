@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -14,6 +15,7 @@ from evaluate.measure import FaultResult, HealthyResult
 
 EPISODE = 600.0
 """Seconds: what is said again of the same kind, on the same node, within so long is one false alarm, not several."""
+SHOWN_MOST = 40
 WARNINGS_MOST = 5.0  # false ones in 1,000 node-days
 
 
@@ -25,9 +27,28 @@ class Results:
     speed: Sequence[str]
 
 
+_HEAD = """# How well it judges
+
+Made by `make evaluate-full` (`tests/evaluate`), which nobody edits by hand. Nodes that exist only as records live through
+faults and through healthy days; the judge of the daemon is given what its collectors would have seen. Shapes and rates follow
+what fleets have published, where the tables say so in `tests/evaluate`; no real node is in it. What is required:
+
+- every fault in bold is told, every time, within two passes of becoming visible (a kernel line: one second) and its stated grace;
+- no failure is ever said of a healthy node, or of a part that the fault did not strike;
+- fewer than 5 false warnings in 1,000 healthy node-days;
+- a restart of the daemon at any point of any story changes nothing of its end.
+
+`make evaluate` does the same in small, each time the tests run.
+"""
+
+
+def document(results: Results) -> str:
+    return "\n".join((_HEAD, *report(results))) + "\n"
+
+
 def report(results: Results) -> Iterator[str]:
     """Markdown."""
-    yield f"Seed {results.seed}. Made by `make evaluate`; times in seconds, with a pass each 5 s.\n"
+    yield f"Seed {results.seed}. Times in seconds, with a pass of NVML each 5 s.\n"
     yield from _faults(results.faults)
     yield from _healthy(results.healthy)
     yield from _speed(results)
@@ -95,9 +116,13 @@ def _healthy(results: Sequence[HealthyResult]) -> Iterator[str]:
         low, high = rate(count, days / 1000)
         yield _row(name, count, f"{1000 * count / days:.1f}", f"{low:.1f} to {high:.1f}")
     yield _row("true warnings (library upgraded under the driver)", sum(r.true_warnings for r in results), "", "")
+    told = [_again(result, one) for result in results for one in episodes(result.wrong) if one.severity == "warning"]
+    if told:
+        yield "\nFalse warnings:\n"
+        yield "\n".join(f"- {one}" for one in told[:SHOWN_MOST])
     counts = {name: sum(r.ordinary.get(name, 0) for r in results) for r in results for name in r.ordinary}
-    told = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in sorted(counts.items()))
-    yield f"\nWhat happened meanwhile and is no fault: {told}.\n"
+    happened = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in sorted(counts.items()))
+    yield f"\nWhat happened meanwhile and is no fault: {happened}.\n"
 
 
 def _speed(results: Results) -> Iterator[str]:
@@ -106,10 +131,15 @@ def _speed(results: Results) -> Iterator[str]:
         yield f"- {speed}"
     passes, spent = sum(r.passes for r in results.healthy), sum(r.spent for r in results.healthy)
     if spent:
-        yield f"- healthy nodes: {passes} passes judged at {passes / spent:.0f} a second and core"
-    for result in results.healthy:
-        early, late = result.memory
-        yield f"- memory after day 2 and day {result.days:g} of one node: {early:.1f} and {late:.1f} MiB"
+        judged = sum(r.judged for r in results.healthy)
+        yield (
+            f"- healthy nodes: {passes} passes at {passes / spent:.0f} a second and core; {judged} steps were made, and "
+            "those passed over in which nothing could have happened (`tests/evaluate/quiet.py`)"
+        )
+    longest = max(results.healthy, key=lambda result: result.days, default=None)
+    if longest is not None and longest.days > 2:
+        early, late = longest.memory
+        yield f"- memory after day 2 and day {longest.days:g} of one node: {early:.1f} and {late:.1f} MiB"
     if results.faults:
         slowest = max(results.faults, key=lambda r: r.slowest_step)
         yield f"- slowest step in any fault: {1000 * slowest.slowest_step:.0f} ms ({slowest.fault})"
@@ -127,15 +157,19 @@ def violations(results: Results) -> Iterator[str]:
     rows = {fault.name: fault for fault in CLASSES}
     for result in results.faults:
         for problem in _problems(rows[result.fault], result):
-            yield f"{result.fault} ({result.model}): {problem}; `--fault '{result.fault}' --seed {result.seed}`"
+            command = f'--fault "{result.fault}" --times 1 --seed {result.seed}'
+            yield f"{result.fault} ({result.model}): {problem}; `{command}`"
     days, warnings = sum(result.days for result in results.healthy), 0
     for node in results.healthy:
         wrong = episodes(node.wrong)
         warnings += len(wrong) - len(failures(wrong))
-        for said in failures(wrong):
-            yield f"healthy {node.model}: {said}; `--healthy {node.days:g} --seed {node.seed}`"
-    if days and 1000 * warnings / days >= WARNINGS_MOST:
-        yield f"{warnings} false warnings in {days:g} node-days"
+        yield from (_again(node, said) for said in failures(wrong))
+    if warnings > max(1, math.ceil(WARNINGS_MOST * days / 1000) - 1):  # one in a few days says nothing of the rate
+        yield f"{warnings} false warnings in {days:g} node-days, less than {WARNINGS_MOST:g} in 1,000 allowed"
+
+
+def _again(node: HealthyResult, said: Said) -> str:
+    return f"healthy {node.model}: {said}; `--times 0 --nodes 1 --healthy {node.days:g} --seed {node.seed}`"
 
 
 def _problems(fault: FaultClass, result: FaultResult) -> Iterator[str]:
@@ -146,7 +180,7 @@ def _problems(fault: FaultClass, result: FaultResult) -> Iterator[str]:
     elif result.delay > fault.within:
         yield f"told after {result.delay:.1f} s, {fault.within:g} allowed"
     if result.ended is None:
-        yield "not healthy within an hour of the repair"
+        yield f"not healthy within {fault.ends:g} s of the repair"
     for said in result.wrong:
         yield f"said besides: {said}"
     if result.forgot:

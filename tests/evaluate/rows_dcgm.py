@@ -10,7 +10,7 @@ from gpuwarden_collectors.dcgm.facts import DcgmTrouble
 SLOW = (
     FaultClass(name="DCGM's engine hangs", strike=faults.engine_hangs, says=("dcgm_unresponsive",), severity="warning", about="node", shown="dcgm", grace=45),
     FaultClass(name="DCGM's engine dies", strike=faults.engine_dies, says=("dcgm_unresponsive",), severity="warning", about="node", shown="dcgm", grace=45),
-    FaultClass(name="DCGM's engine has no GPUs", strike=faults.engine_empty, says=("dcgm_impaired*",), severity="warning", about="node", shown="dcgm", grace=60, also=("dcgm_disagrees@*",)),
+    FaultClass(name="DCGM's engine has no GPUs", strike=faults.engine_empty, says=("dcgm_impaired*",), severity="warning", about="node", shown="dcgm", grace=120),
     FaultClass(name="DCGM's engine reads nothing", strike=faults.engine_reads_nothing, says=("dcgm_impaired*",), severity="warning", about="node", shown="dcgm", grace=60),
     FaultClass(name="DCGM's watches are off", strike=faults.engine_troubled(DcgmTrouble.NOT_WATCHED), says=("dcgm_impaired*",), severity="warning", about="node", shown="dcgm", grace=60),
     FaultClass(name="GPU lost by DCGM alone", strike=faults.engine_loses_gpu, says=("dcgm_disagrees",), severity="warning", shown="dcgm", grace=120),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from evaluate import faults
-from evaluate.fault_class import ANY, LINE, NEW_DRIVER, NVSWITCH, FaultClass
+from evaluate.fault_class import ANY, FABRIC, LINE, NEW_DRIVER, TROUBLE, FaultClass
 from evaluate.faults import growing, hot, reading, storm, xids
-from gpuwarden_collectors.facts import GpuAnswer
+from gpuwarden_collectors.facts import GpuAnswer, NvmlProblem
 
+BEFORE_NVLINK5 = ("H100", "H100, driver 535", "A100")
 DBE = reading(ecc_uncorrected_volatile=1)
 
 AT_ONCE = (
@@ -23,12 +24,12 @@ AT_ONCE = (
     FaultClass(name="Xid 64", strike=xids(64, then=reading(remapped_rows_failure=1)), says=("xid.64",), shown=LINE, also=("row_remap_failed",)),
     FaultClass(name="Xid 140", strike=xids(140), says=("xid.140",), shown=LINE),
     FaultClass(name="Xid 62", strike=xids(62), says=("xid.62",), shown=LINE),
-    FaultClass(name="Xid 119, GPU answers on", strike=xids(119), says=("xid.119",), shown=LINE, also=("dcgm_impaired.*",)),
-    FaultClass(name="Xid 119 on every GPU", strike=faults.spread, says=("xid.119",), shown=LINE, also=("xid.119@*", "dcgm_impaired.*")),
-    FaultClass(name="Xid 119 and NVML hangs", strike=faults.gsp_gone, says=("driver_unresponsive",), about="node", also=("xid.119", "dcgm_impaired.*")),
+    FaultClass(name="Xid 119, GPU answers on", strike=xids(119), says=("xid.119",), shown=LINE, also=("dcgm_impaired.*@*",)),
+    FaultClass(name="Xid 119 on every GPU", strike=faults.spread, says=("xid.119",), shown=LINE, also=("xid.119@*", "dcgm_impaired.*@*")),
+    FaultClass(name="Xid 119 and NVML hangs", strike=faults.gsp_gone, says=("driver_unresponsive",), about="node", also=("xid.119", "dcgm_impaired.*@*")),
     FaultClass(name="driver hangs", strike=faults.hang, says=("driver_unresponsive",), about="node", grace=10),
     FaultClass(name="driver hangs, reader in D state", strike=faults.hang_in_the_kernel, says=("driver_unresponsive",), about="node"),
-    FaultClass(name="driver unloaded for good", strike=faults.driver_gone, says=("driver_not_loaded",), about="node", grace=120, also=("dcgm_impaired.*",)),
+    FaultClass(name="driver unloaded for good", strike=faults.driver_gone, says=("driver_not_loaded",), about="node", grace=120, also=("dcgm_impaired.*@*",)),
     FaultClass(name="GPU answers nothing", strike=faults.answers(GpuAnswer.TIMEOUT), says=("gpu_unresponsive",), grace=30),
     FaultClass(name="GPU answers reset required", strike=faults.answers(GpuAnswer.RESET_REQUIRED), says=("gpu_reset_required",)),
     FaultClass(name="double-bit error, counter only", strike=DBE, says=("ecc_uncorrectable",)),
@@ -38,10 +39,10 @@ AT_ONCE = (
     FaultClass(name="recovery action: reset", strike=reading(recovery_action=1), says=("gpu_recovery_action",), models=NEW_DRIVER),
     FaultClass(name="recovery action: reboot", strike=reading(recovery_action=2), says=("gpu_recovery_action",), models=NEW_DRIVER),
     FaultClass(name="recovery action: bus reset", strike=reading(recovery_action=6), says=("gpu_recovery_action",), models=NEW_DRIVER),
-    FaultClass(name="fabric registration failed", strike=reading(fabric_status=999), says=("fabric_unhealthy",), models=NVSWITCH),
-    FaultClass(name="fabric health mask", strike=reading(fabric_health_mask=0x19A), says=("fabric_unhealthy",), grace=60, models=NVSWITCH),
+    FaultClass(name="fabric registration failed", strike=reading(fabric_status=999), says=("fabric_unhealthy",), models=FABRIC),
+    FaultClass(name="fabric health mask", strike=reading(fabric_health_mask=0x19A), says=("fabric_unhealthy",), grace=60, models=FABRIC),
     FaultClass(name="NVLink down", strike=faults.link_down, says=("nvlink_down",), about="link", grace=60),
-    FaultClass(name="NVSwitch, fatal SXid", strike=faults.switch_error, says=("sxid.20034",), about="switch", shown=LINE, models=NVSWITCH),
+    FaultClass(name="NVSwitch, fatal SXid", strike=faults.switch_error, says=("sxid.20034",), about="switch", shown=LINE),
     FaultClass(name="temperature at shutdown point", strike=hot(6), says=("thermal_limit",), grace=10),
 )  # fmt: skip
 
@@ -51,8 +52,8 @@ SLOW = (
     FaultClass(name="power brake, 80 % of the time", strike=growing(5, slowdown_hw_power_brake_ns=4_000_000_000), says=("power_brake",), severity="warning", grace=450),
     FaultClass(name="PCIe link at half width", strike=reading(pcie_width=8), says=("pcie_link_degraded",), severity="warning", grace=240),
     FaultClass(name="PCIe replays, 10 a second", strike=growing(5, pcie_replays=50), says=("pcie_replay_rate",), severity="warning", grace=420),
-    FaultClass(name="correctable errors, 1e5 a day", strike=growing(5, ecc_corrected_volatile=6), says=("ecc_correctable_rate",), severity="warning", grace=840),
-    FaultClass(name="NVLink errors, 2 a minute", strike=growing(30, nvlink_replay_errors=1), says=("nvlink_errors",), severity="warning", grace=330),
+    FaultClass(name="correctable errors, 1e5 a day", strike=growing(5, ecc_corrected_volatile=6), says=("ecc_correctable_rate",), severity="warning", grace=840, ends=7600),
+    FaultClass(name="NVLink errors, 2 a minute", strike=growing(30, nvlink_replay_errors=1), says=("nvlink_errors",), severity="warning", grace=330, models=BEFORE_NVLINK5),
     FaultClass(name="row remapping pending (63)", strike=xids(63, then=reading(remapped_rows_pending=1)), says=("row_remap_pending",), severity="warning", also=("xid.63",)),
     FaultClass(name="contained memory error (94)", strike=xids(94, 63, then=reading(remapped_rows_pending=1, ecc_uncorrected_volatile=1)), says=("xid.94",), severity="warning", shown=LINE, also=("xid.63", "row_remap_pending", "ecc_uncorrectable")),
     FaultClass(name="retired pages, 63 of them", strike=reading(retired_pages_double_bit=63), says=("retired_pages",), models=("A100",)),
@@ -61,4 +62,12 @@ SLOW = (
     FaultClass(name="fatal PCIe error", strike=faults.bus_error, says=("pcie_aer_fatal",), severity="warning", shown=LINE),
     FaultClass(name="InfoROM corrupt", strike=reading(inforom_valid=0), says=("inforom_invalid",), severity="warning"),
     FaultClass(name="an Xid that nobody described", strike=xids(999), says=("xid.999",), severity="warning", shown=LINE),
+    FaultClass(name="NVLink 5 recoveries, 2 a minute", strike=growing(30, nvlink5_recoveries=1), says=("nvlink_errors",), severity="warning", grace=330, models=("B200",)),
+    FaultClass(name="driver library upgraded, driver not", strike=faults.nvml_says(NvmlProblem.LIBRARY_MISMATCH), says=("driver_library_mismatch",), severity="warning", about="node"),
+    FaultClass(name="daemon may not open the GPUs", strike=faults.nvml_says(NvmlProblem.NO_PERMISSION), says=("device_permission",), severity="warning", about="node"),
+    FaultClass(name="NVML fails as a whole", strike=faults.nvml_says(NvmlProblem.OTHER), says=("nvml_unavailable",), severity="warning", about="node", grace=30),
+    FaultClass(name="PCI bus cannot be read", strike=faults.bus_unreadable, says=("collector_failed.pci",), severity="warning", about="node", shown="pci", grace=30),
+    FaultClass(name="ledger cannot be written", strike=faults.daemon_trouble("ledger"), says=("ledger_unavailable",), severity="warning", about="node", shown=TROUBLE),
+    FaultClass(name="scheduler refuses", strike=faults.daemon_trouble("actuator"), says=("actuator_refused",), severity="warning", about="node", shown=TROUBLE),
+    FaultClass(name="a job's processes outlive it", strike=faults.job_outlived, says=("gpu_held_after_job",), severity="warning", shown="jobs", grace=30),
 )  # fmt: skip

@@ -14,10 +14,10 @@ AT_ONCE = (
 )  # fmt: skip
 
 SLOW = (
-    FaultClass(name="NVLink error again and again (74)", strike=repeated(74, 12, 300), says=("xid.74",), shown=LINE, grace=3600, awaited=True),
-    FaultClass(name="page faults on one GPU, hour after hour (31)", strike=bursts(31, 8, 3600), says=("xid.31",), severity="warning", shown=LINE, grace=8 * 3600, awaited=True),
-    FaultClass(name="exceptions of one TPC, hour after hour (13)", strike=bursts(13, 8, 3600, SM), says=("xid.13",), severity="warning", shown=LINE, grace=8 * 3600, awaited=True),
+    FaultClass(name="NVLink error again and again (74)", strike=repeated(74, 12, 300), says=("xid.74",), shown=LINE, after=299),
+    FaultClass(name="page faults on one GPU, hour after hour (31)", strike=bursts(31, 5, 3600), says=("xid.31",), severity="warning", shown=LINE, after=14_399, ends=90_000),
+    FaultClass(name="exceptions of one TPC, hour after hour (13)", strike=bursts(13, 3, 3600, SM), says=("xid.13",), severity="warning", shown=LINE, after=7199, ends=90_000),
     FaultClass(name="Xid 46 after each of three reboots", strike=faults.rebooted_in_vain(46, 3), says=("xid.46",), shown=LINE, lasts=12_000),
     FaultClass(name="Xid 46 after each of three resets", strike=faults.reset_in_vain(46, 3, 600.0), says=("xid.46",), shown=LINE, lasts=2_500),
-    FaultClass(name="lemon: a failure every other day", strike=faults.weeks_of_trouble(46, 6), says=("lemon_node",), severity="warning", about="node", shown=LINE, grace=14 * 86_400.0, also=("xid.46",), awaited=True),
+    FaultClass(name="lemon: a failure every other day", strike=faults.weeks_of_trouble(46, 3), says=("lemon_node",), severity="warning", about="node", shown=LINE, after=380_000, ends=None, also=("xid.46",)),
 )  # fmt: skip

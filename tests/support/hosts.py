@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.inventory import accept
 from gpuwarden.health.judge import Step, acknowledge, judge
 from gpuwarden.health.model import Event, Finding, Health, Key
@@ -60,6 +61,7 @@ class Host:
     def __init__(self, gpus: int = 8, *, uptime: float = 10_000.0, rules: Rules | None = None) -> None:
         self.rules = rules or Rules()
         self.uptime = uptime
+        self.booted = WALL
         self.boot_id = "boot-1"
         self.gpus: dict[int, GpuFacts] = {n: healthy_gpu(n) for n in range(gpus)}
         self.devices: dict[int, PciDevice] = {
@@ -74,7 +76,7 @@ class Host:
 
     @property
     def now(self) -> Stamp:
-        return Stamp(self.uptime, WALL + self.uptime)
+        return Stamp(self.uptime, self.booted + self.uptime)
 
     def change(self, index: int, **changes: float | None) -> None:
         facts = self.gpus[index]
@@ -133,6 +135,7 @@ class Host:
 
     def reboot(self) -> None:
         """Counters since driver load start anew; the GPUs are what the test left."""
+        self.booted += self.uptime + 60.0
         self.boot_id, self.uptime = f"{self.boot_id}+", 700.0
         self.view = View(boot_id=self.boot_id)
 
@@ -148,6 +151,21 @@ class Host:
         event = acknowledge(self.state, Key.parse(key), "root", self.now, self.boot_id)
         self.ledger.append(event)
         self.state = fold(self.state, event)
+
+    def tell(self, kind: str, key: Key | None = None, **data: str) -> None:
+        """An event that another part of the daemon brings."""
+        event = Event(kind=kind, at=self.now, boot_id=self.boot_id, key=key, data=data)
+        self.ledger.append(event)
+        self.state = fold(self.state, event)
+
+    def checkpointed(self) -> None:
+        """A restart after which only the checkpoint is left of the ledger."""
+        self.ledger = list(checkpoint(self.state, self.now))
+        self.restart_daemon()
+
+    def days(self, number: float) -> None:
+        """Nobody looks for so long."""
+        self.uptime += number * 86_400.0
 
     def accept(self) -> None:
         """What `gpuwarden inventory accept` does."""

@@ -80,7 +80,7 @@ GresTypes=gpu
 
 @dataclass(slots=True)
 class Slurm:
-    """`nodes` of them have a slurmd and four GPUs; `phantoms` more, named f1 to fN, are in the configuration only.
+    """`nodes` of them have a slurmd and four GPUs; `phantoms` more, f1 to fN, are in the configuration only: idle, and silent.
 
     `more`: further lines of slurm.conf; of `partitions` the first is the default one. Everything can be stopped, paused and started alone, by its name:
     `slurmctld`, `munged` or a node's. Times without an answer are `PATIENCE`.
@@ -168,6 +168,9 @@ class Slurm:
             for name in self.names:
                 if self._runs(name) and name not in self.paused:
                     self.wait(partial(self._registered, name), f"{name} to register")
+            if self.phantoms and "UNKNOWN" in self.state("f1"):
+                self.drain(f"f[1-{self.phantoms}]", "never seen", state="DOWN")
+                self.scontrol("update", f"NodeName=f[1-{self.phantoms}]", "State=RESUME")
 
     def _registered(self, name: str) -> bool:
         state = self.state(name)

@@ -31,7 +31,7 @@ def boot() -> str:
 
 HEALTHY: Mapping[str, object] = {
     "format": 1, "boot_id": boot(), "stamp": 0, "fresh_for": 15, "mode": "enforce", "simulated": 0, "state": "healthy",
-    "node_state": "healthy", "schedulable": 1, "excluded": 0, "breaker": 0, "reason": "",
+    "node_state": "healthy", "schedulable": 1, "excluded": 0, "excluded_by": "", "breaker": 0, "reason": "",
 }  # fmt: skip
 """As the daemon writes it; `stamp` is put in by `Host.verdict`."""
 

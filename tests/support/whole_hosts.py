@@ -59,14 +59,14 @@ def memory(available: int = 500 * GIB, uncorrected: int = 0) -> MemoryFacts:
 
 @dataclass
 class Beside:
-    """What the collectors find in the next pass; an outcome other than observed in place of facts."""
+    """What the collectors find in the next pass; an outcome other than observed in place of facts, None for no pass."""
 
-    infiniband: InfinibandFacts | PassOutcome
-    storage: StorageFacts | PassOutcome
-    memory: MemoryFacts | PassOutcome
-    processes: ProcessesFacts | PassOutcome
-    services: ServicesFacts | PassOutcome
-    plugin: PluginFacts | PassOutcome
+    infiniband: InfinibandFacts | PassOutcome | None
+    storage: StorageFacts | PassOutcome | None
+    memory: MemoryFacts | PassOutcome | None
+    processes: ProcessesFacts | PassOutcome | None
+    services: ServicesFacts | PassOutcome | None
+    plugin: PluginFacts | PassOutcome | None
 
 
 class WholeHost(Host):
@@ -110,7 +110,8 @@ class WholeHost(Host):
         if look:
             view = replace(self.view, boot_id=self.boot_id)
             for name in Beside.__dataclass_fields__:
-                view = view.after(self._pass(name, getattr(self.beside, name)))
+                if (found := getattr(self.beside, name)) is not None:
+                    view = view.after(self._pass(name, found))
             self.view = view
         return super().step(*events, nvml=nvml, pci=pci, look=look)
 

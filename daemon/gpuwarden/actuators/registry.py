@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gpuwarden.actuators.base import Actuator
+from gpuwarden.actuators.hook_gate import HookGate
+from gpuwarden.actuators.slurm.actuator import slurm_actuator
 from gpuwarden_collectors.base import Clock
 
 if TYPE_CHECKING:  # the builders take their own part of it
@@ -14,9 +16,14 @@ if TYPE_CHECKING:  # the builders take their own part of it
 Builder = Callable[["Config", Clock], Actuator | None]
 """None if the configuration does not ask for this one."""
 
-BUILDERS: tuple[Builder, ...] = ()
+BUILDERS: tuple[Builder, ...] = (slurm_actuator,)
 
 
 def actuators(config: Config, clock: Clock) -> tuple[Actuator, ...]:
     made = (build(config, clock) for build in BUILDERS)
-    return tuple(actuator for actuator in made if actuator is not None)
+    return tuple(_gated(actuator, config, clock) for actuator in made if actuator is not None)
+
+
+def _gated(actuator: Actuator, config: Config, clock: Clock) -> Actuator:
+    by_hook = actuator.name == "slurm" and config.slurm.drain_by == "hook"
+    return HookGate(actuator, clock) if by_hook else actuator

@@ -1,68 +1,121 @@
-"""`gpuwarden explain`: the tables by which the daemon judges, in words."""
+"""`gpuwarden explain`: the tables by which the daemon judges, in words, and what this site makes of them."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from textwrap import fill
 
+from gpuwarden.cli import explain_codes as codes
 from gpuwarden.cli.parser import CommandError, Parser
+from gpuwarden.cli.sources import faulty, sources
 from gpuwarden.cli.words import ADVICE, UNKNOWN_REASONS
+from gpuwarden.config import ConfigError, load
+from gpuwarden.config_catalogue import check_rules, xid_rules
 from gpuwarden.durations import format_duration
 from gpuwarden.health.condition import Condition
-from gpuwarden.health.conditions import CONDITIONS
-from gpuwarden.health.sxid_catalogue import SXIDS, sxid_row
-from gpuwarden.health.xid_catalogue import XIDS, XidClass, xid_row
+from gpuwarden.health.conditions import CONDITIONS, condition
+from gpuwarden.health.dcgm_catalogue import DCGM_CODES, dcgm_named
+from gpuwarden.health.sxid_catalogue import SXIDS
+from gpuwarden.health.view import Rules
+from gpuwarden.health.xid_catalogue import XIDS
 from gpuwarden.publish.status import ENDS_WHEN
 
 HELP = """
-Explains an Xid, an SXid, or what status gives as a reason: what it means, what to do, and why it is classed so. Without
-WHAT it lists all there is to explain, Xids aside.
+Explains an Xid, an SXid, a code of DCGM, a line of the kernel log, or what status gives as a reason: what it means, what to
+do, why it is classed so, and what this site's configuration makes of it. Without WHAT it lists all there is to explain.
 
 examples:
   gpuwarden explain
   gpuwarden explain xid 79
-  gpuwarden explain sxid 20034
+  gpuwarden explain sxid 20034 --config new.toml
+  gpuwarden explain dcgm FALLEN_OFF_BUS
   gpuwarden explain row_remap_failed
   gpuwarden explain xid.79@gpu/0000:4e:00.0      the id of a finding will do
+  gpuwarden explain "NVRM: Xid (PCI:0000:01:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6 0x00000000)"
 """
 
 _NUMBERED = re.compile(r"(s?xid)?[ .]?(\d{1,9})", re.ASCII)
+_DCGM = re.compile(r"dcgm (?P<word>.+)")
 
-_CLASSES = {
-    XidClass.RECORD: "record: kept in the history, the GPU stays healthy",
-    XidClass.WARNING: "warning: the node may go on taking work",
-    XidClass.FAILURE: "failure: the node should take no more work",
-}
-
-_SCOPES = {"node": "the node", "gpu": "one GPU", "link": "one NVLink of a GPU", "switch": "one NVSwitch"}
+_SCOPES = {
+    "node": "the node", "gpu": "one GPU", "link": "one NVLink of a GPU", "switch": "one NVSwitch", "port": "one network port",
+    "mount": "one mount", "service": "one service", "plugin": "one site check",
+}  # fmt: skip
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("what", metavar="WHAT", nargs="*", help="xid N, sxid N, or a code or id that status shows")
+    parser.add_argument(
+        "what",
+        metavar="WHAT",
+        nargs="*",
+        help="xid N, sxid N, dcgm N, a kernel line, or a code or id that status shows",
+    )
+    parser.add_config()
+    parser.add_argument(
+        "--driver",
+        metavar="V",
+        default="",
+        help="version of the driver that wrote the line, as 570.86.15 (default: both generations are tried)",
+    )
 
 
 def main(options: argparse.Namespace) -> int:
-    print("\n".join(explanation(" ".join(options.what))))
+    rules, note = _rules(options)
+    print("\n".join(explanation(" ".join(options.what), rules, options.driver)))
+    if note:
+        print(f"\n{note}")
     return 0
 
 
-def explanation(what: str) -> Iterable[str]:
+def _rules(options: argparse.Namespace) -> tuple[Rules, str]:
+    """What the site says of conditions and Xids. A configuration that nobody asked for by name need not be readable."""
+    try:
+        config = load(sources(options, os.environ))
+    except ConfigError as error:
+        if options.config is not None:
+            raise faulty(error) from error
+        return Rules(), "This host's configuration cannot be used and is left out; see 'gpuwarden config check'."
+    return Rules(checks=check_rules(config.checks), xids=xid_rules(config.xids), sxids=xid_rules(config.sxids)), ""
+
+
+def explanation(what: str, rules: Rules | None = None, driver: str = "") -> Iterable[str]:
     """Lines. Raises CommandError for what nobody knows."""
+    rules = rules or Rules()
+    if codes.LINE.search(what):
+        return _facts(*codes.line(what, rules, driver))
     code = what.strip().lower().partition("@")[0]
     if not code:
         return _contents()
     if numbered := _NUMBERED.fullmatch(code):
         number = int(numbered[2])
-        return _sxid(number) if numbered[1] == "sxid" else _xid(number)
-    code = code.partition(".")[0]
-    if code in CONDITIONS:
-        return _condition(CONDITIONS[code])
+        return _facts(*(codes.sxid if numbered[1] == "sxid" else codes.xid)(number, rules))
+    if asked := _DCGM.fullmatch(code):
+        return _dcgm(asked["word"], rules)
+    return _of_status(what, code.partition(".")[0], rules)
+
+
+def _of_status(what: str, code: str, rules: Rules) -> Iterator[str]:
+    known = None if code in CONDITIONS or not code.startswith("dcgm_") else dcgm_named(code)
+    if known is not None and known.condition != code:
+        return _dcgm(code, rules)
+    if (row := condition(code)) is not None:
+        return _condition(row, rules)
     if code in UNKNOWN_REASONS:
         return _facts(code, {"meaning": UNKNOWN_REASONS[code], "health": "unknown: neither healthy nor failed"})
     raise CommandError(f"there is nothing to explain about {what[:60]!r}; {_near(code)}")
+
+
+def _dcgm(word: str, rules: Rules) -> Iterator[str]:
+    """The code, and the condition that an incident with it belongs to."""
+    code = codes.dcgm(word)
+    yield from _facts(*codes.dcgm_facts(code))
+    if (row := condition(code.condition)) is not None:
+        yield ""
+        yield from _condition(row, rules)
 
 
 def _near(code: str) -> str:
@@ -75,34 +128,16 @@ def _contents() -> Iterator[str]:
     yield from (f"{row.code:<24} {row.title}" for row in CONDITIONS.values())
     yield "\nreasons for which the health of a node is unknown:"
     yield from (f"{code:<24} {meaning}" for code, meaning in UNKNOWN_REASONS.items() if code not in CONDITIONS)
-    yield f"\n'xid N' for {len(XIDS)} Xids, 'sxid N' for {len(SXIDS)} SXids"
+    yield f"\n'xid N' for {len(XIDS)} Xids, 'sxid N' for {len(SXIDS)} SXids, 'dcgm N' for {len(DCGM_CODES)} codes of DCGM"
 
 
-def _xid(number: int) -> Iterator[str]:
-    row = xid_row(number)
-    facts = {
-        "class": _CLASSES[row.klass],
-        "to do": ADVICE[row.advice],
-        "note": row.note,
-        "vendor's action": row.action,
-        "from": row.provenance,
-    }
-    return _facts(f"Xid {number}: {row.meaning}", facts)
-
-
-def _sxid(number: int) -> Iterator[str]:
-    row = sxid_row(number)
-    fatal = "fatal: traffic over the NVSwitch stops until it is reset" if row.fatal else "not fatal: traffic goes on"
-    facts = {"class": fatal, "note": row.note, "from": row.provenance}
-    return _facts(f"SXid {number}: {row.meaning}", facts)
-
-
-def _condition(row: Condition) -> Iterator[str]:
+def _condition(row: Condition, rules: Rules) -> Iterator[str]:
     raised = f"after it was seen for {format_duration(row.rise)}" if row.rise else "at once"
     gone = f", for {format_duration(row.fall)}" if row.fall else ""
     facts = {
         "about": _SCOPES[row.scope],
         "severity": f"{row.severity} at worst",
+        **codes.site_checks(rules, row.code),
         "to do": ADVICE[row.advice],
         "why": row.why,
         "raised": raised,

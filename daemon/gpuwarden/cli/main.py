@@ -30,6 +30,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "record": ("record", "write down what the GPUs say, for replay"),
     "replay": ("replay", "judge what was recorded"),
     "reload": ("reload", "make the daemon read its configuration again"),
+    "slurm": ("slurm", "Slurm's jobs on these GPUs, and what its scripts hand over"),
+    "doctor": ("doctor", "whether gpuwarden can do its work on this host, and what to change"),
     "config": ("configuration", "check the configuration, or show it with where each value comes from"),
 }
 """Verb: its module in this folder, and one line about it."""

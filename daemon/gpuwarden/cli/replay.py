@@ -1,13 +1,13 @@
-"""`gpuwarden replay`: what a trace comes to, under the rules of its time or under others."""
+"""`gpuwarden replay`: what a trace comes to, and what would have been done, under the rules of its time or under others."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuwarden.cli.parser import CommandError, Parser
 from gpuwarden.cli.sources import faulty
@@ -15,17 +15,23 @@ from gpuwarden.cli.text import clean, when
 from gpuwarden.config import ConfigError, load
 from gpuwarden.config_sources import Sources
 from gpuwarden.durations import format_duration
-from gpuwarden.health.judge import Step
 from gpuwarden.health.model import Event, EventKind
-from gpuwarden.health.view import Rules
+from gpuwarden.policy.model import Budget, Settings
 from gpuwarden.publish import status
 from gpuwarden.publish.times import rfc3339
+from gpuwarden.rehearsal import Rehearsal
 from gpuwarden.replay import Replay, Tally
 from gpuwarden.trace.reader import TraceError, TraceReader
+from gpuwarden.trace.records import Record
+
+if TYPE_CHECKING:
+    from gpuwarden.site import Site
 
 HELP = """
-Judges a trace through the same code as the daemon, as fast as it goes, and prints what changed, when and why. Without
---config the rules are those under which it was recorded. Nothing is read or written but the trace and the files named.
+Judges a trace through the same code as the daemon, as fast as it goes, and prints what changed, when and why, and when this
+node would have been taken out of scheduling or brought back, whatever `mode` says. Nothing is done, and nothing is read or
+written but the trace and the files named. Without --config the rules are those under which it was recorded, and policy is
+that of the defaults. The trace knows no other nodes, so the breaker is told of a pool of one.
 
 A trace that is damaged is judged up to the fault, which is told.
 
@@ -39,9 +45,31 @@ examples:
 
 DAMAGED, NO_INPUT = 65, 66  # EX_DATAERR, EX_NOINPUT of sysexits.h
 
-UNTOLD = (EventKind.STARTED, EventKind.RISING, EventKind.SUBSIDED, EventKind.GPU_PINNED)
+UNTOLD = (EventKind.STARTED, EventKind.RISING, EventKind.SUBSIDED, EventKind.GPU_PINNED, EventKind.HOST_LEARNED)
 """Steps on the way to what is told."""
 ONLY_IN_JSON = ("first_boottime", "first_wall", "latch")
+
+
+class Side:
+    """A configuration, or none, and what comes of it: the judge, policy, and the sum of both."""
+
+    def __init__(self, config: Path | None) -> None:
+        given = None if config is None else _given(config)
+        self.replay = Replay(None if given is None else given.rules)
+        acting = None if given is None else given.acting
+        self._rehearsal = Rehearsal(
+            Settings() if acting is None else acting.settings, Budget() if acting is None else acting.limits.budget
+        )
+        self.tally = Tally()
+
+    def take(self, record: Record) -> list[list[Event]]:
+        """For each step what is to be told."""
+        steps = self.replay.take(record)
+        wanted = self._rehearsal.take(record, steps, self.replay.desk)
+        events = [(*step.events, *more) for step, more in zip(steps, wanted, strict=True)]
+        self.tally.add(record, steps)
+        self.tally.wanted += sum(event.kind == EventKind.INTENDED for told in events for event in told)
+        return [[event for event in told if event.kind not in UNTOLD] for told in events]
 
 
 def arguments(parser: Parser) -> None:
@@ -57,57 +85,45 @@ def arguments(parser: Parser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    before = Replay(_rules(options.config))
-    after = Replay(_rules(options.diff)) if options.diff else None
+    before = Side(options.config)
+    after = Side(options.diff) if options.diff else None
     tell = _json_line if options.json else _text_line
-    tallies = (Tally(), Tally())
+    tallies = [before.tally] if after is None else [before.tally, after.tally]
     try:
         with TraceReader(options.trace) as trace:
-            for side, event in _told(trace, before, after, tallies):
+            for side, event in _told(trace, before, after):
                 print(tell(side, event))
     except OSError as error:
         raise CommandError(f"cannot read {options.trace}: {error.strerror}", NO_INPUT) from error
     except TraceError as error:
-        _conclude(tallies if after else tallies[:1], as_json=options.json)
+        _conclude(tallies, as_json=options.json)
         told = "; what was before it is judged above" if error.line > 1 else ""
         raise CommandError(f"{error}{told}", DAMAGED) from error
-    _conclude(tallies if after else tallies[:1], as_json=options.json)
+    _conclude(tallies, as_json=options.json)
     return 0
 
 
-def _rules(config: Path | None) -> Rules | None:
-    if config is None:
-        return None
+def _given(config: Path) -> Site:
     from gpuwarden.site import Site  # noqa: PLC0415 - it knows all collectors, and the rules of the trace need none
 
     try:
-        return Site.of(load(Sources(file=config, required=True))).rules
+        return Site.of(load(Sources(file=config, required=True)))
     except ConfigError as error:
         raise faulty(error) from error
 
 
-def _told(
-    trace: TraceReader, before: Replay, after: Replay | None, tallies: tuple[Tally, Tally]
-) -> Iterator[tuple[str, Event]]:
+def _told(trace: TraceReader, before: Side, after: Side | None) -> Iterator[tuple[str, Event]]:
     """Each event that is to be printed, and on which side: "" without a second configuration, else < or >."""
     for record in trace:
-        steps = before.take(record)
-        tallies[0].add(record, steps)
+        mine = before.take(record)
         if after is None:
-            yield from (("", event) for step in steps for event in _events(step))
+            yield from (("", event) for told in mine for event in told)
             continue
-        others = after.take(record)
-        tallies[1].add(record, others)
-        for step, other in zip(steps, others, strict=True):
-            yield from _difference(step, other)
+        for told, other in zip(mine, after.take(record), strict=True):
+            yield from _difference(told, other)
 
 
-def _events(step: Step) -> Iterator[Event]:
-    return (event for event in step.events if event.kind not in UNTOLD)
-
-
-def _difference(step: Step, other: Step) -> Iterator[tuple[str, Event]]:
-    mine, theirs = list(_events(step)), list(_events(other))
+def _difference(mine: Sequence[Event], theirs: Sequence[Event]) -> Iterator[tuple[str, Event]]:
     yield from (("<", event) for event in mine if event not in theirs)
     yield from ((">", event) for event in theirs if event not in mine)
 
@@ -117,13 +133,24 @@ def _json_line(side: str, event: Event) -> str:
 
 
 def _text_line(side: str, event: Event) -> str:
+    at = when(rfc3339(event.at.wall))
+    if event.kind == EventKind.INTENDED:
+        return f"{side:<2}{at}  {_intent(event)}".strip()
     told = {name: value for name, value in event.data.items() if name not in ONLY_IN_JSON and value not in ("", None)}
     data = " ".join(f"{clean(name)}={clean(value)}" for name, value in told.items())
     about = "-" if event.key is None else clean(str(event.key))
-    return f"{side:<2}{when(rfc3339(event.at.wall))}  {event.kind:<12} {about}  {data}".strip()
+    return f"{side:<2}{at}  {event.kind:<12} {about}  {data}".strip()
 
 
-def _conclude(tallies: tuple[Tally, ...], *, as_json: bool) -> None:
+def _intent(event: Event) -> str:
+    """As a person would say it: would exclude: gpuwarden: failure gpu=3 xid=79."""
+    intent, reason = clean(event.data.get("intent", "")), clean(event.data.get("reason", ""))
+    if breaker := event.data.get("breaker"):
+        return f"would not {intent}, for the breaker is open ({clean(breaker)}): {reason}"
+    return f"would {intent}: {reason}"
+
+
+def _conclude(tallies: Sequence[Tally], *, as_json: bool) -> None:
     sides = ("<", ">") if len(tallies) > 1 else ("",)
     for side, tally in zip(sides, tallies, strict=True):
         summary = _summary(tally)
@@ -131,7 +158,10 @@ def _conclude(tallies: tuple[Tally, ...], *, as_json: bool) -> None:
             print(json.dumps({"summary": summary} | ({"side": side} if side else {})))
             continue
         health = ", ".join(f"{name} for {format_duration(round(spent))}" for name, spent in summary["seconds"].items())
-        looked = f"{summary['passes']} passes, {summary['host_events']} host events, {summary['boots']} boots"
+        looked = (
+            f"{summary['passes']} passes, {summary['host_events']} host events, {summary['boots']} boots, "
+            f"{summary['intents']} intents"
+        )
         print(f"{side:<2}{looked}: {health or 'nothing was judged'}".strip(), file=sys.stderr)
         for finding in summary["findings"]:
             print(
@@ -146,6 +176,7 @@ def _summary(tally: Tally) -> dict[str, Any]:
         "passes": tally.passes,
         "host_events": tally.host_events,
         "boots": tally.boots,
+        "intents": tally.wanted,
         "seconds": {str(health): round(spent, 3) for health, spent in tally.seconds.items()},
         "findings": [{"id": str(f.key), "severity": str(f.severity), "latched": f.latched} for f in findings],
     }

@@ -71,7 +71,8 @@ def _finding(finding: Document) -> Iterator[str]:
     where = "" if finding["gpu"] is None else f"GPU {finding['gpu']}"
     slot = clean(finding["pci_bus_id"] or "")
     place = f"{where} ({slot})" if where and slot else where or slot or "this node"
-    yield f"{str(finding['severity']).upper()}: {clean(finding['title'])}: {place}"
+    shadow = " (shadow: nothing follows from it)" if finding.get("shadow") else ""
+    yield f"{str(finding['severity']).upper()}{shadow}: {clean(finding['title'])}: {place}"
     yield f"  id: {clean(finding['id'])}"
     count = f", {finding['count']} times" if finding["count"] > 1 else ""
     gone = "; no longer seen, but not over" if finding["latched"] else ""

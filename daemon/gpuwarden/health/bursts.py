@@ -40,9 +40,12 @@ def joined(signs: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(known)[-SIGNS_KEPT:]
 
 
-def extended(bursts: Bursts, at: float, signs: tuple[str, ...]) -> Bursts:
-    """With lines that came at `at`. One that is told late, from before the newest burst, belongs to that burst."""
-    if bursts and at - bursts[-1].ended <= BURST_GAP:
+def extended(bursts: Bursts, at: float, signs: tuple[str, ...], *, anew: bool = False) -> Bursts:
+    """With lines that came at `at`. One that is told late, from before the newest burst, belongs to that burst.
+
+    `anew`: they begin another burst, however soon they come.
+    """
+    if not anew and bursts and at - bursts[-1].ended <= BURST_GAP:
         last = bursts[-1]
         grown = replace(last, ended=max(last.ended, at), signs=joined(last.signs, signs))
         return (*bursts[:-1], grown)

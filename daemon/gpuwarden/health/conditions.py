@@ -62,9 +62,9 @@ _ROWS: tuple[Condition, ...] = (
         source="nvml.h: NVML_ERROR_TIMEOUT, NVML_ERROR_UNKNOWN", depends_on=NO_GPU,
     ),
     Condition(
-        code="gpu_reset_required", scope="gpu", severity=F, advice=Advice.RESET_GPU, fall=10,
+        code="gpu_reset_required", scope="gpu", severity=F, advice=Advice.RESET_GPU, rise=5, fall=10,
         title="A GPU needs a reset before it can be used again",
-        why="The driver answers RESET_REQUIRED: no new work can start on this GPU.",
+        why="The driver answers RESET_REQUIRED, in two passes: no new work can start on this GPU.",
         source="nvml.h: NVML_ERROR_RESET_REQUIRED", depends_on=NO_GPU,
     ),
     Condition(

@@ -214,6 +214,7 @@ _ROWS: tuple[tuple[int, str, str, str, str, str], ...] = (
     (132, "UNCORRECTABLE_ROW_REMAP_LIMIT", "hardware_memory", TRIAGE, "field diagnostic", "512 or more rows were remapped for uncorrectable errors"),
 )  # fmt: skip
 
+_SXID = "which SXid it was stands in the kernel log; without such a line a finding of its own, a warning if it is older than our connection"
 _LATCHED = "the Xid decides; kept by the engine until it is restarted, so old ones come back with every connection"
 _CUMULATIVE = "one replay within a minute makes it, and before Blackwell any since the driver was loaded, for ever; ours counts those of ten minutes"
 _BIT_ERRORS = "a raw value of 0 counts as bad to DCGM; what a bad link does to work shows in replays, recoveries and links that go down"
@@ -231,8 +232,8 @@ _PASSIVE: dict[int, tuple[Health, Advice, str, str]] = {
     12: (HEALTHY, A.NONE, "power_brake", "recorded only: one nanosecond below the power limit within a minute makes it, which is normal under load. Counts while power_brake holds by our own reading (6 of 10 minutes)"),
     13: (WARNING, A.OBSERVE, "nvlink_errors", "one CRC error within a minute makes it"),
     14: (FAILURE, A.RESET_GPU, "nvlink_down", "one incident for each link, whose number stands in the text alone; not with MIG"),
-    15: (FAILURE, A.REBOOT, "sxid", "which SXid it was stands in the kernel log"),
-    16: (WARNING, A.OBSERVE, "sxid", "which SXid it was stands in the kernel log"),
+    15: (FAILURE, A.REBOOT, "sxid", _SXID),
+    16: (WARNING, A.OBSERVE, "sxid", _SXID),
     33: (FAILURE, A.RESTART_SERVICE, "fabric_unhealthy", "of a ConnectX adapter it is about the adapter, not the fabric"),
     36: (FAILURE, A.INSPECT_HARDWARE, "", "of a CPU: 10 at the warning limit, 20 at the critical one"),
     52: (FAILURE, A.CONTACT_SUPPORT, "", "the driver's flag for memory that cannot be repaired; NVML's Python bindings lack it"),
@@ -328,7 +329,7 @@ def dcgm_named(text: str) -> DcgmCode | None:
 def judged(row: DcgmCode) -> str:
     """How an incident with this code is judged, in a sentence."""
     if row.agrees in ("xid", "sxid"):
-        return f"An incident of this code is evidence of {row.agrees}, which its number decides."
+        return f"The number of the {row.agrees} decides, under the condition {row.agrees}: see what the note says."
     where = f"evidence of {row.agrees}" if row.agrees else f"a finding of its own, {row.condition}"
     if row.worst is HEALTHY:
         return f"At worst healthy: it is {where}, and never a finding by itself." if row.agrees else "Healthy."

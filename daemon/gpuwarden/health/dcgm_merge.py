@@ -25,7 +25,7 @@ _PASSIVE = frozenset(row.agrees for row in DCGM_CODES.values() if row.passive)
 WHEREABOUTS = ("gpu_missing", "gpu_unresponsive", "gpu_reset_required")
 """Our conditions that DCGM has no code for, but a status of the GPU."""
 _AGAINST = 60.0
-"""Seconds for which DCGM must contradict NVML's plain word at least."""
+"""Seconds for which DCGM must contradict NVML's plain word where nothing longer is asked."""
 
 
 def with_dcgm(code: str, detector: Detector) -> Detector:
@@ -94,9 +94,7 @@ def _rise(word: Word, *, contradicted: bool) -> float | None:
     """Seconds for which DCGM alone must say it; None if that never counts."""
     if word.lasts == math.inf:
         return None if contradicted or not word.fresh else _AGAINST
-    if contradicted:
-        return max(word.lasts, _AGAINST)
-    return word.lasts if word.lasts > _AGAINST else TWO_PASSES
+    return word.lasts if contradicted or word.lasts > _AGAINST else TWO_PASSES
 
 
 def _never_active(key: Key, sight: Sight) -> bool:

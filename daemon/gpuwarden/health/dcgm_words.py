@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from gpuwarden.health.dcgm_catalogue import dcgm_row, incident_health, own_code
 from gpuwarden.health.gpu_signs import RECOVERY_ACTIONS
-from gpuwarden.health.model import NODE, Advice, Health, Key, Severity, Subject, gpu
+from gpuwarden.health.model import NODE, Advice, Evidence, Health, Key, Severity, Subject, gpu
 from gpuwarden.health.state import State, Track, counts
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.base import PassOutcome
@@ -224,3 +224,11 @@ def forgotten(track: Track, sight: Sight) -> bool:
         return False
     waited = sight.now.boottime - track.last_seen.boottime  # the clock of this boot, which may be another than then
     return sight.now.boottime >= FORGOTTEN and (waited >= FORGOTTEN or waited < 0)
+
+
+def given_up(track: Track, sight: Sight) -> Evidence:
+    """Why a finding ended that nobody looked for any more, for its event; nothing for every other one."""
+    theirs = track.evidence.get("source") == "dcgm" or track.key.code.startswith("dcgm_")
+    if not theirs or not forgotten(track, sight):
+        return {}
+    return {"by": "time: only DCGM could see it, and there is no DCGM any more"}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from gpuwarden.health import dcgm_looks
-from gpuwarden.health.inventory import Presence, absent, driver_silent, expected_count, presences
+from gpuwarden.health.inventory import Presence, absent, answers_nvml, driver_silent, expected_count, presences
 from gpuwarden.health.look import NOTHING, Detector, Look, node_look
 from gpuwarden.health.model import NODE, Evidence, Key, Sighting, Subject, gpu
 from gpuwarden.health.state import State, counts
@@ -25,6 +25,11 @@ def problem(code: str) -> NvmlProblem | None:
     return next((p for p, c in NODE_PROBLEMS.items() if c == code), None)
 
 
+CONTRADICTED = 10.0
+"""Seconds for which the bus alone may say that a GPU is gone while NVML has an answer of it: two passes, of which the next
+confirms a GPU that is really gone."""
+
+
 def gpu_missing(state: State, sight: Sight) -> Look:
     """A pinned GPU that is gone, or unlisted for longer than a driver reload, a reset or a MIG change takes."""
     where = presences(state, sight)
@@ -37,7 +42,7 @@ def gpu_missing(state: State, sight: Sight) -> Look:
             continue
         examined.add(gpu(slot))
         if presence is Presence.GONE:
-            sightings.append(_missing(state, slot, why, 0.0))
+            sightings.append(_missing(state, slot, why, CONTRADICTED if answers_nvml(slot, sight) else 0.0))
         elif presence is Presence.UNLISTED:
             sightings.append(_missing(state, slot, why, 0.0 if slot in fell_off else sight.rules.missing_grace))
     if _countable(sight):
@@ -66,7 +71,7 @@ def _missing(state: State, slot: str, why: str, rise: float) -> Sighting:
     return Sighting(Key("gpu_missing", gpu(slot)), {"why": why, "uuid": pin.uuid, "serial": pin.serial}, rise=rise)
 
 
-def _fewer_than_configured(state: State, sight: Sight, where: dict[str, tuple[Presence, str]]) -> Iterator[Sighting]:
+def _fewer_than_configured(state: State, sight: Sight, where: Mapping[str, tuple[Presence, str]]) -> Iterator[Sighting]:
     """Fewer GPUs were ever seen than the configuration expects: no slot can be named, so the node is the subject."""
     expected, source = expected_count(state, sight)
     known = sum(presence is not Presence.FOREIGN for presence, _ in where.values())

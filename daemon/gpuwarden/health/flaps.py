@@ -29,8 +29,8 @@ def raised_once_more(raises: Raises, key: Key, at: float) -> Raises:
 
 def flaps(raises: Raises, key: Key, most: int) -> bool:
     """Whether the `most` newest raises lie within the window: as of the newest, since it ends by being quiet."""
-    times = raises.get(key, ())
-    return 0 < most <= len(times) and times[-1] - times[-most] <= WITHIN
+    times = raises.get(key, ()) if raises else ()
+    return len(times) >= most > 0 and times[-1] - times[-most] <= WITHIN
 
 
 def evidence(raises: Raises, key: Key, most: int) -> Evidence:

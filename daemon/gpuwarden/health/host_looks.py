@@ -15,6 +15,7 @@ from typing import Any
 
 from gpuwarden.health import host_signs, mount_signs, port_signs
 from gpuwarden.health.host_learning import followed, infiniband_now, now_known
+from gpuwarden.health.host_memory import port_subject
 from gpuwarden.health.look import NOTHING, Detector, Look
 from gpuwarden.health.memory import State, Track
 from gpuwarden.health.model import Sighting, Subject
@@ -83,7 +84,7 @@ def _rate_low(state: State, _: Sight, facts: InfinibandFacts) -> Seen:
     """A port that is down has no rate."""
     known = state.host.ports
     idle = {
-        port_signs.port_subject(port.name)
+        port_subject(port.name)
         for port in facts.ports
         if port.name in known and (port.state != "active" or port.rate_gbps is None)
     }

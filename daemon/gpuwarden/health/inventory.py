@@ -5,7 +5,7 @@ operator shrinks them (`gpuwarden inventory accept`); a slot that was given up i
 there. Each pass compares pins, PCI and NVML:
 
     NVML lists it, and PCI answers or cannot be asked      present
-    not on PCI, or its configuration space reads 0xFFFFFFFF   gone, at once
+    not on PCI, or its configuration space reads 0xFFFFFFFF   gone: at once, or after two passes while NVML still answers
     NVML does not list it (or says lost), and PCI answers  unlisted: a driver reload, a reset or a MIG change looks like
     or cannot be asked                                     this for up to 30 s, and only then is it gone
     neither could be asked                                 unseen
@@ -58,6 +58,12 @@ def _on_bus(slot: str, sight: Sight) -> tuple[Presence, str] | None:
     if foreign(device):
         return Presence.FOREIGN, f"bound to {device.driver}"
     return (Presence.GONE, "its PCI configuration space reads 0xFFFFFFFF") if device.responds is False else None
+
+
+def answers_nvml(slot: str, sight: Sight) -> bool:
+    """NVML, asked lately, has an answer of this GPU."""
+    facts = sight.gpus.get(slot)
+    return facts is not None and facts.answer is GpuAnswer.OK
 
 
 def presences(state: State, sight: Sight) -> Mapping[str, tuple[Presence, str]]:

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from gpuwarden.health import inventory, resets
 from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import condition
+from gpuwarden.health.dcgm_words import given_up
 from gpuwarden.health.detectors import COUNTERS, DETECTORS, FAMILIES
-from gpuwarden.health.gpu_jobs import under
 from gpuwarden.health.host_learning import counted_host, learn_host
 from gpuwarden.health.look import Look, answering
 from gpuwarden.health.memory import LEMON_NODE, State, Track, buried
@@ -121,9 +121,7 @@ def _follow(steps: Steps, code: str, look: Look, sight: Sight) -> None:
 def _seen(steps: Steps, row: Condition, sighting: Sighting, sight: Sight) -> None:
     rule = sight.rules.checks.get(row.code, AS_THE_TABLE_HAS_IT)
     key, now, track = sighting.key, sight.now, steps.track(sighting.key)
-    wait, weight = rise(row, rule, sighting), weigh(steps.state, row, rule, sighting, known=track, now=now)
-    before = None if track is None else track.evidence
-    weight = replace(weight, evidence=under(weight.evidence, before, sight, steps.state.pins, key.subject.slot))
+    wait, weight = rise(row, rule, sighting), weigh(steps.state, row, rule, sighting, known=track, sight=sight)
     if track is None:
         if not buried(steps.state, key):
             kind = EventKind.RISING if wait > 0 else EventKind.RAISED
@@ -158,6 +156,8 @@ def _not_seen(steps: Steps, row: Condition, track: Track, sight: Sight) -> None:
     now = sight.now
     if not _known_long_enough(steps.state, row, track.key.subject.slot):
         return
+    if (reset := resets.answered(steps.state, track, sight)) is not None:
+        steps.take(reset)
     clean = now.boottime - (track.clean_since or now).boottime
     rule = sight.rules.checks.get(row.code, AS_THE_TABLE_HAS_IT)
     if not track.raised:
@@ -168,15 +168,22 @@ def _not_seen(steps: Steps, row: Condition, track: Track, sight: Sight) -> None:
         steps.happened(EventKind.CLEARED, track.key, {"by": "reset, reboot or replacement"})
         return
     elif track.latch is not Latch.NONE:
-        if clean >= LATCHES_AFTER and not track.latched:
+        if not track.latched and _quiet(steps.state, track, now, clean) >= LATCHES_AFTER:
             steps.happened(EventKind.LATCHED, track.key)
+            track = steps.state.tracks[track.key]
     elif clean >= fall(steps.state, row, rule, track):
-        if (reset := resets.answered(track, sight)) is not None:
-            steps.take(reset)
-        steps.happened(EventKind.CLEARED, track.key)
+        steps.happened(EventKind.CLEARED, track.key, given_up(track, sight))
         return
     if track.clean_since is None:
         steps.refresh(replace(track, clean_since=now))
+
+
+def _quiet(state: State, track: Track, now: Stamp, clean: float) -> float:
+    """Seconds since the last line that a latch is made of, which a restart does not forget; else since it was last seen."""
+    record = state.records.get(track.key)
+    if record is None or record.boot_id != state.boot_id:
+        return clean
+    return now.boottime - record.last.boottime
 
 
 def _released(track: Track, sight: Sight) -> bool:

@@ -101,6 +101,8 @@ class State:
     news: frozenset[Key] = frozenset()
     windows: Windows = field(default_factory=dict)
     unpaired: Unpaired = field(default_factory=dict)
+    host: HostMemory = field(default_factory=HostMemory)
+    host_windows: Windows = field(default_factory=dict)
     _by_code: dict[str, list[Track]] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def tracks_of(self, code: str) -> Sequence[Track]:
@@ -109,8 +111,6 @@ class State:
             for track in self.tracks.values():
                 self._by_code.setdefault(track.key.code, []).append(track)
         return self._by_code.get(code, ())
-    host: HostMemory = field(default_factory=HostMemory)
-    host_windows: Windows = field(default_factory=dict)
 
 
 def counts(state: State, record: Record) -> bool:

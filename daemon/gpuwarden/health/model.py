@@ -129,7 +129,8 @@ class Sighting:
 class Finding:
     """A condition that holds. `latched`: no longer seen, kept until reset, reboot or acknowledgement as `latch` says.
 
-    `shadow`: it is reported, and nothing follows from it.
+    `shadow`: it is reported, and nothing follows from it. `fall`: seconds without a sighting after which it ends, if it does
+    not latch; None: as the table has it.
     """
 
     key: Key
@@ -144,6 +145,7 @@ class Finding:
     latched: bool = False
     silenced_by: str = ""
     shadow: bool = False
+    fall: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +190,7 @@ class EventKind(StrEnum):
     NOTICED = "noticed"  # the end of this machine was announced
     NOTICE_ENDED = "notice_ended"
     NEEDS_PERSON = "needs_person"  # a finding after which only a person restores
-    HELD = "held"  # in checkpoints only: an exclusion of ours that stands
+    HELD = "held"  # an exclusion of ours stands: in checkpoints, and once in each later boot
     RETURNED = "returned"  # in checkpoints only: a restoration without a person
     REQUEUED = "requeued"  # a job was sent elsewhere
     SUMMED = "summed"  # in checkpoints only: what many events came to

@@ -124,16 +124,18 @@ def _rule(
 
 def _rules() -> Iterator[Nvlink5Rule]:
     for xid, names, before, since, rows in _UNITS:
-        for statuses, *does in rows:
-            for status in statuses.split():
-                yield _rule(xid, names, before, since, (does[0], does[1], does[2]), status=int(status, 16))
+        for statuses, action, severity, follow_up in rows:
+            for status in _numbers(statuses, 16):
+                yield _rule(xid, names, before, since, (action, severity, follow_up), status=status)
     for status in (1, 2, 4):
-        does = (IGNORE, NON_FATAL, "support")
-        yield _rule(145, "RLW_RXPIPE", 6, 6, does, status=status, wide=True, note=_TWO_STEPS)
-    for sub_codes, *does in _LINK_DOWN:
-        for sub_code in sub_codes.split():
-            does_ = (does[0], does[1], does[2])
-            yield _rule(149, "NETIR_LINK_EVT NETIR_LINK_DOWN", 14, 17, does_, sub_code=int(sub_code))
+        yield _rule(145, "RLW_RXPIPE", 6, 6, (IGNORE, NON_FATAL, "support"), status=status, wide=True, note=_TWO_STEPS)
+    for sub_codes, action, severity, follow_up in _LINK_DOWN:
+        for sub_code in _numbers(sub_codes, 10):
+            yield _rule(149, "NETIR_LINK_EVT NETIR_LINK_DOWN", 14, 17, (action, severity, follow_up), sub_code=sub_code)
+
+
+def _numbers(text: str, base: int) -> list[int]:
+    return [int(word, base) for word in text.split()]
 
 
 NVLINK5_RULES: tuple[Nvlink5Rule, ...] = tuple(_rules())

@@ -49,17 +49,17 @@ def _began_anew(before: str, readings: GpuReadings) -> bool:
 
 
 def recognised(state: State, sight: Sight) -> Iterator[Event]:
-    """A reset of each GPU that was away and is back with its counters begun anew. Dated to when it was last away."""
-    for key, away in state.tracks.items():
-        if key.code != "gpu_missing" or (facts := sight.gpus.get(key.subject.slot)) is None:
+    """A reset of each GPU that was away and is back with its counters begun anew.
+
+    Dated to when it went away: a line that came later may be of a fault that the reset did not mend.
+    """
+    for away in state.tracks_of("gpu_missing"):
+        facts, pin = sight.gpus.get(away.key.subject.slot), state.pins.get(away.key.subject.slot)
+        back = facts is not None and pin is not None and facts.answer is GpuAnswer.OK and facts.uuid == pin.uuid
+        if facts is None or not back or not _is_news(state, away, away.first_seen, sight):
             continue
-        latest, pin = sight.view.nvml.latest, state.pins.get(facts.slot)
-        back = facts.answer is GpuAnswer.OK and pin is not None and facts.uuid == pin.uuid
-        if not back or latest is None or latest.started.boottime <= away.last_seen.boottime:
-            continue
-        before = next((t.counters for t in _latched(state, facts.slot) if _began_anew(t.counters, facts.readings)), "")
-        if before:
-            yield _reset(facts.slot, away.last_seen, sight, "it was away, and its counters began anew")
+        if any(_began_anew(track.counters, facts.readings) for track in _latched(state, facts.slot)):
+            yield _reset(away, away.first_seen, sight, "it was away, and its counters began anew")
 
 
 def _latched(state: State, slot: str) -> Iterator[Track]:
@@ -67,17 +67,27 @@ def _latched(state: State, slot: str) -> Iterator[Track]:
     return (t for t in tracks if t.key.subject.slot == slot and t.latch is Latch.RESET and t.released is None)
 
 
-def answered(track: Track, sight: Sight) -> Event | None:
-    """The reset that the driver had asked for, if it asks for it no more. Dated to when it last did: what came later stays."""
+def answered(state: State, track: Track, sight: Sight) -> Event | None:
+    """The reset that the driver had asked for, if this is the first pass in which it asks for it no more.
+
+    Dated to this pass: the driver has judged all that came before.
+    """
     asked = track.key.code == "gpu_reset_required" or (
         track.key.code == "gpu_recovery_action" and track.evidence.get("value") in ASKS_FOR_RESET
     )
-    booted = sight.now.wall - sight.now.boottime
-    if not asked or not track.raised or track.last_seen.wall < booted:
+    if not asked or not track.raised or track.clean_since is not None or not _is_news(state, track, sight.now, sight):
         return None
-    return _reset(track.key.subject.slot, track.last_seen, sight, "the driver asks for a reset no more")
+    return _reset(track, sight.now, sight, "the driver asks for a reset no more")
 
 
-def _reset(slot: str, at: Stamp, sight: Sight, text: str) -> Event:
+def _is_news(state: State, track: Track, at: Stamp, sight: Sight) -> bool:
+    """Since `track` began, in this boot, no reset was heard of that would be the same. All of this outlives a restart."""
+    known, booted = state.resets.get(track.key.subject.slot), sight.now.wall - sight.now.boottime
+    heard = known is not None and (known.boottime >= track.first_seen.boottime or known.boottime >= at.boottime)
+    return not heard and track.first_seen.wall >= booted
+
+
+def _reset(track: Track, at: Stamp, sight: Sight, text: str) -> Event:
     data: Evidence = {"ok": True, "text": text}
-    return Event(kind=EventKind.RESET, at=at, boot_id=sight.view.boot_id, key=Key("gpu", gpu(slot)), data=data)
+    key = Key("gpu", gpu(track.key.subject.slot))
+    return Event(kind=EventKind.RESET, at=at, boot_id=sight.view.boot_id, key=key, data=data)

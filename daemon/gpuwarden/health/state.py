@@ -107,7 +107,7 @@ def _record(state: State, event: Event) -> State:
         text=_text(event, "text"),
         sequence=max(_number(event, "sequence", -1), known.sequence if known is not None and same_boot else -1),
         acknowledged=known.acknowledged if known is not None and same_boot else None,
-        bursts=_bursts(event, known if same_boot else None),
+        bursts=_bursts(state, event, known if same_boot else None),
     )
     tracks = state.tracks
     if (track := tracks.get(key)) is not None:
@@ -116,11 +116,15 @@ def _record(state: State, event: Event) -> State:
     return replace(state, records={**state.records, key: record}, tracks=tracks)
 
 
-def _bursts(event: Event, known: Record | None) -> Bursts:
+def _bursts(state: State, event: Event, known: Record | None) -> Bursts:
+    """After a reset or an acknowledgement another burst begins: what was said before is dealt with."""
     if written := _text(event, "bursts"):  # a checkpoint's
         return from_text(written)
-    before = () if known is None else known.bursts
-    return extended(before, event.at.boottime, signs_of(_text(event, "signs")))
+    signs = signs_of(_text(event, "signs"))
+    if known is None:
+        return extended((), event.at.boottime, signs)
+    dealt_with = not counts(state, known) or (known.acknowledged is not None and known.acknowledged >= known.last)
+    return extended(known.bursts, event.at.boottime, signs, anew=dealt_with)
 
 
 def _released(state: State, at: Stamp, slot: str | None, latches: tuple[Latch, ...]) -> State:
@@ -194,10 +198,18 @@ def _booted(state: State, event: Event) -> State:
     cases = [case(state, track.key) for track in failures(state)]
     tracks = {key: replace(track, clean_since=None) for key, track in state.tracks.items() if track.raised}
     state = replace(
-        state, boot_id=event.boot_id, resets={}, raises={}, tracks=tracks,
+        state, boot_id=event.boot_id, resets={}, raises={}, tracks=tracks, records=_worth_keeping(state),
         treatments=treated(state.treatments, cases, event.at.wall, "reboot"),
     )  # fmt: skip
     return _released(state, event.at, None, (Latch.RESET, Latch.REBOOT))
+
+
+def _worth_keeping(state: State) -> Mapping[Key, Record]:
+    """Records of findings, and the newest of the others; all, while a checkpoint is read (its records come first)."""
+    if len(state.records) <= RECORDS_OF_OLD or not state.boot_id:
+        return state.records
+    oldest_first = sorted(state.records.items(), key=lambda item: (item[0] in state.tracks, item[1].last.wall))
+    return dict(oldest_first[-RECORDS_OF_OLD:])
 
 
 def _reset(state: State, event: Event, slot: str) -> State:
@@ -239,6 +251,8 @@ def _seconds(event: Event, name: str) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
+RECORDS_OF_OLD = 2048
+"""Records that are kept at a boot, so that garbage of the last one leaves room for what is new."""
 RESETS_KEPT = 256
 """More slots than any host has GPUs."""
 

@@ -12,6 +12,7 @@ from gpuwarden.health.memory import State, Track
 from gpuwarden.health.model import Finding, GpuVerdict, Health, Key, Pin, Severity, Verdict
 from gpuwarden.health.roots import roots
 from gpuwarden.health.view import Sight
+from gpuwarden.health.weighing import AS_THE_TABLE_HAS_IT, fall
 from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, NvmlProblem
 
 
@@ -19,7 +20,7 @@ def verdict(state: State, sight: Sight) -> Verdict:
     raised = [track for track in state.tracks.values() if track.raised]
     shadows = frozenset(code for code, rule in sight.rules.checks.items() if rule.shadow)
     causes = roots(raised, shadows) if raised else {}
-    findings = sorted((_finding(track, causes.get(track.key), shadows) for track in raised), key=_worst_first)
+    findings = sorted((_finding(track, causes.get(track.key), state, sight) for track in raised), key=_worst_first)
     loud = tuple(f for f in findings if not f.silenced_by)
     counted = [f for f in findings if not f.shadow]
     expected, source = expected_count(state, sight)
@@ -51,13 +52,14 @@ def _worst_first(finding: Finding) -> tuple[bool, float, str, str, str, str, str
     return mild, finding.first_seen.wall, key.code, key.detail, subject.kind, subject.slot, subject.part
 
 
-def _finding(track: Track, root: Key | None, shadows: frozenset[str]) -> Finding:
+def _finding(track: Track, root: Key | None, state: State, sight: Sight) -> Finding:
     key = track.key
-    row = condition(key.code)
+    row, rule = condition(key.code), sight.rules.checks.get(key.code, AS_THE_TABLE_HAS_IT)
     return Finding(
         key=key, severity=track.severity, title=row.title if row else key.code, advice=track.advice,
         evidence=track.evidence, first_seen=track.first_seen, last_seen=track.last_seen, count=track.count,
-        latch=track.latch, latched=track.latched, silenced_by="" if root is None else str(root), shadow=key.code in shadows,
+        latch=track.latch, latched=track.latched, silenced_by="" if root is None else str(root), shadow=rule.shadow,
+        fall=None if row is None else fall(state, row, rule, track),
     )  # fmt: skip
 
 

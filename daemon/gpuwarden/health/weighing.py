@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from gpuwarden.health import flaps
 from gpuwarden.health.condition import Condition
+from gpuwarden.health.gpu_jobs import under
 from gpuwarden.health.memory import State, Track, case
 from gpuwarden.health.model import Advice, Evidence, Latch, Severity, Sighting
 from gpuwarden.health.treatments import escalated
-from gpuwarden.health.view import CheckRule
-from gpuwarden_collectors.facts import Stamp
+from gpuwarden.health.view import CheckRule, Sight
 
 AS_THE_TABLE_HAS_IT = CheckRule()
 
@@ -41,17 +41,17 @@ def fall(state: State, row: Condition, rule: CheckRule, track: Track) -> float:
 
 
 def weigh(
-    state: State, row: Condition, rule: CheckRule, sighting: Sighting, *, known: Track | None, now: Stamp
+    state: State, row: Condition, rule: CheckRule, sighting: Sighting, *, known: Track | None, sight: Sight
 ) -> Weight:
     severity = rule.severity or sighting.severity or row.severity
-    advice, evidence = sighting.advice or row.advice, sighting.evidence
+    advice, key = sighting.advice or row.advice, sighting.key
     failure = severity is Severity.FAILURE
-    if failure and state.treatments and sighting.key.subject.slot:
-        done = state.treatments.get(case(state, sighting.key))
-        first = now if known is None else known.first_seen
-        advice, why = escalated(advice, done, first.wall, now.wall)
-        evidence = {**evidence, **why}
-    if sighting.key in state.raises and (flapping := flaps.evidence(state.raises, sighting.key, row.flaps)):
+    evidence = under(sighting.evidence, known.evidence if known else None, sight, state.pins, key.subject.slot)
+    if failure and state.treatments and key.subject.slot:
+        first = sight.now if known is None else known.first_seen
+        advice, why = escalated(advice, state.treatments.get(case(state, key)), first.wall, sight.now.wall)
+        evidence = {**evidence, **why} if why else evidence
+    if flapping := flaps.evidence(state.raises, key, row.flaps):
         evidence = {**evidence, **flapping}
     old_latch = Latch.NONE if known is None else known.latch
     return Weight(severity, advice, row.latch if failure else old_latch, evidence)

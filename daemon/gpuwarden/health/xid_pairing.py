@@ -16,38 +16,41 @@ PAIRED_WITHIN = 5.0
 PAIRED_WITHIN_DCGM = 30.0
 """DCGM is asked every 15 s, and one of its answers may take as long again."""
 
-_ALL = frozenset(source.value for source in Source)
+_Open = dict[tuple[Key, str], tuple[float, int]]
 _JOIN = "+"
 
 
-def paired(unpaired: dict[tuple[Key, str], tuple[float, int]], key: Key, source: Source, at: float) -> bool:
+def _name(sources: tuple[Source, ...]) -> str:
+    return _JOIN.join(sorted(source.value for source in sources))
+
+
+def _partners(source: Source) -> tuple[tuple[str, str, float], ...]:
+    """The sets of other sources that may have told already, rather two than one; with this one; and within what time."""
+    one, other = (each for each in Source if each is not source)
+    sets = ((one, other), (one,), (other,))
+    slow = [source is Source.DCGM or told == (Source.DCGM,) for told in sets]
+    within = [PAIRED_WITHIN_DCGM if late else PAIRED_WITHIN for late in slow]
+    return tuple((_name(told), _name((*told, source)), most) for told, most in zip(sets, within, strict=True))
+
+
+_PARTNERS = {source: _partners(source) for source in Source}
+_EVERYBODY = _name(tuple(Source))
+
+
+def paired(unpaired: _Open, key: Key, source: Source, at: float) -> bool:
     """Whether another source has told of this Xid; if not, it is open from now on. Changes `unpaired`."""
-    told = _told(unpaired, key, source, at)
-    if told is None:
-        _add(unpaired, key, (source.value,), at)
-        return False
-    place = key, _JOIN.join(told)
-    then, count = unpaired[place]
-    unpaired[place] = (then, count - 1)
-    _add(unpaired, key, (*told, source.value), then)
-    return True
+    for told, now_told, within in _PARTNERS[source]:
+        then, count = unpaired.get((key, told), (0.0, 0))
+        if count > 0 and abs(at - then) <= within:
+            unpaired[key, told] = (then, count - 1)
+            if now_told != _EVERYBODY:
+                _add(unpaired, (key, now_told), then)
+            return True
+    _add(unpaired, (key, source.value), at)
+    return False
 
 
-def _told(unpaired: Unpaired, key: Key, source: Source, at: float) -> tuple[str, ...] | None:
-    """Sources that have told of an Xid that this one has not told of yet; rather two of them than one."""
-    others = sorted(_ALL - {source.value})
-    for told in (tuple(others), *((other,) for other in others)):
-        then, count = unpaired.get((key, _JOIN.join(told)), (0.0, 0))
-        slow = source is Source.DCGM or told == (Source.DCGM.value,)
-        if count > 0 and abs(at - then) <= (PAIRED_WITHIN_DCGM if slow else PAIRED_WITHIN):
-            return told
-    return None
-
-
-def _add(unpaired: dict[tuple[Key, str], tuple[float, int]], key: Key, told: tuple[str, ...], at: float) -> None:
-    if len(told) == len(_ALL):
-        return
-    place = key, _JOIN.join(sorted(told))
+def _add(unpaired: _Open, place: tuple[Key, str], at: float) -> None:
     then, count = unpaired.get(place, (at, 0))
     unpaired[place] = (max(at, then), count + 1 if abs(at - then) <= PAIRED_WITHIN_DCGM else 1)
 

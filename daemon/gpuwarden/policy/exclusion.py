@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from gpuwarden.health.model import Advice, Event, EventKind, Finding, Health, Json, Key, Severity, Verdict
 from gpuwarden.policy import reasons
+from gpuwarden.policy.checkpoint import held
 from gpuwarden.policy.looks import RANK, answer, same
 from gpuwarden.policy.model import Act, Intent, Owner, Result, Settings, Standing, Why
 from gpuwarden.policy.state import Hold, PolicyState, data_of, fold
@@ -156,10 +157,15 @@ class _Steps:
         if hold.boot_id == self._seen.boot_id and known.at <= hold.at:  # it was read before we wrote
             return
         remarked = known.owner is Owner.OURS and known.reason == hold.reason and known.suffix  # which moves its time
+        earlier = hold.boot_id != self._seen.boot_id
         if remarked or same(hold.reason, hold.since, known):
+            if earlier:
+                self._happened(EventKind.HELD, held(hold))  # from here on its end is somebody's doing
             return
-        by = "lifted" if known.owner is Owner.NONE else "taken over"
-        self._happened(EventKind.LIFTED, {"actuator": name, "why": hold.why.value, "reason": hold.reason, "by": by})
+        gone = known.owner is Owner.NONE
+        by = ("gone since an earlier boot" if earlier else "lifted") if gone else "taken over"
+        data: dict[str, Json] = {"actuator": name, "why": hold.why.value, "reason": hold.reason, "by": by}
+        self._happened(EventKind.LIFTED, {**data, "nobody": gone and earlier})
 
     def _supersede(self, name: str, want: Want | None) -> None:
         """An intent that waits goes on waiting, unless something else is wanted by now."""

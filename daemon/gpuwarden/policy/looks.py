@@ -45,12 +45,12 @@ def _restore(intent: Intent, standing: Standing) -> Outcome | None:
             return Outcome(result=Result.ALREADY, text="no exclusion of ours stands")
         case Owner.FOREIGN:
             return Outcome(result=Result.DROPPED, text=f"it is excluded by somebody else: {_told(standing)}")
+    if standing.suffix:
+        return Outcome(result=Result.DROPPED, text=f"the scheduler added {standing.suffix!r}: lift it there")
     if intent.reason and not same(intent.reason, intent.since, standing):
         return Outcome(
             result=Result.DROPPED, text=f"another exclusion stands than the one to be lifted: {standing.reason}"
         )
-    if standing.suffix:
-        return Outcome(result=Result.DROPPED, text=f"the scheduler added {standing.suffix!r}: lift it there")
     allowed = frozenset({Flag.DOWN}) if standing.why is Why.TERMINATION else frozenset()
     return _barred(standing, allowed)
 

@@ -71,7 +71,7 @@ def boot_name(boot_id: str) -> str:
 
 
 def instance_name(instance: str) -> str:
-    return _token(instance)[:_INSTANCE]
+    return _token(_token(instance)[:_INSTANCE])
 
 
 def parse(text: str) -> Reason | None:
@@ -121,16 +121,13 @@ def _fitting(kind: str, groups: list[str]) -> str:
 
 
 def _token(text: str) -> str:
-    return _NOT_A_TOKEN.sub("-", text).strip("-")
+    return _NOT_A_TOKEN.sub("-", text).strip("-:")
 
 
 def line(text: str) -> str:
     """Printable, on one line, without what others could misread, and without a suffix's mark."""
     shown = "".join(char if char.isprintable() else " " for char in text[: 4 * LONGEST].translate(_ODD))
-    words = " ".join(shown.split())
-    while _SUFFIX in words:
-        words = words.replace(_SUFFIX, ": ")
-    return words.removesuffix(" :")
+    return " ".join(word for word in shown.split() if word != _SUFFIX.strip())
 
 
 def _cut(text: str, longest: int) -> str:

@@ -173,7 +173,10 @@ def _restored(state: PolicyState, event: Event) -> PolicyState:
 
 
 def _lifted(state: PolicyState, event: Event) -> PolicyState:
+    """`nobody`: the scheduler lost it while the machine was off, as its own power saving does; then it is wanted as before."""
     actuator = _text(event, "actuator")
+    if event.data.get("nobody") is True:
+        return replace(state, holds=_without(state.holds, actuator))
     hold = state.holds.get(actuator)
     order = None if hold is not None and hold.why is Why.OPERATOR else state.order
     return _over(replace(state, order=order, lifted={**state.lifted, actuator: event.at}), actuator)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from gpuwarden.health.conditions import CONDITIONS
+from gpuwarden.health.gpu_jobs import on_gpus
+from gpuwarden.health.lemons import What
 from gpuwarden.health.model import Finding, GpuVerdict, Health
 from gpuwarden.health.xid_catalogue import XIDS, XidClass
 from gpuwarden.publish import acted
@@ -34,6 +36,7 @@ class Metric:
 
 
 NO_GPU: Labels = ("", "", "")
+SHADOW = "shadow"
 FAILURE_XIDS = tuple(str(row.xid) for row in XIDS.values() if row.klass is XidClass.FAILURE)
 
 
@@ -76,7 +79,17 @@ def _findings(snapshot: Snapshot) -> Iterator[Sample]:
             yield (row.code, row.severity.value, *labels), 0
     labels_of = _labels_of_slot(snapshot)
     for finding in snapshot.verdict.findings:
-        yield (finding.key.code, finding.severity.value, *labels_of(finding.key.subject.slot)), 1
+        severity = SHADOW if finding.shadow else finding.severity.value
+        yield (finding.key.code, severity, *labels_of(finding.key.subject.slot)), 1
+
+
+def _lemons(snapshot: Snapshot) -> Iterator[Sample]:
+    for labels in (NO_GPU, *map(gpu_labels, _expected(snapshot))):
+        for what in What:
+            yield (*labels, what.value), 0
+    labels_of = _labels_of_slot(snapshot)
+    for row in snapshot.verdict.lemons:
+        yield (*labels_of(row.slot), row.what), row.days
 
 
 def _missing(snapshot: Snapshot) -> Iterator[Sample]:
@@ -125,6 +138,18 @@ def _each_collector(value: Callable[[CollectorStatus], Number | None]) -> Callab
     return samples
 
 
+def _gpu_jobs(snapshot: Snapshot) -> Iterator[Sample]:
+    if snapshot.jobs is None:
+        return
+    slots = [gpu.slot for gpu in snapshot.verdict.gpus]
+    listed = () if snapshot.nvml is None else snapshot.nvml.gpus
+    labels_of = _labels_of_slot(snapshot)
+    for slot, jobs in on_gpus(snapshot.jobs, slots, {facts.slot: facts for facts in listed}).items():
+        for job in jobs:
+            names = (job.user, job.job_name) if snapshot.service.publish_jobs else ("", "")
+            yield (*labels_of(slot), str(job.job), *names), 1
+
+
 GAUGE, COUNTER = "gauge", "counter"
 GPU = ("gpu", "uuid", "pci_bus_id")
 PER_COLLECTOR = ("collector",)
@@ -169,12 +194,18 @@ METRICS: tuple[Metric, ...] = (
     Metric("gpuwarden_gpu_missing", GAUGE, ("uuid", "pci_bus_id"), _missing,
            "1 while an expected GPU is judged to be gone."),
     Metric("gpuwarden_finding", GAUGE, ("check", "severity", *GPU), _findings,
-           "1 while the finding is active. Stands at 0 from the start with the worst severity of its check. "
+           "1 while the finding is active. Stands at 0 from the start with the worst severity of its check; "
+           "one of a shadow check has the severity shadow. "
            "Checks of the node have empty GPU labels; all links of a GPU share its series."),
     Metric("gpuwarden_xid_total", COUNTER, (*GPU, "xid"), _xids,
            "Xids since the ledger began."),
     Metric("gpuwarden_xid_last_timestamp_seconds", GAUGE, (*GPU, "xid"), _last_xids,
            "When this Xid last came, Unix time."),
+    Metric("gpuwarden_gpu_job_info", GAUGE, (*GPU, "job", "user", "job_name"), _gpu_jobs,
+           "Always 1: a Slurm job that has this GPU, or processes on it. User and name are empty unless publish_jobs is set."),
+    Metric("gpuwarden_lemon", GAUGE, (*GPU, "what"), _lemons,
+           "On how many of the last 28 days this happened to the board; of the node, with empty GPU labels, to any of its boards. "
+           "Three or more make the finding lemon_node."),
     # --- collectors
     Metric("gpuwarden_collector_up", GAUGE, PER_COLLECTOR, _each_collector(_up),
            "1 if the last pass observed, 0 if it failed or timed out. No series where the source does not exist."),

@@ -9,6 +9,7 @@ from gpuwarden.health.model import Health, Verdict
 from gpuwarden.policy.model import Act, Notice, Standing, Why
 from gpuwarden_collectors.base import PassOutcome, WorkerReport
 from gpuwarden_collectors.facts import NvmlFacts, Stamp
+from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,10 @@ class CollectorStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """What does not change while the daemon runs. `interval` of the GPU pass and `fresh_for` in seconds."""
+    """What does not change while the daemon runs. `interval` of the GPU pass and `fresh_for` in seconds.
+
+    `publish_jobs`: names of users and jobs may be told to anybody.
+    """
 
     node: str
     boot_id: str
@@ -36,6 +40,7 @@ class Service:
     simulated: bool
     interval: float
     fresh_for: float
+    publish_jobs: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +95,7 @@ class Snapshot:
     observed: Stamp | None
     verdict: Verdict
     nvml: NvmlFacts | None = None
+    jobs: JobsFacts | None = None
     collectors: tuple[CollectorStatus, ...] = ()
     xids: tuple[XidCount, ...] = ()
     ready: bool = False

@@ -13,6 +13,7 @@ from typing import Any
 
 from gpuwarden.durations import format_duration
 from gpuwarden.health.conditions import condition
+from gpuwarden.health.memory import LEMON_NODE
 from gpuwarden.health.model import Event, Finding, GpuVerdict, Health, Latch
 from gpuwarden.publish import acted
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot
@@ -36,6 +37,9 @@ ENDS_WHEN = {
     Latch.REBOOT: "the node was rebooted or an operator acknowledged it (gpuwarden ack), and it is no longer seen",
     Latch.ACKNOWLEDGE: "an operator acknowledged it (gpuwarden ack), and it is no longer seen",
 }
+
+
+ENDS_LEMON = "its days are long enough ago, the board was replaced, or an operator acknowledged it (gpuwarden ack)"
 
 
 def _when(stamp: Stamp | None) -> str | None:
@@ -96,6 +100,7 @@ def status(snapshot: Snapshot, now: Stamp) -> Document:
         "present": verdict.present,
         "gpus": gpus(snapshot, now)["gpus"],
         "findings": [_finding(snapshot, finding) for finding in verdict.findings],
+        "lemons": lemons(snapshot),
         "silenced": [_finding(snapshot, f) | {"silenced_by": f.silenced_by} for f in verdict.silenced],
         "collectors": [_collector(collector, now) for collector in snapshot.collectors],
         "acting": acted.document(snapshot.acted),
@@ -149,6 +154,12 @@ def _gpu(gpu: GpuVerdict, facts: GpuFacts | None, *, fresh: bool) -> Document:
     }
 
 
+def lemons(snapshot: Snapshot) -> list[Document]:
+    """On how many of the last 28 days what happened; `pci_bus_id` is null for the node as a whole."""
+    rows = snapshot.verdict.lemons
+    return [{"pci_bus_id": row.slot or None, "what": row.what, "days": row.days} for row in rows]
+
+
 def _finding(snapshot: Snapshot, finding: Finding) -> Document:
     subject = finding.key.subject
     gpu = next((gpu for gpu in snapshot.verdict.gpus if gpu.slot == subject.slot), None)
@@ -167,14 +178,18 @@ def _finding(snapshot: Snapshot, finding: Finding) -> Document:
         "last_seen": _when(finding.last_seen),
         "count": finding.count,
         "latched": finding.latched,
+        "shadow": finding.shadow,
         "ends_when": _ends_when(finding),
     }
 
 
 def _ends_when(finding: Finding) -> str:
+    if finding.key.code == LEMON_NODE:
+        return ENDS_LEMON
     row = condition(finding.key.code)
-    if finding.latch is Latch.NONE and row is not None and row.fall:
-        return f"it has not been seen for {format_duration(row.fall)}"
+    fall = finding.fall if finding.fall is not None or row is None else row.fall
+    if finding.latch is Latch.NONE and fall:
+        return f"it has not been seen for {format_duration(fall)}"
     return ENDS_WHEN[finding.latch]
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from gpuwarden.actuators.base import ActuatorError, ActuatorRefused, ActuatorUnavailable
+from gpuwarden.actuators.base import Actuator, ActuatorError, ActuatorRefused, ActuatorUnavailable
+from gpuwarden.actuators.hook_gate import HookGate
 from gpuwarden.actuators.slurm.standing import census_of, largest, standing_of
 from gpuwarden.config_slurm import SlurmOptions
 from gpuwarden.policy.model import Act, Census, Flag, Intent, Standing
@@ -15,6 +16,9 @@ from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.slurm import errors, nodes
 from gpuwarden_collectors.slurm.commands import Commands
 from gpuwarden_collectors.slurm.facts import NodeFacts
+
+if TYPE_CHECKING:  # `[slurm]` is its part of it
+    from gpuwarden.config import Config
 
 NAME_VARIABLE = "SLURMD_NODENAME"
 _POOL_AGE = 86_400.0  # seconds after which the size of the partition is read again
@@ -130,6 +134,14 @@ class SlurmActuator:
     def _detail_that_stands(self) -> str:
         fields = {"comment": self._last.comment, "extra": self._last.extra} if self._last else {}
         return fields.get(self._options.detail, "")
+
+
+def slurm_actuator(config: Config, clock: Clock) -> Actuator | None:
+    """For the registry."""
+    if not config.slurm.enabled:
+        return None
+    actuator = SlurmActuator(config.slurm, clock=clock, hostname=os.uname().nodename)
+    return HookGate(actuator, clock) if config.slurm.drain_by == "hook" else actuator
 
 
 async def _asking(question: Awaitable[T]) -> T:

@@ -1,0 +1,193 @@
+"""What Xids, SXids, DCGM codes and pasted kernel lines mean: facts by name, for `gpuwarden explain`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpuwarden.cli.parser import CommandError
+from gpuwarden.cli.words import ADVICE
+from gpuwarden.durations import format_duration
+from gpuwarden.health.dcgm_catalogue import DCGM_CODES, DcgmCode, dcgm_named, judged
+from gpuwarden.health.gpu_signs import RECOVERY_ACTIONS
+from gpuwarden.health.model import Advice
+from gpuwarden.health.nvlink5 import NVLINK5_XIDS, R575, Nvlink5Line, branch, decode, nvlink5_line
+from gpuwarden.health.nvlink5_catalogue import PROVENANCE, Nvlink5Rule
+from gpuwarden.health.sxid_catalogue import advice as sxid_advice
+from gpuwarden.health.sxid_catalogue import sxid_row
+from gpuwarden.health.view import Rules, XidRule
+from gpuwarden.health.xid_catalogue import XidClass, xid_row
+from gpuwarden.health.xid_lines import followed, recovery_action, sign
+from gpuwarden.health.xid_ruling import Ruling, of_site
+from gpuwarden_collectors.facts import Stamp, SxidEvent, XidEvent
+from gpuwarden_collectors.kernel_log.lines import Record, event_of
+
+Facts = dict[str, str]
+Explained = tuple[str, Facts]
+"""A title, and facts by name; empty ones are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a line says beyond its number; what is None is as the table has it."""
+
+    ruling: Ruling | None = None
+    facts: Facts = field(default_factory=dict)
+    escalation: Advice | None = None
+
+
+CLASSES = {
+    XidClass.RECORD: "record: kept in the history, the GPU stays healthy",
+    XidClass.WARNING: "warning: the node may go on taking work",
+    XidClass.FAILURE: "failure: the node should take no more work",
+}
+LINE = re.compile(r"NVRM: |nvidia-nvswitch\d")
+"""Where a pasted line of the kernel log begins, whatever dmesg or journalctl put before it."""
+
+
+def xid(number: int, rules: Rules, said: Said | None = None) -> Explained:
+    """`said`: what a line says beyond the number."""
+    row = xid_row(number)
+    said = said or Said()
+    ruling = said.ruling or Ruling(row.klass, row.advice)
+    worse = (
+        row.repeated is not None and ruling.klass in (XidClass.RECORD, row.klass) and row.repeated is not ruling.klass
+    )
+    facts = {
+        **said.facts,
+        "class": CLASSES[ruling.klass],
+        "repeated": CLASSES[row.repeated] if row.repeated is not None and worse else "",
+        **_here(ruling, rules.xids.get(str(number)), f"xids.{number}", Advice.RESET_GPU),
+        "to do": ADVICE[ruling.advice],
+        "if it recurs": _then(said.escalation or row.escalation, ruling.advice),
+        "note": row.note,
+        "vendor's action": row.action,
+        "from": row.provenance,
+    }
+    return f"Xid {number}: {row.meaning}", facts
+
+
+def sxid(number: int, rules: Rules, *, fatal: bool | None = None) -> Explained:
+    """`fatal`: the line's own word, if it has one."""
+    row = sxid_row(number)
+    dire = row.fatal or fatal is True
+    klass = XidClass.FAILURE if dire else XidClass.WARNING
+    ruling = Ruling(klass, sxid_advice(fatal=dire))
+    traffic = "fatal: traffic over the NVSwitch stops until it is reset" if dire else "not fatal: traffic goes on"
+    facts = {
+        "class": f"{traffic}; {CLASSES[klass]}",
+        **_here(ruling, rules.sxids.get(str(number)), f"sxids.{number}", Advice.REBOOT),
+        "to do": ADVICE[ruling.advice],
+        "if it recurs": _then(row.escalation, ruling.advice),
+        "note": row.note,
+        "from": row.provenance,
+    }
+    return f"SXid {number}: {row.meaning}", facts
+
+
+def _here(table: Ruling, rule: XidRule | None, key: str, cure: Advice) -> Facts:
+    """What this site makes of it."""
+    if rule is None or not (rule.severity or rule.advice):
+        return {}
+    site = of_site(table, rule, cure)
+    advice = f"; to do here: {ADVICE[site.advice]}" if site.advice is not table.advice else ""
+    return {"class here": f"{CLASSES[site.klass]}{advice} (the site's configuration: {key})"}
+
+
+def _then(escalation: Advice, advice: Advice) -> str:
+    return "" if escalation in (Advice.NONE, advice) else ADVICE[escalation]
+
+
+def dcgm(word: str) -> DcgmCode:
+    """Raises CommandError for what is neither the number nor the name of a code."""
+    row = dcgm_named(word) or dcgm_named(f"dcgm {word}")  # DCGM_API is the name of one
+    if row is not None:
+        return row
+    name = word.strip().upper().replace(" ", "_").removeprefix("DCGM_").removeprefix("FR_")
+    near = [known.name for known in DCGM_CODES.values() if len(name) > 2 and name in known.name][:5]
+    hint = f"did you mean {' or '.join(near)}?" if near else "give its number, or its name in dcgm_errors.h"
+    raise CommandError(f"DCGM has no code {word[:60]!r}; {hint}")
+
+
+def dcgm_facts(row: DcgmCode) -> Explained:
+    facts = {
+        "class": judged(row),
+        "to do": ADVICE[row.advice],
+        "note": row.note,
+        "vendor's class": f"{row.severity}, {row.category}",
+        "vendor's action": row.action,
+        "from": row.provenance,
+    }
+    return f"DCGM code {row.code} ({row.name}): {row.meaning}", facts
+
+
+def line(text: str, rules: Rules, driver: str) -> Explained:
+    """A pasted line of the kernel log. Raises CommandError for one that tells of neither Xid nor SXid."""
+    begins = LINE.search(text)
+    event = event_of(Record(0, 0, 0, 0, text[begins.start() :]), Stamp(0.0, 0.0), "") if begins else None
+    if isinstance(event, SxidEvent):
+        title, facts = sxid(event.sxid, rules, fatal=event.fatal)
+        return title, {"NVSwitch": event.slot, **facts}
+    if not isinstance(event, XidEvent):
+        raise CommandError("this line of the kernel log tells of no Xid and of no SXid that can be read")
+    said = _nvlink5(event, driver) if event.xid in NVLINK5_XIDS else _other(event)
+    title, facts = xid(event.xid, rules, said)
+    return title, {"GPU": event.slot or "the line names none", **facts}
+
+
+def _other(event: XidEvent) -> Said:
+    """Lines of all numbers but NVLink 5's."""
+    words = sign(event)
+    if event.xid == 154 and (action := recovery_action(words)) is not None:
+        if action == 0:
+            return Said(facts={"says": "no recovery is needed any more: what a reset ends, ends"})
+        name, severity, advice = RECOVERY_ACTIONS.get(action, ("unknown", "failure", Advice.CONTACT_SUPPORT))
+        return Said(facts={"says": f"the driver asks for: {name}. gpu_recovery_action: {severity}; {ADVICE[advice]}"})
+    if cause := followed(words):
+        return Said(facts={"says": f"it followed Xid {cause}, which decides"})
+    return Said(facts={"place": words} if event.xid in (13, 31) else {})
+
+
+def _nvlink5(event: XidEvent, driver: str) -> Said:
+    read = nvlink5_line(event.text)
+    if read is None:
+        return Said(facts={"decoded": "not: the line has another form than the vendor's sheet describes"})
+    rule = decode(event.xid, read, branch(driver))
+    words = _registers(read, driver)
+    if rule is None:
+        text = "no rule of the vendor's sheet fits this unit, sub-code and status: a warning"
+        return Said(facts={**words, "decoded": text})
+    klass = XidClass.WARNING if read.fatal and rule.klass is XidClass.RECORD else rule.klass
+    return Said(Ruling(klass, rule.advice), {**words, "decoded": _rule_text(rule)}, rule.escalation)
+
+
+def _registers(read: Nvlink5Line, driver: str) -> Facts:
+    number = branch(driver)
+    by = (
+        "of either driver generation"
+        if number is None
+        else f"of drivers {'from' if number >= R575 else 'before'} R{R575}"
+    )
+    return {"unit": f"{'/'.join(read.units)}, sub-code {read.sub_code}, error status {read.status:#x}, read as {by}"}
+
+
+def _rule_text(rule: Nvlink5Rule) -> str:
+    note = f"; {rule.note}" if rule.note else ""
+    return f"{rule.severity}; the vendor's action: {rule.action}; then: {rule.follow_up}{note} ({PROVENANCE})"
+
+
+def site_checks(rules: Rules, code: str) -> Mapping[str, str]:
+    """What this site makes of a condition."""
+    rule = rules.checks.get(code)
+    if rule is None:
+        return {}
+    given = {
+        "not looked for": not rule.enabled,
+        "shadow: reported, and nothing follows from it": rule.shadow,
+        f"severity {rule.severity}": rule.severity is not None,
+        f"rise {format_duration(rule.rise or 0.0)}": rule.rise is not None,
+        f"fall {format_duration(rule.fall or 0.0)}": rule.fall is not None,
+    }
+    words = ", ".join(text for text, said in given.items() if said)
+    return {"here": f"{words} (the site's configuration: checks.{code})"} if words else {}

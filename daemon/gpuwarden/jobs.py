@@ -1,0 +1,95 @@
+"""Slurm's jobs on this node, as a source that the daemon runs, and everything else that its hooks need of the daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+from gpuwarden.config_slurm import SlurmOptions
+from gpuwarden.schedule import Deliver, Source, ThreadCollector, every
+from gpuwarden_collectors.base import Clock, CollectorError, Observation
+from gpuwarden_collectors.facts import NvmlFacts
+from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.jobs import JobsReader
+from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
+
+REGISTER = "jobs"
+"""Folder of the run directory in which the prolog and the epilog leave word."""
+DEADLINE = 20.0
+_CONFS = (Path("/etc/slurm/slurm.conf"), Path("/run/slurm/conf/slurm.conf"), Path("/etc/slurm-llnl/slurm.conf"))
+"""Where it is without being told; the second is that of a host that fetches it from the controller."""
+
+
+def gpu_users(facts: NvmlFacts | None) -> Collection[int]:
+    """The processes that have a GPU open."""
+    return () if facts is None else {process.pid for gpu in facts.gpus for process in gpu.processes}
+
+
+def jobs_source(
+    options: SlurmOptions,
+    *,
+    run_dir: Path,
+    proc: Path,
+    users: Callable[[], Collection[int]],
+    clock: Clock,
+    wake: asyncio.Event | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> Source:
+    """Reads in a thread of its own. With a `run_dir` that cannot be written the prolog's word is not had, that is all."""
+    commands = Commands(conf=options.conf, folder=options.folder, timeout=options.timeout, inherited=environment)
+    ask = _Asker(commands)
+    register = run_dir / REGISTER
+    reader = JobsReader(
+        proc, register, conf_path(options, environment),
+        node=options.node or environment.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0],
+        pids=users, ask=ask, clock=clock,
+    )  # fmt: skip
+    collector = ThreadCollector("jobs", reader.read, DEADLINE, clock)
+
+    async def once() -> Observation[JobsFacts]:
+        ask.loop = asyncio.get_running_loop()
+        return await collector.observe()
+
+    async def run(deliver: Deliver) -> None:
+        with_register(register)
+        try:
+            await every(options.jobs_interval, once, deliver, wake)
+        finally:
+            await commands.close()
+
+    return Source("jobs", run, once)
+
+
+def with_register(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return
+
+
+def conf_path(options: SlurmOptions, environment: Mapping[str, str]) -> Path:
+    """Where slurm.conf is, or the first place where it should be."""
+    told = options.conf or (Path(environment["SLURM_CONF"]) if environment.get("SLURM_CONF") else None)
+    return told or next((path for path in _CONFS if path.exists()), _CONFS[0])
+
+
+class _Asker:
+    """Lets a thread ask Slurm through the loop, where its commands are counted and bounded."""
+
+    def __init__(self, commands: Commands) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._commands = commands
+
+    def __call__(self, words: tuple[str, ...]) -> str:
+        if self.loop is None:
+            raise CollectorError("cannot ask Slurm for jobs: nothing runs yet")
+        asked = asyncio.run_coroutine_threadsafe(
+            self._commands.ask("cannot read the jobs of this node", *words), self.loop
+        )
+        try:
+            return asked.result(DEADLINE)
+        except TimeoutError:
+            asked.cancel()
+            raise CollectorError(f"cannot read the jobs of this node: {words[0]} does not answer") from None

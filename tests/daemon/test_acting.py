@@ -1,0 +1,297 @@
+"""What is wanted is done, once: whatever ends the daemon in between, whatever the scheduler answers, however late."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from gpuwarden.acting import ActingOptions
+from gpuwarden.actuators.base import ActuatorRefused, ActuatorUnavailable
+from gpuwarden.actuators.outbox import Limits
+from gpuwarden.health.model import EventKind
+from gpuwarden.policy.model import Budget, Settings
+from support.acting_rig import LIMITS, PATIENCE, SETTINGS, Killed, Rig
+from support.policy_story import xid
+from support.schedulers import Cluster, Node
+
+FAILED = "gpuwarden: failure gpu=3 xid=79"
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig(Cluster(time.time, {"n1": Node()}))
+
+
+def kinds(rig: Rig) -> Counter[str]:
+    return Counter(str(event.kind) for event in rig.ledger)
+
+
+# --- killed anywhere
+
+
+def killer(rig: Rig, moment: int) -> None:
+    """The rig dies at the `moment`-th point at which it asks, was answered, or writes down what came of it."""
+    points = 0
+
+    def point(*_: object) -> None:
+        nonlocal points
+        points += 1
+        if points == moment:
+            raise Killed
+
+    rig.client.before = rig.client.after = point
+    rig.on_record = point
+
+
+def fails(rig: Rig) -> None:
+    rig.passes(xid())
+
+
+async def excluded(rig: Rig) -> None:
+    """The beginning of stories in which the node comes back."""
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: rig.state.holds)
+    await rig.kill()
+    rig.begin()
+    rig.sequence = 0
+
+
+def heals(rig: Rig) -> None:
+    rig.passes()
+
+
+
+
+@pytest.mark.parametrize("moment", range(1, 16))
+async def test_killed_at_any_point_of_an_exclusion_it_is_made_exactly_once(rig: Rig, moment: int) -> None:
+    killer(rig, moment)
+    rig.acting.run()
+    with_kill = False
+    try:
+        fails(rig)
+        await rig.until(lambda: rig.state.holds or rig.dead)
+    except Killed:
+        pass
+    with_kill = rig.dead
+    await rig.kill()
+    rig.on_record = lambda: None
+    rig.begin()
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: rig.state.holds and not rig.state.pending)
+    assert (rig.writes, rig.reason) == (["exclude"], FAILED)
+    assert (kinds(rig)[EventKind.INTENDED], kinds(rig)[EventKind.EXCLUDED]) == (1, 1)
+    assert with_kill or moment > 10  # an exclusion has that many points
+    await rig.kill()
+
+
+@pytest.mark.parametrize("moment", range(1, 14))
+async def test_killed_at_any_point_of_a_restoration_it_is_made_exactly_once(rig: Rig, moment: int) -> None:
+    await excluded(rig)
+    killer(rig, moment)
+    rig.acting.run()
+    heals(rig)
+    await rig.until(lambda: not rig.state.holds or rig.dead)
+    await rig.kill()
+    rig.on_record = lambda: None
+    rig.begin()
+    rig.acting.run()
+    heals(rig)
+    await rig.until(lambda: not rig.state.holds and not rig.state.pending)
+    assert (rig.writes, rig.reason) == (["exclude", "restore"], "")
+    assert kinds(rig)[EventKind.RESTORED] == 1
+    await rig.kill()
+
+
+# --- answers that are late, or no
+
+
+async def test_a_write_that_timed_out_and_was_done_later_is_found_and_not_repeated(rig: Rig) -> None:
+    lost = [True]
+
+    def answer_is_lost(call: str) -> None:
+        if call == "apply" and lost.pop():
+            lost.append(False)
+            raise ActuatorUnavailable("no answer within 10 s")
+
+    rig.client.after = answer_is_lost
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: rig.state.holds)
+    assert (rig.writes, rig.client.calls.count("apply")) == (["exclude"], 1)
+    await rig.kill()
+
+
+async def test_what_waits_for_a_scheduler_is_dropped_by_a_fresh_look_if_somebody_else_was_there_first(rig: Rig) -> None:
+    rig.client.away = ActuatorUnavailable("connect failure")
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: rig.client.calls.count("census") > 3)
+    rig.cluster.nodes["n1"] = Node(reason="rack move", since=time.time())
+    rig.client.away = None
+    await rig.until(lambda: not rig.state.pending)
+    assert (rig.reason, rig.writes, rig.state.holds) == ("rack move", [], {})
+    assert "rack move" in rig.acting.shown().blocked["fake"]
+    await rig.kill()
+
+
+async def test_without_permission_there_is_one_complaint_and_no_storm(rig: Rig) -> None:
+    def refuse(call: str) -> None:
+        if call == "apply":
+            raise ActuatorRefused("cannot drain n1: Invalid user id: run gpuwarden as root or SlurmUser")
+
+    rig.client.before = refuse
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: "Invalid user id" in rig.acting.trouble())
+    for _ in range(200):
+        rig.step()
+        await asyncio.sleep(0.001)
+    assert rig.client.calls.count("apply") == 1
+    assert kinds(rig)[EventKind.OUTCOME] == 1
+    rig.client.before = lambda _: None
+    rig.acting.hurry()
+    await rig.until(lambda: rig.state.holds)
+    assert rig.acting.trouble() == ""
+    await rig.kill()
+
+
+async def test_a_disk_that_takes_nothing_stops_no_exclusion_but_every_restoration(rig: Rig) -> None:
+    rig.committed = False
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: rig.state.holds)
+    heals(rig)
+    await rig.until(lambda: rig.acting.shown().counts.get(("restore", "retry"), 0) > 3)
+    assert rig.writes == ["exclude"]
+    rig.committed = True
+    await rig.until(lambda: not rig.state.holds)
+    await rig.kill()
+
+
+async def test_a_fault_in_an_actuator_ends_neither_it_nor_the_daemon() -> None:
+    options = ActingOptions(settings=SETTINGS, limits=LIMITS, look_every=0.01, look_often=0.01)
+    rig = Rig(Cluster(time.time, {"n1": Node()}), options=options)
+
+    def fault(call: str) -> None:
+        if len(rig.client.calls) < 5:
+            raise KeyError(call)
+
+    rig.client.before = fault
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: rig.state.holds)
+    assert rig.writes == ["exclude"]
+    await rig.kill()
+
+
+async def test_mode_observe_asks_the_scheduler_how_the_node_is_and_writes_nothing(rig: Rig) -> None:
+    rig.options = ActingOptions(settings=Settings(enforce=False), limits=LIMITS, look_every=0.01, look_often=0.01)
+    rig.begin()
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: len(rig.client.calls) > 10)
+    shown = rig.acting.shown()
+    assert (rig.writes, set(rig.client.calls), len(shown.would)) == ([], {"look"}, 1)
+    assert shown.counts["exclude", "observed"] == 1
+    await rig.kill()
+
+
+# --- operators
+
+
+async def test_a_person_is_told_what_came_of_it(rig: Rig) -> None:
+    rig.acting.run()
+    assert await rig.acting.exclude("alice", "replacing a fan") == "fake: done"
+    assert rig.reason == "gpuwarden: operator by=alice replacing a fan"
+    assert ("fake", "operator") in rig.acting.shown().excluded
+    assert await rig.acting.restore("alice", rig.situation) == "fake: done"
+    assert "no exclusion of ours" in await rig.acting.restore("alice", rig.situation)
+    rig.cluster.nodes["n1"] = Node(reason="rack move", since=time.time())
+    with pytest.raises(ValueError, match="rack move"):
+        await rig.acting.exclude("alice", "replacing a fan")
+    with pytest.raises(ValueError, match="rack move"):
+        await rig.acting.restore("alice", rig.situation)
+    assert (rig.reason, rig.state.order) == ("rack move", None)
+    await rig.kill()
+
+
+async def test_a_person_s_restore_goes_before_an_exclusion_that_waits() -> None:
+    options = ActingOptions(settings=SETTINGS, limits=Limits(budget=Budget(count=1), recount_after=0.0), look_every=0.05)
+    others = {f"n{n}": Node(reason=FAILED, since=time.time()) for n in range(2, 10)}
+    rig = Rig(Cluster(time.time, {"n1": Node(), **others}), options=options)
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: rig.acting.shown().breaker)
+    assert "no exclusion of ours" in await rig.acting.restore("alice", rig.situation)
+    await rig.until(lambda: not rig.acting.shown().breaker)
+    assert (rig.writes, rig.state.pending) == ([], {})
+    await rig.kill()
+
+
+# --- the breaker
+
+
+async def test_a_hundred_nodes_that_fail_together_end_within_the_budget() -> None:
+    """The scheduler's second lasts 20 ms here."""
+    budget = Budget(percent=10, count=1_000)
+    limits = Limits(budget=budget, recount_after=0.1, first=0.01, most=0.1, breaker_first=1.0, breaker_most=5.0)
+    options = ActingOptions(settings=SETTINGS, limits=limits, look_every=5.0, look_often=5.0)
+    cluster = Cluster(lambda: 50.0 * time.monotonic(), {f"n{n:03}": Node() for n in range(100)})
+    rigs = [Rig(cluster, name, options=options) for name in cluster.nodes]
+    for rig in rigs:
+        rig.acting.run()
+        fails(rig)
+
+    def out() -> int:
+        return sum(bool(node.reason) for node in cluster.nodes.values())
+
+    await wait(lambda: all(rig.state.holds or rig.acting.shown().breaker for rig in rigs) and not running(rigs))
+    assert 1 <= out() <= 10
+    held = {rig.node for rig in rigs if rig.state.holds}
+    assert held == {name for name, node in cluster.nodes.items() if node.reason}
+    for rig in rigs:
+        await rig.kill()
+
+
+def running(rigs: list[Rig]) -> bool:
+    """Whether somebody is between its write and what came of it."""
+    return any(bool(rig.reason) != bool(rig.state.holds) for rig in rigs)
+
+
+async def wait(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_node_that_stepped_back_comes_again_when_there_is_room() -> None:
+    limits = Limits(budget=Budget(count=1), recount_after=0.0, first=0.01, most=0.02, breaker_first=0.01, breaker_most=0.02)
+    options = ActingOptions(settings=SETTINGS, limits=limits, look_every=0.05, look_often=0.05)
+    cluster = Cluster(time.time, {"n1": Node(), "n2": Node(reason=FAILED, since=time.time() - 10.0)})
+    rig = Rig(cluster, options=options)
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: rig.acting.shown().counts.get(("exclude", "retry"), 0) > 3)
+    assert (rig.writes, bool(rig.acting.shown().breaker)) == ([], True)
+    cluster.restore("n2")
+    await rig.until(lambda: rig.state.holds)
+    assert (rig.reason, rig.acting.shown().breaker) == (FAILED, "")
+    await rig.kill()
+
+
+async def test_terminations_are_neither_counted_nor_held_back(rig: Rig) -> None:
+    rig.cluster.nodes |= {f"n{n}": Node(reason=FAILED, since=time.time()) for n in range(2, 50)}
+    rig.options = ActingOptions(settings=SETTINGS, limits=Limits(budget=Budget(count=1)), look_every=0.05)
+    rig.begin()
+    rig.acting.run()
+    rig.acting.announce(120.0, "spot", "root")
+    await rig.until(lambda: rig.state.holds)
+    assert "termination" in rig.reason
+    assert "census" not in rig.client.calls
+    await rig.kill()

@@ -1,0 +1,183 @@
+"""The whole daemon on a node of a real Slurm: what a GPU's fault does to the node, and what of it is taken back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.slurm import CONTROLLER, MUNGE, SLURM, Slurm
+from support.slurm_hosts import REASON, SlurmHost, acting_of, excluded_by
+from support.slurm_outbox import reasons_written
+
+pytestmark = SLURM
+
+BOOT = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
+OTHERS = "gpuwarden: termination boot=0badb007 instance=i-another"
+
+
+@pytest.fixture
+def host(tmp_path: Path, slurm: Slurm) -> SlurmHost:
+    return SlurmHost(tmp_path, slurm)
+
+
+def test_a_bad_gpu_drains_the_node_and_a_mended_one_brings_it_back(host: SlurmHost, slurm: Slurm) -> None:
+    """The job that runs meanwhile ends as if nothing had happened."""
+    release, before = slurm.folder / "jobs/release-daemon", len(slurm.log())
+    job = slurm.submit(f"while [ ! -e {release} ]; do sleep 0.1; done; echo ended well", "-w", "n1")
+    slurm.wait(lambda: slurm.job_state(job) == "RUNNING", "the job to run")
+    with host.acting() as daemon:
+        daemon.wait_status("healthy")
+        host.breaks()
+        daemon.wait(host.is_drained, "the drain")
+        daemon.wait(lambda: excluded_by(daemon) == ["slurm:failure"], "to say so")
+        assert (slurm.reason("n1"), daemon.get("/heartbeat")[0]) == (REASON, 503)
+        release.touch()
+        slurm.wait(lambda: slurm.job_state(job) == "COMPLETED", "the job to end")
+        assert slurm.output(job) == "ended well\n"
+        host.is_mended()
+        daemon.wait(lambda: slurm.state("n1") == {"IDLE"}, "the node to come back")
+        daemon.wait(lambda: daemon.get("/heartbeat")[0] == 200, "to say so")
+    assert reasons_written(slurm, since=before) == [REASON]
+
+
+def test_what_an_administrator_drained_is_theirs_before_during_and_after_a_failure(
+    host: SlurmHost, slurm: Slurm
+) -> None:
+    slurm.drain("n1", "new fan | ticket 12")
+    before = slurm.show("n1").partition("Reason=")[2]
+    with host.acting() as daemon:
+        daemon.wait_status("healthy")
+        daemon.wait(lambda: excluded_by(daemon) == ["slurm:foreign"], "to see that it is drained")
+        host.breaks()
+        daemon.wait_status("failure")
+        passes = daemon.heartbeat()["sequence"]
+        daemon.wait(lambda: daemon.heartbeat()["sequence"] > passes + 5, "some passes")
+        host.is_mended()
+        daemon.wait_status("healthy")
+        passes = daemon.heartbeat()["sequence"]
+        daemon.wait(lambda: daemon.heartbeat()["sequence"] > passes + 5, "some passes")
+        assert slurm.show("n1").partition("Reason=")[2] == before
+
+
+def test_a_drain_that_an_administrator_takes_over_stays_when_the_gpu_is_well(host: SlurmHost, slurm: Slurm) -> None:
+    with host.acting() as daemon:
+        daemon.wait_status("healthy")
+        host.breaks()
+        daemon.wait(lambda: excluded_by(daemon) == ["slurm:failure"], "the drain")
+        slurm.scontrol("update", "NodeName=n1", "Reason=mine now")
+        daemon.wait(lambda: excluded_by(daemon) == ["slurm:foreign"], "to see whose it is")
+        host.is_mended()
+        daemon.wait_status("healthy")
+        passes = daemon.heartbeat()["sequence"]
+        daemon.wait(lambda: daemon.heartbeat()["sequence"] > passes + 5, "some passes")
+        assert (slurm.state("n1"), slurm.reason("n1")) == ({"IDLE", "DRAIN"}, "mine now")
+
+
+def test_mode_observe_says_what_it_would_do_and_writes_nothing(host: SlurmHost, slurm: Slurm) -> None:
+    before = len(slurm.log())
+    with host.acting("observe") as daemon:
+        daemon.wait_status("healthy")
+        host.breaks()
+        daemon.wait(lambda: acting_of(daemon)["would"], "to say what it would do")
+        assert acting_of(daemon)["would"][0]["reason"] == REASON
+        assert slurm.state("n1") == {"IDLE"}
+    assert reasons_written(slurm, since=before) == []
+
+
+@pytest.mark.parametrize("state", ["DRAIN", "DOWN"])
+def test_a_replacement_lifts_what_stands_for_the_machine_before_it(host: SlurmHost, slurm: Slurm, state: str) -> None:
+    """Its ledger is empty: all it has to go by is the reason."""
+    slurm.drain("n1", OTHERS, state=state)
+    with host.acting() as daemon:
+        daemon.wait_status("healthy")
+        daemon.wait(lambda: slurm.state("n1") == {"IDLE"}, "the replacement to take work")
+
+
+def test_a_machine_that_rebooted_under_its_own_notice_stays_out(host: SlurmHost, slurm: Slurm) -> None:
+    reason = f"gpuwarden: termination boot={BOOT} instance=i-0af01c23"
+    slurm.drain("n1", reason)
+    with host.acting() as daemon:
+        daemon.wait_status("healthy")
+        daemon.wait(lambda: excluded_by(daemon) == ["slurm:termination"], "to know it as ours")
+        passes = daemon.heartbeat()["sequence"]
+        daemon.wait(lambda: daemon.heartbeat()["sequence"] > passes + 5, "some passes")
+        assert slurm.reason("n1") == reason
+
+
+def test_the_breaker_keeps_the_second_of_three_nodes_in(host: SlurmHost, slurm: Slurm) -> None:
+    slurm.drain("n2", "gpuwarden: failure gpu=0 gpu_missing")
+    host.configure_slurm(percent=25)
+    with host.acting() as daemon:
+        daemon.wait_status("healthy")
+        host.breaks()
+        daemon.wait(lambda: acting_of(daemon)["breaker"], "the breaker to open")
+        assert (daemon.heartbeat()["status"], daemon.get("/heartbeat")[0]) == ("failure", 503)
+        assert "gpuwarden_breaker_open 1" in daemon.get("/metrics")[1].decode()
+        assert slurm.state("n1") == {"IDLE"}
+
+
+def test_a_controller_that_was_away_gets_what_was_wanted_when_it_returns(host: SlurmHost, slurm: Slurm) -> None:
+    quick = slurm.folder / "quick.conf"  # a client that gives up after 3 s instead of 10
+    quick.write_text(f"{slurm.conf.read_text()}\nMessageTimeout=3\n")
+    host.configure_slurm(conf=quick)
+    with host.acting() as daemon:
+        daemon.wait_status("healthy")
+        slurm.stop(CONTROLLER)
+        host.breaks()
+        daemon.wait(lambda: "Unable to contact" in str(acting_of(daemon)), "to say that Slurm is away")
+        assert daemon.heartbeat()["status"] == "failure"
+        before = len(slurm.log())
+        slurm.start(CONTROLLER)
+        daemon.wait(host.is_drained, "the drain")
+    assert reasons_written(slurm, since=before) == [REASON]
+
+
+def test_a_fault_that_ended_while_the_controller_was_away_drains_nothing(host: SlurmHost, slurm: Slurm) -> None:
+    quick = slurm.folder / "quick.conf"
+    quick.write_text(f"{slurm.conf.read_text()}\nMessageTimeout=3\n")
+    host.configure_slurm(conf=quick)
+    with host.acting() as daemon:
+        daemon.wait_status("healthy")
+        slurm.stop(CONTROLLER)
+        host.breaks()
+        daemon.wait(lambda: acting_of(daemon)["wanted"], "to want it out")
+        host.is_mended()
+        daemon.wait(lambda: '"dropped"' in daemon.lines(), "to want it no more")
+        slurm.start(CONTROLLER)
+        daemon.wait(lambda: not acting_of(daemon)["wanted"] and "idle" in str(acting_of(daemon)), "to look")
+        assert slurm.state("n1") == {"IDLE"}
+
+
+def test_without_the_right_to_drain_there_is_one_finding_and_no_storm(host: SlurmHost, slurm: Slurm) -> None:
+    folder = slurm.folder / "as-nobody"
+    folder.mkdir(exist_ok=True)
+    for name, script in {
+        "sinfo": 'exec /usr/bin/sinfo "$@"',
+        "scontrol": f'echo "$*" >> {host.folder}/calls; exec runuser -u nobody -- /usr/bin/scontrol "$@"',
+    }.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    host.configure_slurm(more=f'folder = "{folder}"')
+    with host.acting() as daemon:
+        daemon.wait_status("healthy")
+        host.breaks()
+        daemon.wait_status("failure", "xid.95")
+        daemon.wait(lambda: "actuator_refused" in str(daemon.status()["findings"]), "the finding")
+        assert "AdminLevel=Administrator" in str(daemon.status()["findings"])
+        passes = daemon.heartbeat()["sequence"]
+        daemon.wait(lambda: daemon.heartbeat()["sequence"] > passes + 10, "some passes")
+    asked = (host.folder / "calls").read_text().splitlines()
+    assert sum(line.startswith("update") for line in asked) == 1
+    assert slurm.state("n1") == {"IDLE"}
+
+
+def test_without_munge_the_node_is_judged_all_the_same(host: SlurmHost, slurm: Slurm) -> None:
+    slurm.stop(MUNGE)
+    with host.acting() as daemon:
+        daemon.wait_status("healthy")
+        daemon.wait(lambda: "munge" in str(acting_of(daemon)), "to say what is missing")
+        host.breaks()
+        daemon.wait_status("failure")
+        slurm.start(MUNGE)
+        daemon.wait(host.is_drained, "the drain")

@@ -1,0 +1,117 @@
+"""A daemon that is killed at any moment of a drain: the next one finishes it, and the controller sees one drain."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from support.daemons import RunningDaemon
+from support.slurm import SLURM, Slurm
+from support.slurm_hosts import REASON, SlurmHost, excluded_by
+from support.slurm_outbox import reasons_written
+
+pytestmark = SLURM
+
+STORIES, KILLS = 6, 3  # for each of three nodes: 54 kills
+
+
+def settled(daemon: RunningDaemon) -> bool:
+    return excluded_by(daemon) == ["slurm:failure"] and not daemon.status()["acting"]["wanted"]
+
+
+def told(daemon: RunningDaemon, kind: str) -> int:
+    """How often the ledger says that this happened."""
+    events = json.loads(daemon.get("/v1/events?since=0")[1])["events"]
+    return sum(event["kind"] == kind for event in events)
+
+
+@contextmanager
+def stuck(host: SlurmHost, script: str) -> Iterator[Path]:
+    """A scontrol whose updates do this, note so and hang until the test is over."""
+    folder, mark = host.folder / "commands", host.folder / "mark"
+    folder.mkdir()
+    update = f'[ "$1" = update ] || exec /usr/bin/scontrol "$@"\n{script}\ntouch {mark}\nexec sleep 600'
+    for name, text in {"sinfo": 'exec /usr/bin/sinfo "$@"', "scontrol": f"echo $$ >> {mark}.pids\n{update}"}.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    host.configure_slurm(more=f'folder = "{folder}"')
+    yield mark
+    host.configure_slurm()
+
+
+@pytest.mark.parametrize(
+    ("where", "script"),
+    [("between intent and write", "true"), ("between write and read-back", '/usr/bin/scontrol "$@"')],
+)
+def test_a_daemon_killed_in_mid_drain_is_finished_by_the_next(
+    tmp_path: Path, slurm: Slurm, where: str, script: str
+) -> None:
+    host, before = SlurmHost(tmp_path, slurm), len(slurm.log())
+    with stuck(host, script) as mark, host.acting() as daemon:
+        daemon.wait_status("healthy")
+        host.breaks()
+        daemon.wait(mark.exists, where)
+        daemon.kill()
+    with host.acting() as daemon:
+        daemon.wait(lambda: settled(daemon), "the drain to be known")
+        assert told(daemon, "excluded") == 1
+        assert told(daemon, "intended") == 1
+    assert reasons_written(slurm, since=before) == [REASON]
+
+
+@pytest.mark.timeout(300)
+def test_a_daemon_killed_at_fifty_moments_drains_once_and_loses_nothing(tmp_path: Path, slurm: Slurm) -> None:
+    hosts = []
+    for name in slurm.names:
+        (tmp_path / name).mkdir()
+        hosts.append(SlurmHost(tmp_path / name, slurm, name))
+        hosts[-1].breaks()
+    chance = random.Random(4711)
+    whole = undisturbed(slurm, hosts)
+    for story in range(STORIES):
+        before = begin(slurm, hosts, story)
+        for _ in range(KILLS):
+            moments = sorted((chance.uniform(0.2, 1.3) * whole, host) for host in hosts)
+            started = time.monotonic()
+            daemons = {host.node: host.starts() for host in hosts}
+            for moment, host in moments:
+                time.sleep(max(0.0, started + moment - time.monotonic()))
+                daemons[host.node].kill()
+        finish(hosts)
+        for host in hosts:
+            assert reasons_written(slurm, host.node, since=before) == [REASON], f"{host.node}, story {story}"
+
+
+def undisturbed(slurm: Slurm, hosts: list[SlurmHost]) -> float:
+    """Seconds in which three daemons that start together have drained their nodes."""
+    begin(slurm, hosts, -1)
+    started = time.monotonic()
+    daemons = [host.starts() for host in hosts]
+    try:
+        slurm.wait(lambda: all(host.is_drained() for host in hosts), "all to drain")
+        return time.monotonic() - started
+    finally:
+        for daemon in daemons:
+            daemon.kill()
+
+
+def begin(slurm: Slurm, hosts: list[SlurmHost], story: int) -> int:
+    """No ledgers and no drains; how long the controller's log is now."""
+    slurm.clear()
+    for host in hosts:
+        host.state_dir = host.folder / f"state{story}"
+        host.configure_slurm()
+    return len(slurm.log())
+
+
+def finish(hosts: list[SlurmHost]) -> None:
+    for host in hosts:
+        with host.acting() as daemon:
+            daemon.wait(lambda daemon=daemon: settled(daemon), "the drain to be known")  # type: ignore[misc]
+            assert told(daemon, "excluded") == 1

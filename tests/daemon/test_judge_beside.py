@@ -1,0 +1,252 @@
+"""The judge on memory, processes, services and site checks, and its memory of the host cut anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwarden.health.checkpoint import checkpoint
+from gpuwarden.health.model import Health, Key, Severity
+from gpuwarden.health.state import State, fold
+from gpuwarden.health.view import CheckRule, Rules
+from gpuwarden_collectors.base import PassOutcome
+from gpuwarden_collectors.facts import PciDevice, PciKind
+from gpuwarden_collectors.host_facts import PluginState, ProcessesFacts, StuckProcess
+from support.whole_hosts import FABRIC_MANAGER, GIB, WholeHost, hung, memory, mount, port, service
+
+OK, WARNING, FAILURE, UNKNOWN = PluginState.OK, PluginState.WARNING, PluginState.FAILURE, PluginState.UNKNOWN
+PERSISTENCED = "nvidia-persistenced.service"
+HOUR = 3600.0
+
+
+@pytest.fixture
+def host() -> WholeHost:
+    host = WholeHost()
+    host.run(30)
+    assert host.health is Health.HEALTHY
+    return host
+
+
+# --- Memory and processes ------------------------------------------------------------------------------------------
+
+
+def test_memory_that_is_used_up_warns_when_it_lasts(host: WholeHost) -> None:
+    host.beside.memory = memory(available=GIB)
+    host.run(100)
+    assert host.health is Health.HEALTHY
+    host.run(30)
+    assert (host.codes, host.health) == (["memory_low"], Health.WARNING)
+
+
+def test_lost_data_in_main_memory_stays_until_the_node_reboots_also_over_a_restart(host: WholeHost) -> None:
+    host.beside.memory = memory(uncorrected=1)
+    host.run(5)
+    assert (host.codes, host.health) == (["memory_ecc_uncorrectable"], Health.FAILURE)
+    host.restart_daemon()
+    host.run(3 * HOUR, every=30)
+    assert host.codes == ["memory_ecc_uncorrectable"]
+    host.reboot()
+    host.beside.memory = memory()
+    host.run(30)
+    assert host.health is Health.HEALTHY
+
+
+def test_errors_from_before_our_time_are_history() -> None:
+    host = WholeHost()
+    host.beside.memory = memory(uncorrected=3)
+    host.run(300)
+    assert host.health is Health.HEALTHY
+
+
+def test_a_process_of_the_driver_that_cannot_be_ended_fails_the_node_until_it_ends(host: WholeHost) -> None:
+    stuck = StuckProcess(pid=7, comm="nvidia-smi", seen_for=400.0, gpu=True)
+    host.beside.processes = ProcessesFacts(stuck=(stuck,))
+    host.run(5)
+    assert (host.codes, host.health) == (["process_hung"], Health.FAILURE)
+    host.beside.processes = ProcessesFacts()
+    host.run(40)
+    assert host.health is Health.HEALTHY
+
+
+# --- Services ------------------------------------------------------------------------------------------------------
+
+
+def test_a_driver_reload_and_a_restart_of_a_service_are_no_faults(host: WholeHost) -> None:
+    for stopped in (service(PERSISTENCED, active="inactive", sub="dead"), service(PERSISTENCED, active="failed")):
+        host.services(service(), stopped)
+        host.run(100)
+        host.services(service(), service(PERSISTENCED))
+        host.run(60)
+        assert not any(
+            event.key and event.key.code == "service_down" and event.kind == "raised" for event in host.ledger
+        )
+
+
+def test_a_service_that_stays_down_warns_and_the_fabric_manager_of_nvswitches_fails(host: WholeHost) -> None:
+    host.services(service(active="failed", result="signal"), service(PERSISTENCED, active="inactive"))
+    host.run(130)
+    assert {(f.key.subject.part, f.severity) for f in host.found("service_down")} == {
+        (FABRIC_MANAGER, Severity.WARNING), (PERSISTENCED, Severity.WARNING),
+    }  # fmt: skip
+    host.devices[99] = PciDevice(slot="0000:99:00.0", kind=PciKind.SWITCH, device_id=0x22A3)
+    host.run(5)
+    assert {f.key.subject.part: f.severity for f in host.found("service_down")}[FABRIC_MANAGER] is Severity.FAILURE
+    assert host.health is Health.FAILURE
+
+
+def test_a_boot_brings_its_services_up_in_its_own_time(host: WholeHost) -> None:
+    host.reboot()
+    host.uptime = 20.0
+    host.services(service(active="inactive"))
+    host.run(270)
+    assert host.health is Health.HEALTHY
+    host.run(40)
+    assert host.codes == ["service_down"]
+
+
+def test_a_service_that_restarts_in_a_loop_is_down_until_it_has_been_quiet_for_as_long(host: WholeHost) -> None:
+    for restarts in range(1, 5):
+        host.services(service(restarts=restarts))
+        host.run(100)
+    assert host.codes == ["service_down"]
+    host.restart_daemon()
+    host.run(550)
+    assert host.codes == ["service_down"]
+    host.run(120)
+    assert host.health is Health.HEALTHY
+
+
+# --- Site checks ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("state", "health"), [(WARNING, Health.WARNING), (FAILURE, Health.FAILURE)])
+def test_a_site_check_counts_at_once_and_ends_with_its_first_good_run(
+    host: WholeHost, state: PluginState, health: Health
+) -> None:
+    host.checked(nhc=state)
+    host.step()
+    assert (host.ids, host.health) == ({"plugin_nhc@node"}, health)
+    host.restart_daemon()
+    host.checked("nhc")
+    host.run(60)
+    assert host.health is health  # it has not run since
+    host.checked(nhc=UNKNOWN, unknown_runs=1)
+    host.run(60)
+    assert host.health is health
+    host.checked(nhc=OK)
+    host.run(5)
+    assert host.health is Health.HEALTHY
+
+
+def test_a_site_check_that_tells_nothing_three_times_warns_until_it_tells_something(host: WholeHost) -> None:
+    host.checked(nhc=FAILURE)
+    host.step()
+    host.checked(nhc=UNKNOWN, unknown_runs=3)
+    host.run(5)
+    assert host.ids == {"plugin_nhc@node", "plugin_failed@plugin/nhc"}
+    host.restart_daemon()
+    host.checked(nhc=UNKNOWN, unknown_runs=1)  # the count begins anew, and ends nothing
+    host.run(60)
+    assert "plugin_failed@plugin/nhc" in host.ids
+    host.checked(nhc=OK)
+    host.run(5)
+    assert host.health is Health.HEALTHY
+
+
+def test_a_site_check_that_does_not_run_any_more_keeps_what_it_said_and_is_told(host: WholeHost) -> None:
+    host.checked(nhc=WARNING)
+    while host.uptime < 10_000 + 300:
+        host.step()
+        host.uptime += 30
+    assert host.ids == {"plugin_nhc@node", "plugin_failed@plugin/nhc"}
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_what_a_site_check_found_that_is_configured_no_more_is_over(host: WholeHost, *, others: bool) -> None:
+    host.checked(nhc=FAILURE, gone=UNKNOWN, unknown_runs=3)
+    host.step()
+    assert len(host.ids) == 3
+    host.restart_daemon()
+    if others:
+        host.checked(other=OK)
+    else:
+        host.beside.plugin = PassOutcome.ABSENT
+    host.run(5)
+    assert host.health is Health.HEALTHY
+
+
+def test_a_site_says_how_long_a_check_must_fail_and_whether_anything_follows_from_it() -> None:
+    host = WholeHost(rules=Rules(checks={"plugin_slow": CheckRule(rise=60.0), "plugin_new": CheckRule(shadow=True)}))
+    host.checked(slow=FAILURE, new=FAILURE)
+    host.run(50)
+    assert (host.ids, host.health) == ({"plugin_new@node"}, Health.HEALTHY)
+    host.run(20)
+    assert host.health is Health.FAILURE
+
+
+# --- Cut anywhere ----------------------------------------------------------------------------------------------------
+
+ACTIONS = {
+    "wait": lambda host, n: host.run(15.0 * n, every=15),
+    "ports": lambda host, n: host.ports(
+        *(
+            port(f"mlx5_{i}", state=("active", "down")[n >> i & 1], rate_gbps=(400.0, 200.0)[n >> i & 2 and 1])
+            for i in range(2)
+        )
+    ),
+    "unplug": lambda host, n: host.ports(port(f"mlx5_{n % 3}")),
+    "mounts": lambda host, n: host.mounts(
+        mount("/"), (mount, hung)[n % 2]("/data", expected=n % 3 > 0, read_only=n % 5 == 0)
+    ),
+    "services": lambda host, n: host.services(service(active=("active", "failed")[n % 2])),
+    "memory": lambda host, n: setattr(host.beside, "memory", memory(available=(GIB, 500 * GIB)[n % 2])),
+    "plugin": lambda host, n: host.checked(nhc=(OK, WARNING, FAILURE, UNKNOWN)[n % 4], unknown_runs=n % 7),
+    "blind": lambda host, n: setattr(host.beside, ("infiniband", "storage")[n % 2], PassOutcome.TIMED_OUT),
+    "accept": lambda host, _: host.accept(),
+    "reboot": lambda host, _: host.reboot(),
+}
+scripts = st.lists(st.tuples(st.sampled_from(sorted(ACTIONS)), st.integers(0, 20)), max_size=10)
+
+
+def play(host: WholeHost, script: list[tuple[str, int]]) -> None:
+    for action, number in script:
+        ACTIONS[action](host, number)
+        host.step()
+
+
+def outcome(host: WholeHost) -> object:
+    host.run(300, every=15)
+    return host.health, {(str(f.key), f.severity, f.first_seen) for f in host.findings}, host.state.host
+
+
+@settings(deadline=None, max_examples=40)
+@given(before=scripts, after=scripts)
+def test_a_restart_at_any_point_of_any_story_leads_to_the_same_end(
+    before: list[tuple[str, int]], after: list[tuple[str, int]]
+) -> None:
+    through, cut = WholeHost(), WholeHost()
+    for host in (through, cut):
+        host.step()
+        play(host, before)
+    cut.restart_daemon()
+    assert cut.state.host == through.state.host
+    for host in (through, cut):
+        host.run(15)
+        play(host, after)
+    assert outcome(cut) == outcome(through)
+
+
+@settings(deadline=None, max_examples=40)
+@given(script=scripts)
+def test_a_checkpoint_folds_to_what_is_remembered_of_the_host(script: list[tuple[str, int]]) -> None:
+    host = WholeHost()
+    host.step()
+    play(host, script)
+    state = State()
+    for event in checkpoint(host.state, host.now):
+        state = fold(state, replace(event, key=event.key and Key.parse(str(event.key))))  # as the ledger spells it
+    assert state.host == host.state.host
+    assert {key for key, t in state.tracks.items() if t.raised} == {k for k, t in host.state.tracks.items() if t.raised}

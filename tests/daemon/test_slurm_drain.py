@@ -1,0 +1,222 @@
+"""Drains and restores on a real Slurm: what is written, what is left alone, and what comes of a controller that is away."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.policy.model import Flag, Owner, Result, Why
+from support.slurm import CONTROLLER, SLURM, Slurm
+from support.slurm_outbox import FAILURE, an_actuator, an_outbox, attempt, exclude, reasons_written, restore
+
+pytestmark = SLURM
+
+TERMINATION = "gpuwarden: termination boot=1b4e28ba instance=i-0af01c23"
+
+
+async def test_a_drain_lets_the_running_job_end_and_no_other_begin(slurm: Slurm) -> None:
+    release = slurm.folder / "jobs/release"
+    release.unlink(missing_ok=True)
+    job = slurm.submit(f"while [ ! -e {release} ]; do sleep 0.1; done; echo ended well", "-w", "n1")
+    slurm.wait(lambda: slurm.job_state(job) == "RUNNING", "the job to run")
+    outcome = await attempt(slurm, exclude())
+    assert (outcome.result, slurm.reason("n1")) == (Result.DONE, FAILURE)
+    later = slurm.submit("true", "-w", "n1")
+    release.touch()
+    slurm.wait(lambda: slurm.job_state(job) == "COMPLETED", "the job to end")
+    slurm.wait(lambda: slurm.state("n1") == {"IDLE", "DRAIN"}, "n1 to be drained")
+    assert slurm.output(job) == "ended well\n"
+    assert slurm.job_state(later) == "PENDING"
+
+
+async def test_a_drain_that_stands_is_not_written_again(slurm: Slurm) -> None:
+    """Not even its time would move, but a text of its own would be lost in the log of the controller."""
+    before = len(slurm.log())
+    first = await attempt(slurm, exclude())
+    again = await attempt(slurm, exclude())
+    assert (first.result, again.result, again.since) == (Result.DONE, Result.ALREADY, first.since)
+    assert reasons_written(slurm, since=before) == [FAILURE]
+
+
+async def test_what_is_ours_is_lifted_and_the_node_takes_work_again(slurm: Slurm) -> None:
+    done = await attempt(slurm, exclude())
+    assert (await attempt(slurm, restore(since=done.since))).result is Result.DONE
+    job = slurm.submit("true", "-w", "n1")
+    slurm.wait(lambda: slurm.job_state(job) == "COMPLETED", "a job to run there")
+    assert (await attempt(slurm, restore(since=done.since))).result is Result.ALREADY
+
+
+@pytest.mark.parametrize("state", ["DRAIN", "FAIL", "DOWN"])
+async def test_what_an_administrator_did_is_left_as_it_is(slurm: Slurm, state: str) -> None:
+    slurm.drain("n1", "waiting for a fan | ticket 12", state=state)
+    before = slurm.show("n1").partition("State=")[2]
+    assert (await attempt(slurm, exclude())).result is Result.DROPPED
+    assert (await attempt(slurm, exclude(Why.TERMINATION, TERMINATION))).result is Result.DROPPED
+    assert (await attempt(slurm, restore())).result is Result.DROPPED
+    assert slurm.show("n1").partition("State=")[2] == before
+
+
+async def test_a_drain_that_an_administrator_took_over_is_theirs(slurm: Slurm) -> None:
+    done = await attempt(slurm, exclude())
+    slurm.scontrol("update", "NodeName=n1", "Reason=mine now")
+    assert (await attempt(slurm, restore(since=done.since))).result is Result.DROPPED
+    assert (await attempt(slurm, exclude())).result is Result.DROPPED
+    assert (slurm.state("n1"), slurm.reason("n1")) == ({"IDLE", "DRAIN"}, "mine now")
+
+
+async def test_a_text_of_ours_that_somebody_wrote_later_is_theirs(slurm: Slurm) -> None:
+    slurm.drain("n1", FAILURE)
+    assert (await attempt(slurm, restore(since=1.0))).result is Result.DROPPED
+    assert slurm.state("n1") == {"IDLE", "DRAIN"}
+
+
+async def test_maintenance_and_reboots_are_left_alone(slurm: Slurm) -> None:
+    what = (
+        "ReservationName=spare",
+        "StartTime=now",
+        "Duration=60",
+        "Flags=maint,ignore_jobs",
+        "Nodes=n1",
+        "Users=root",
+    )
+    slurm.scontrol("create", "reservation", *what)
+    slurm.wait(lambda: "MAINTENANCE" in slurm.state("n1"), "maintenance")
+    outcome = await attempt(slurm, exclude())
+    assert (outcome.result, slurm.reason("n1")) == (Result.DROPPED, "")
+    assert "maintenance" in outcome.text
+    slurm.scontrol("delete", "reservation", "spare")
+
+
+@pytest.mark.parametrize("state", ["DRAIN", "DOWN"])
+async def test_the_termination_of_another_machine_is_lifted(slurm: Slurm, state: str) -> None:
+    """Which of the two it was: somebody's last act may have been to set the node down."""
+    slurm.drain("n1", TERMINATION, state=state)
+    standing = await an_actuator(slurm).look()
+    assert (standing.owner, standing.why) == (Owner.OURS, Why.TERMINATION)
+    assert (standing.boot, standing.instance) == ("1b4e28ba", "i-0af01c23")
+    assert (Flag.DOWN in standing.flags) is (state == "DOWN")
+    lifted = await attempt(slurm, restore(Why.TERMINATION, TERMINATION, since=standing.since))
+    assert lifted.result is Result.DONE
+    slurm.wait(lambda: slurm.state("n1") == {"IDLE"}, "n1 to be idle")
+
+
+async def test_a_termination_goes_before_a_failure_and_not_the_other_way(slurm: Slurm) -> None:
+    await attempt(slurm, exclude())
+    assert (await attempt(slurm, exclude(Why.TERMINATION, TERMINATION))).result is Result.DONE
+    assert (await attempt(slurm, exclude())).result is Result.DROPPED
+    assert slurm.reason("n1") == TERMINATION
+
+
+async def test_detail_goes_to_a_field_that_nobody_else_uses(slurm: Slurm) -> None:
+    done = await attempt(slurm, exclude(), tell=lambda: "Xid 79 at 12:00 | job 4711", detail="comment")
+    assert "Comment=gpuwarden: Xid 79 at 12:00 / job 4711" in slurm.show("n1")
+    await attempt(slurm, restore(since=done.since), detail="comment")
+    assert "Comment=" not in slurm.show("n1")
+    slurm.scontrol("update", "NodeName=n1", "Comment=rack 4")
+    await attempt(slurm, exclude(), tell=lambda: "more", detail="comment")
+    assert "Comment=rack 4" in slurm.show("n1")
+
+
+async def test_the_breaker_lets_one_of_three_nodes_out(slurm: Slurm) -> None:
+    slurm.drain("n3", TERMINATION)  # is neither counted nor limited
+    assert (await attempt(slurm, exclude(), "n1")).result is Result.DONE
+    second = await attempt(slurm, exclude(), "n2")
+    assert second.result is Result.RETRY
+    assert "breaker is open" in second.text
+    assert (await attempt(slurm, exclude(Why.TERMINATION, TERMINATION), "n2")).result is Result.DONE
+    assert (slurm.reason("n1"), slurm.reason("n2")) == (FAILURE, TERMINATION)
+
+
+async def test_a_stopped_controller_is_waited_for(slurm: Slurm) -> None:
+    quick = slurm.folder / "quick.conf"  # a client that gives up after 3 s instead of 10
+    quick.write_text(f"{slurm.conf.read_text()}\nMessageTimeout=3\n")
+    outbox, intent = an_outbox(an_actuator(slurm, conf=quick)), exclude()
+    slurm.stop(CONTROLLER)
+    outcome, delay = await outbox.attempt(intent)
+    assert outcome.result is Result.RETRY
+    assert "Unable to contact" in outcome.text
+    assert delay > 0
+    before = len(slurm.log())
+    slurm.start(CONTROLLER)
+    assert (await outbox.attempt(intent))[0].result is Result.DONE
+    assert reasons_written(slurm, since=before) == [FAILURE]
+
+
+async def test_a_drain_that_timed_out_is_looked_for_before_it_is_written_again(slurm: Slurm) -> None:
+    """The controller hangs between our look and our write, and carries it out when it wakes up."""
+    actuator = an_actuator(slurm, timeout=3.0)
+    outbox, intent = an_outbox(actuator), exclude()
+    before, calls = len(slurm.log()), actuator.commands.calls
+    attempted = asyncio.create_task(outbox.attempt(intent))
+    apply = actuator.apply
+
+    async def hangs_from_here(*words: object) -> None:
+        slurm.pause(CONTROLLER)
+        await apply(*words)  # type: ignore[arg-type]
+
+    actuator.apply = hangs_from_here  # type: ignore[method-assign]
+    outcome, _ = await attempted
+    assert outcome.result is Result.RETRY
+    actuator.apply = apply  # type: ignore[method-assign]
+    slurm.resume(CONTROLLER)
+    slurm.wait(lambda: slurm.reason("n1") == FAILURE, "the drain to be carried out after all")
+    assert (await outbox.attempt(intent))[0].result is Result.ALREADY
+    assert reasons_written(slurm, since=before) == [FAILURE]
+    assert actuator.commands.calls > calls
+
+
+async def test_a_controller_that_restarts_remembers_our_drain(slurm: Slurm) -> None:
+    done = await attempt(slurm, exclude())
+    slurm.restart(CONTROLLER)
+    assert (await attempt(slurm, exclude())).since == done.since
+    assert (await attempt(slurm, restore(since=done.since))).result is Result.DONE
+
+
+async def test_who_may_not_drain_is_told_once_and_waits_for_an_hour(slurm: Slurm) -> None:
+    outbox = an_outbox(
+        an_actuator(slurm, folder=scripts(slurm, scontrol='exec runuser -u nobody -- /usr/bin/scontrol "$@"'))
+    )
+    outcome, delay = await outbox.attempt(exclude())
+    assert outcome.result is Result.REFUSED
+    assert "AdminLevel=Administrator" in outcome.text
+    assert delay >= 3600.0
+    assert slurm.state("n1") == {"IDLE"}
+
+
+@pytest.mark.parametrize("scontrol", ["echo 'slurm_update error: whatever' >&2", "true", "echo warning; echo done"])
+async def test_a_command_that_says_it_drained_and_did_not_is_not_believed(slurm: Slurm, scontrol: str) -> None:
+    outcome = await attempt(slurm, exclude(), folder=scripts(slurm, scontrol=scontrol))
+    assert (outcome.result, outcome.text) == (Result.RETRY, "it was written, and does not stand")
+
+
+async def test_a_node_that_slurm_does_not_know_is_a_persons_business(slurm: Slurm) -> None:
+    outcome = await attempt(slurm, exclude(), "n9")
+    assert outcome.result is Result.REFUSED
+    assert "set slurm.node" in outcome.text
+
+
+async def test_a_pool_is_the_largest_partition_or_those_that_are_named(slurm: Slurm) -> None:
+    slurm.scontrol("create", "PartitionName=debug", "Nodes=n1")
+    try:
+        census = await an_actuator(slurm).census()
+        assert census.pool == 3
+        named = await an_actuator(slurm, partitions=("debug",)).census()
+        assert named.pool == 1
+        assert (await an_actuator(slurm).look()).pool == 3
+    finally:
+        slurm.scontrol("delete", "PartitionName=debug")
+
+
+def scripts(slurm: Slurm, **given: str) -> Path:
+    """A folder of Slurm's commands, with these instead of the real ones."""
+    folder = slurm.folder / "scripts"
+    folder.mkdir(exist_ok=True)
+    for name, script in {"sinfo": 'exec /usr/bin/sinfo "$@"', **given}.items():
+        path = folder / name
+        # what is only read goes to the real one
+        real = '[ "$1" = update ] || exec /usr/bin/scontrol "$@"' if name == "scontrol" else ""
+        path.write_text(f"#!/bin/sh\n{real}\n{script}\n")
+        path.chmod(0o755)
+    return folder

@@ -1,0 +1,241 @@
+"""What is advised when a failure comes back after it was treated: reset, then reboot, then a person. For each board by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from gpuwarden.health.model import Advice
+from gpuwarden_collectors.facts import GpuAnswer, GpuResetEvent
+from support.hosts import Host, slot
+
+
+def reset(host: Host, index: int) -> None:
+    host.step(GpuResetEvent(at=host.now, slot=slot(index), ok=True), look=False)
+    host.uptime += 5
+    host.run(10)
+
+
+def reboot(host: Host) -> None:
+    host.reboot()
+    host.run(20)
+
+
+def fails(host: Host, index: int, number: int = 95) -> Advice:
+    """Xid `number` on that GPU; what is advised for it."""
+    host.run(60)
+    host.step(host.xid(index, number))
+    host.run(70)
+    (finding,) = (f for f in host.findings if f.key.subject.slot == slot(index))
+    return finding.advice
+
+
+def failed(host: Host) -> Host:
+    host.step()
+    assert fails(host, 3) is Advice.RESET_GPU
+    return host
+
+
+def restarts(host: Host) -> None:
+    host.restart_daemon()
+    host.run(5)
+
+
+def restarts_from_a_checkpoint(host: Host) -> None:
+    host.checkpointed()
+    host.run(5)
+
+
+@pytest.mark.parametrize("between", [lambda _: None, restarts, restarts_from_a_checkpoint])
+def test_what_comes_back_after_a_reset_needs_a_reboot_and_after_that_a_person(between: Callable[[Host], None]) -> None:
+    host = failed(Host(8))
+    between(host)
+    reset(host, 3)
+    between(host)
+    assert host.codes == []
+    assert fails(host, 3) is Advice.REBOOT
+    assert host.findings[0].evidence["came_back_after"] == "a GPU reset"
+    between(host)
+    reboot(host)
+    between(host)
+    assert host.codes == []
+    assert fails(host, 3) is Advice.INSPECT_HARDWARE
+    assert host.findings[0].evidence["came_back_after"] == "a reboot"
+
+
+def test_the_treatment_of_one_gpu_says_nothing_of_another_or_of_another_failure() -> None:
+    host = failed(Host(8))
+    reboot(host)
+    assert fails(host, 5) is Advice.RESET_GPU
+    reset(host, 5)
+    assert fails(host, 3, 62) is Advice.RESET_GPU
+
+
+def test_a_reset_that_did_not_help_is_followed_by_the_advice_to_reboot() -> None:
+    host = Host(8)
+    host.change(3, ecc_uncorrected_volatile=1)
+    host.run(20)
+    host.step(GpuResetEvent(at=host.now, slot=slot(3), ok=True), look=False)
+    assert host.findings[0].advice is Advice.RESET_GPU  # nobody has looked yet
+    host.uptime += 5
+    host.run(90)
+    assert [(f.key.code, f.advice) for f in host.findings] == [("ecc_uncorrectable", Advice.REBOOT)]
+
+
+def test_resets_and_reboots_while_nothing_is_wrong_treat_nothing() -> None:
+    host = Host(8)
+    for _ in range(5):
+        for index in range(8):  # an epilog
+            reset(host, index)
+        reboot(host)
+    assert fails(host, 3) is Advice.RESET_GPU
+
+
+def test_a_treatment_of_last_week_is_forgotten_for_what_comes_anew_and_not_for_what_still_stands() -> None:
+    host = failed(Host(8))
+    reset(host, 3)
+    host.days(8)
+    assert fails(host, 3) is Advice.RESET_GPU
+    reset(host, 3)
+    assert fails(host, 3) is Advice.REBOOT
+    host.days(8)
+    host.run(60)
+    host.step(host.xid(3, 95))
+    assert host.findings[0].advice is Advice.REBOOT
+
+
+def test_a_replaced_board_starts_anew() -> None:
+    host = failed(Host(8))
+    reset(host, 3)
+    assert fails(host, 3) is Advice.REBOOT
+    host.reboot()
+    host.gpus[3] = replace(host.gpus[3], uuid="GPU-new")
+    host.run(30)
+    assert fails(host, 3) is Advice.RESET_GPU
+
+
+def test_a_board_that_was_pinned_before_it_gave_its_uuid_keeps_what_was_done_to_it() -> None:
+    host = Host(8)
+    uuid = host.gpus[3].uuid
+    host.gpus[3] = replace(host.gpus[3], uuid="")
+    failed(host)
+    host.gpus[3] = replace(host.gpus[3], uuid=uuid)
+    host.run(5)
+    reset(host, 3)
+    assert fails(host, 3) is Advice.REBOOT
+
+
+def test_what_needs_a_person_from_the_start_stays_so() -> None:
+    host = Host(8)
+    host.change(3, remapped_rows_failure=1)
+    host.run(20)
+    reboot(host)
+    host.run(120)
+    assert [f.advice for f in host.findings] == [Advice.CONTACT_SUPPORT]
+
+
+# --- resets that no line tells of
+
+WORN = {"energy_mj": 9_000_000, "pcie_replays": 3, "violation_power_ns": 700}
+FRESH = {"energy_mj": 40_000, "pcie_replays": 0, "violation_power_ns": 0}
+
+
+def latched(host: Host) -> Host:
+    host.change(3, **WORN)
+    return failed(host)
+
+
+def away(host: Host, seconds: float = 10) -> None:
+    gone = host.gpus.pop(3)
+    host.run(seconds)
+    host.gpus[3] = gone
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_gpu_that_was_away_and_has_all_its_counters_begun_anew_was_reset(*, cut: bool) -> None:
+    host = latched(Host(8))
+    away(host)
+    if cut:
+        host.checkpointed()
+    host.change(3, **FRESH)
+    host.run(20)
+    assert host.codes == []
+    assert fails(host, 3) is Advice.REBOOT
+
+
+def test_counters_that_begin_anew_without_the_gpu_having_been_away_are_no_reset() -> None:
+    host = latched(Host(8))
+    host.change(3, **FRESH)
+    host.run(60)
+    assert host.codes == ["xid"]
+
+
+def test_a_gpu_that_was_away_and_went_on_counting_was_not_reset() -> None:
+    host = latched(Host(8))
+    away(host)
+    host.change(3, **{**FRESH, "energy_mj": WORN["energy_mj"] + 5})
+    host.run(60)
+    assert host.codes == ["xid"]
+
+
+def test_a_driver_reload_is_no_reset_of_one_gpu() -> None:
+    host = latched(Host(8))
+    gpus, host.gpus = host.gpus, {}
+    host.run(60)
+    host.gpus = gpus
+    host.change(3, **FRESH)
+    host.run(60)
+    assert host.codes == ["xid"]
+
+
+@pytest.mark.parametrize("how", ["answer", "recovery_action"])
+def test_a_reset_that_the_driver_asked_for_and_asks_for_no_more_was_made(how: str) -> None:
+    host = failed(Host(8))
+    if how == "answer":
+        host.answer(3, GpuAnswer.RESET_REQUIRED)
+    else:
+        host.change(3, recovery_action=1)
+    host.run(20)
+    assert len(host.codes) == 2
+    host.answer(3, GpuAnswer.OK)
+    host.change(3, recovery_action=0)
+    host.run(30)
+    assert host.codes == []
+
+
+def test_an_xid_after_the_first_pass_without_a_demand_for_a_reset_stays() -> None:
+    host = failed(Host(8))
+    host.change(3, recovery_action=1)
+    host.run(20)
+    host.change(3, recovery_action=0)
+    host.run(5)
+    host.uptime += 2
+    host.step(host.xid(3, 95), look=False)
+    host.restart_daemon()
+    host.run(60)
+    assert host.codes == ["xid"]
+
+
+def test_an_xid_right_after_a_reset_that_only_the_counters_tell_of_stays() -> None:
+    host = latched(Host(8))
+    gone = host.gpus.pop(3)
+    host.run(10)
+    host.gpus[3] = gone
+    host.uptime += 2
+    host.step(host.xid(3, 95), look=False)
+    host.change(3, **FRESH)
+    host.run(60)
+    assert host.codes == ["xid"]
+
+
+def test_a_demand_that_a_reboot_ended_is_no_reset_after_it() -> None:
+    host = failed(Host(8))
+    host.change(3, recovery_action=1)
+    host.run(20)
+    host.change(3, recovery_action=0)
+    host.reboot()
+    host.run(30)
+    assert "reset" not in {event.kind for event in host.ledger}
+    assert host.codes == []

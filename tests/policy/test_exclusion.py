@@ -1,0 +1,379 @@
+"""When a node is taken out of scheduling, and when not; what brings it back, and what never does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpuwarden.health.model import NODE, Advice, EventKind, Health, gpu
+from gpuwarden.policy import orders, reasons
+from gpuwarden.policy.model import Flag
+from support.policy_story import BOOT, INSTANCE, OTHER_BOOT, OTHER_INSTANCE, SETTINGS, Story, warning, xid
+from support.schedulers import Node
+from support.snapshots import finding, slot
+
+FAILED = "gpuwarden: failure gpu=3 xid=79"
+
+
+def kinds(story: Story) -> list[str]:
+    return [str(event.kind) for event in story.ledger]
+
+
+# --- out
+
+
+def test_a_failure_takes_the_node_out_once_and_goes_on_saying_so_with_the_first_text() -> None:
+    story = Story().fails()
+    assert story.reason == FAILED
+    story.fails(xid(5), xid(3)).waits(3600)
+    assert (story.reason, story.writes) == (FAILED, ["exclude"])
+
+
+@pytest.mark.parametrize("found", [warning(), replace(xid(), shadow=True)], ids=["warning", "shadow"])
+def test_what_is_no_failure_takes_nothing_out(found: object) -> None:
+    story = Story()
+    story.health, story.findings = Health.WARNING, (found,)  # type: ignore[assignment]
+    assert story.passes(10).writes == []
+
+
+def test_unknown_takes_nothing_out_however_long() -> None:
+    assert Story().unknown(passes=10_000).writes == []
+
+
+def test_unknown_takes_out_where_it_is_set_so_and_only_after_its_time() -> None:
+    story = Story(replace(SETTINGS, unknown_after=300.0)).unknown(passes=50)
+    assert story.writes == []
+    story.heals().unknown(passes=50)
+    assert story.writes == []  # it began anew
+    story.unknown(passes=20)
+    assert story.reason == "gpuwarden: failure unknown=nvml_not_answering"
+
+
+def test_mode_observe_says_once_what_it_would_do_and_does_nothing() -> None:
+    story = Story(replace(SETTINGS, enforce=False)).fails().waits(600)
+    assert (story.writes, kinds(story).count(EventKind.INTENDED)) == ([], 1)
+    assert story.state.would["slurm"].reason == FAILED
+    story.heals(passes=200)
+    assert (story.writes, kinds(story).count(EventKind.INTENDED)) == ([], 2)
+    story.fails()
+    assert kinds(story).count(EventKind.INTENDED) == 3
+
+
+def test_what_observe_held_back_is_done_once_mode_is_enforce() -> None:
+    story = Story(replace(SETTINGS, enforce=False)).fails()
+    story.settings = SETTINGS
+    assert story.restarts_daemon().passes().reason == FAILED
+
+
+def test_an_intent_of_mode_enforce_is_given_up_in_mode_observe() -> None:
+    story = Story()
+    story.reachable = False
+    story.fails()
+    story.settings, story.reachable = replace(SETTINGS, enforce=False), True
+    assert story.restarts_daemon().passes(5).writes == []
+
+
+# --- never over others
+
+
+@pytest.mark.parametrize("flag", list(Flag))
+def test_while_the_scheduler_says_more_of_the_node_nothing_is_written(flag: Flag) -> None:
+    story = Story()
+    story.cluster.nodes["n1"] = Node(flags=frozenset({flag}))
+    story.fails().waits(60)
+    assert (story.writes, kinds(story).count(EventKind.INTENDED)) == ([], 0)
+    story.cluster.nodes["n1"] = Node()
+    assert story.passes().reason == FAILED
+
+
+def test_somebody_else_s_exclusion_is_untouched_before_during_and_after_a_failure() -> None:
+    story = Story()
+    story.drained_by_hand("replacing a fan")
+    story.fails().waits(60).heals(passes=100)
+    assert (story.reason, story.writes, kinds(story)) == ("replacing a fan", [], [EventKind.BOOT])
+
+
+def test_whoever_changes_our_reason_takes_the_exclusion_over() -> None:
+    story = Story().fails()
+    story.drained_by_hand("gpu 3 is replaced tomorrow")
+    story.heals(passes=100)
+    assert (story.reason, story.writes, story.state.holds) == ("gpu 3 is replaced tomorrow", ["exclude"], {})
+
+
+def test_a_text_of_ours_that_somebody_wrote_again_is_theirs() -> None:
+    story = Story().fails()
+    story.waits(60)
+    story.drained_by_hand(FAILED)  # the same words, at another time
+    assert story.heals(passes=100).writes == ["exclude"]
+
+
+def test_an_exclusion_that_somebody_lifted_stays_lifted_for_a_while_and_comes_back_if_its_cause_does_not_go() -> None:
+    story = Story().fails()
+    story.undrained_by_hand()
+    story.waits(200)
+    assert (story.reason, story.writes) == ("", ["exclude"])
+    story.waits(120)
+    assert (story.reason, story.writes) == (FAILED, ["exclude", "exclude"])
+
+
+def test_an_exclusion_that_is_gone_after_a_reboot_is_made_again_at_once() -> None:
+    story = Story().fails()
+    story.undrained_by_hand()  # as a scheduler's own power saving does
+    assert story.reboots().fails().reason == FAILED
+
+
+# --- back
+
+
+def test_enough_clean_passes_and_enough_time_bring_it_back() -> None:
+    story = Story().fails().heals(passes=2)
+    assert story.writes == ["exclude"]
+    story.heals(passes=8)
+    assert story.writes == ["exclude"]  # enough passes, and only 50 s
+    story.heals(passes=3)
+    assert (story.reason, story.writes) == ("", ["exclude", "restore"])
+
+
+def test_unknown_in_between_begins_the_count_anew_and_never_brings_it_back() -> None:
+    story = Story().fails().waits(120)
+    for _ in range(20):
+        story.heals(passes=2).unknown()
+    assert story.writes == ["exclude"]
+
+
+def test_passes_that_observed_nothing_do_not_count() -> None:
+    story = Story().fails().waits(120)
+    story.health, story.findings = Health.HEALTHY, ()
+    for _ in range(10):
+        story.step()
+    assert story.writes == ["exclude"]
+
+
+@pytest.mark.parametrize("advice", [Advice.INSPECT_HARDWARE, Advice.CONTACT_SUPPORT])
+def test_after_a_finding_that_needs_a_person_only_a_person_brings_it_back(advice: Advice) -> None:
+    story = Story().fails().fails(xid(3), replace(finding("row_remap_failed", gpu(slot(5))), advice=advice))
+    story.heals(passes=1_000).restarts_daemon().heals(passes=1_000).checkpoints().restarts_daemon().heals(passes=1_000)
+    assert story.writes == ["exclude"]
+    story.took(orders.restore(story.state, story.situation().verdict, ["slurm"], by="al", boot_id=BOOT, now=story.now))
+    assert story.passes().writes == ["exclude", "restore"]
+
+
+@pytest.mark.parametrize("kind", [EventKind.ACKNOWLEDGED, EventKind.GPU_REPLACED])
+def test_an_acknowledged_finding_or_a_replaced_board_was_seen_to_by_a_person(kind: EventKind) -> None:
+    story = Story().fails(xid(3, Advice.INSPECT_HARDWARE)).heals(passes=100)
+    assert story.writes == ["exclude"]
+    story.happened(kind, xid(3).key)
+    assert story.heals().writes == ["exclude", "restore"]
+
+
+def test_what_the_scheduler_added_to_our_reason_bars_the_way_back() -> None:
+    story = Story().fails()
+    node = story.cluster.nodes["n1"]
+    story.waits(100)
+    story.cluster.nodes["n1"] = replace(node, reason=f"{FAILED} : Not responding", since=story.now.wall)
+    story.heals(passes=100)
+    assert story.writes == ["exclude"]
+    assert story.last is not None
+    assert "Not responding" in story.last.blocked["slurm"]
+    assert "slurm" in story.state.holds
+
+
+def test_the_fourth_return_in_a_day_is_for_a_person() -> None:
+    story = Story()
+    for _ in range(6):
+        story.fails().heals(passes=30)
+    assert story.writes == ["exclude", "restore"] * 3 + ["exclude"]
+    story.now = replace(story.now, wall=story.now.wall + 86_400.0)
+    assert story.heals().writes == ["exclude", "restore"] * 4
+
+
+def test_a_failure_s_exclusion_that_nobody_remembers_is_left_alone() -> None:
+    story = Story()
+    story.drained_by_hand(FAILED)
+    assert story.heals(passes=1_000).writes == []
+
+
+def test_a_failure_that_goes_on_after_the_ledger_was_lost_is_known_again_by_its_text() -> None:
+    story = Story().fails().restarts_daemon(remembered=False).fails()
+    assert (story.writes, list(story.state.holds)) == (["exclude"], ["slurm"])
+    assert story.heals(passes=100).writes == ["exclude", "restore"]
+
+
+# --- operators
+
+
+@pytest.mark.parametrize("enforce", [True, False], ids=["enforce", "observe"])
+def test_a_person_s_exclusion_is_done_in_both_modes_and_ended_by_a_person_only(enforce: bool) -> None:
+    story = Story(replace(SETTINGS, enforce=enforce))
+    story.took([orders.exclude("alice", "replacing a fan", BOOT, story.now)])
+    story.heals(passes=1_000).reboots().heals(passes=1_000)
+    assert (story.reason, story.writes) == ("gpuwarden: operator by=alice replacing a fan", ["exclude"])
+    story.took(orders.restore(story.state, story.situation().verdict, ["slurm"], by="bob", boot_id=BOOT, now=story.now))
+    assert story.heals(passes=10).writes == ["exclude", "restore"]
+
+
+def test_a_person_s_exclusion_takes_the_place_of_ours_and_outlives_its_cause() -> None:
+    story = Story().fails()
+    story.took([orders.exclude("alice", "to the bench", BOOT, story.now)])
+    story.heals(passes=100)
+    assert (story.reason, story.writes) == ("gpuwarden: operator by=alice to the bench", ["exclude", "exclude"])
+
+
+def test_a_person_s_exclusion_is_not_made_over_somebody_else_s_and_does_not_lie_in_wait() -> None:
+    story = Story()
+    story.drained_by_hand("rack move")
+    story.took([orders.exclude("alice", "to the bench", BOOT, story.now)])
+    story.passes()
+    story.undrained_by_hand()
+    assert (story.passes(10).writes, story.state.order) == ([], None)
+
+
+def test_whoever_resumes_the_node_at_the_scheduler_ends_a_person_s_exclusion_too() -> None:
+    story = Story()
+    story.took([orders.exclude("alice", "to the bench", BOOT, story.now)])
+    story.passes()
+    story.undrained_by_hand()
+    assert (story.waits(3600).writes, story.state.order) == (["exclude"], None)
+
+
+def test_a_restored_node_is_not_excluded_again_for_what_was_known_but_for_what_is_new() -> None:
+    story = Story().fails()
+    story.took(orders.restore(story.state, story.situation().verdict, ["slurm"], by="bob", boot_id=BOOT, now=story.now))
+    assert story.waits(3600).writes == ["exclude", "restore"]
+    story.checkpoints().restarts_daemon().waits(60)
+    assert story.writes == ["exclude", "restore"]
+    story.fails(xid(3), xid(5))
+    assert story.reason == "gpuwarden: failure gpu=5 xid=79"
+
+
+def test_what_a_person_restored_in_spite_of_excludes_again_once_it_was_over() -> None:
+    story = Story().fails()
+    story.took(orders.restore(story.state, story.situation().verdict, ["slurm"], by="bob", boot_id=BOOT, now=story.now))
+    story.heals(passes=2)
+    story.happened(EventKind.CLEARED, xid().key)
+    assert story.fails().reason == FAILED
+
+
+def test_a_restore_lifts_a_failure_s_exclusion_that_nobody_remembers() -> None:
+    story = Story()
+    story.drained_by_hand(FAILED)
+    story.took(orders.restore(story.state, story.situation().verdict, ["slurm"], by="bob", boot_id=BOOT, now=story.now))
+    assert story.passes().writes == ["restore"]
+
+
+def test_an_exclusion_needs_a_reason() -> None:
+    with pytest.raises(ValueError, match="reason"):
+        orders.exclude("alice", " \n", BOOT, Story().now)
+
+
+# --- the end of this machine
+
+
+def announced(story: Story) -> Story:
+    story.took([orders.announce(120.0, "", "root", story.boot_id, story.now)])
+    return story.passes()
+
+
+def test_a_notice_takes_the_node_out_and_names_boot_and_instance() -> None:
+    assert announced(Story()).reason == f"gpuwarden: termination boot={BOOT[:8]} instance={INSTANCE}"
+
+
+def test_a_notice_that_is_called_off_brings_it_back_after_clean_passes() -> None:
+    story = announced(Story())
+    story.waits(600)
+    assert story.writes == ["exclude"]
+    story.took([orders.call_off(story.state, "root", BOOT, story.now)])
+    assert story.passes(3).writes == ["exclude", "restore"]
+
+
+def test_a_doomed_node_that_fails_besides_keeps_its_termination_and_a_failed_one_gets_it() -> None:
+    assert announced(Story()).fails().reason == reasons.termination(BOOT, INSTANCE)
+    story = announced(Story().fails())
+    assert story.reason == reasons.termination(BOOT, INSTANCE)
+
+
+def test_the_same_machine_rebooted_stays_out_until_a_person_says_otherwise() -> None:
+    story = announced(Story()).reboots().heals(passes=1_000)
+    assert (story.writes, story.state.notice) == (["exclude"], None)
+    story.took([orders.call_off(story.state, "root", OTHER_BOOT, story.now)])
+    assert story.passes(3).writes == ["exclude", "restore"]
+
+
+@pytest.mark.parametrize("flags", [frozenset(), frozenset({Flag.DOWN})], ids=["drained", "down"])
+def test_the_machine_that_replaces_it_comes_in_after_its_first_clean_pass_with_an_empty_ledger(
+    flags: frozenset[Flag],
+) -> None:
+    story = Story()
+    story.drained_by_hand(reasons.termination(OTHER_BOOT, OTHER_INSTANCE), flags=flags)
+    story.unknown(passes=3).fails(replace(xid(), shadow=True))
+    assert story.writes == []
+    story.heals()
+    assert story.writes == ["restore"]
+
+
+@pytest.mark.parametrize(
+    ("boot", "instance"),
+    [(BOOT, OTHER_INSTANCE), (OTHER_BOOT, INSTANCE), ("", OTHER_INSTANCE), (OTHER_BOOT, "")],
+    ids=["this boot", "this instance", "boot unknown", "instance unknown"],
+)
+def test_a_termination_that_may_be_this_machine_s_stays(boot: str, instance: str) -> None:
+    story = Story()
+    story.drained_by_hand(reasons.termination(boot, instance))
+    assert story.heals(passes=100).writes == []
+
+
+def test_nothing_is_restored_before_it_is_known_what_the_ledger_holds() -> None:
+    story = Story()
+    story.drained_by_hand(reasons.termination(OTHER_BOOT, OTHER_INSTANCE))
+    known = story.situation
+    story.situation = lambda: replace(known(), remembered=False)  # type: ignore[method-assign]
+    assert story.heals(passes=10).writes == []
+
+
+# --- a scheduler that is away
+
+
+def test_an_intent_waits_for_the_scheduler_and_is_done_when_it_returns() -> None:
+    story = Story()
+    story.reachable = False
+    story.fails().restarts_daemon().fails().checkpoints().restarts_daemon().fails()
+    assert len(story.state.pending) == 1
+    story.reachable = True
+    assert story.passes().writes == ["exclude"]
+
+
+def test_an_intent_whose_cause_went_meanwhile_is_taken_back_whether_it_was_written_or_not() -> None:
+    for written in (True, False):
+        story = Story()
+        story.reachable = False
+        story.fails()
+        if written:  # and its answer was lost
+            story.cluster.exclude("n1", story.state.pending["slurm"].reason)
+        story.heals(passes=10)
+        story.reachable = True
+        story.passes(2)
+        assert (story.reason, story.state.pending) == ("", {})
+
+
+def test_unknown_does_not_take_an_intent_back() -> None:
+    story = Story()
+    story.reachable = False
+    story.fails().unknown(passes=100)
+    story.reachable = True
+    assert story.passes().reason == FAILED
+
+
+def test_a_node_that_fails_again_before_it_was_brought_back_stays_out() -> None:
+    story = Story().fails().waits(100)
+    story.health, story.findings = Health.HEALTHY, ()
+    story.passes(2)
+    story.reachable = False  # its last look is fresh enough to decide
+    story.passes(5)
+    story.reachable = True
+    story.fails()
+    assert (story.reason, story.writes) == (FAILED, ["exclude"])
+
+
+def test_node_wide_failures_count_too() -> None:
+    assert Story().fails(finding("driver_unresponsive", NODE)).reason == "gpuwarden: failure driver_unresponsive"

@@ -1,0 +1,115 @@
+"""Acting as the daemon drives it, with the ledger as a list of events: a kill leaves the list and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from gpuwarden.acting import Acting, ActingOptions
+from gpuwarden.actuators.outbox import Limits
+from gpuwarden.health.model import Event, EventKind, Finding, Health, Verdict
+from gpuwarden.policy.exclusion import Situation
+from gpuwarden.policy.model import Budget, Settings
+from gpuwarden.policy.state import PolicyState
+from gpuwarden_collectors.facts import Stamp
+from support.policy_story import BOOT, INSTANCE
+from support.schedulers import Client, Cluster
+from support.snapshots import BOOTED, gpu_verdict
+
+PATIENCE = 60.0
+SETTINGS = Settings(enforce=True, restore_passes=1, restore_after=0.0, lifted_for=0.0)
+LIMITS = Limits(
+    budget=Budget(percent=100, count=1_000), recount_after=0.0, first=0.01, most=0.02, breaker_first=0.01,
+    breaker_most=0.02, refused=3_600.0,
+)  # fmt: skip
+
+
+class Killed(BaseException):
+    """Ends whatever runs, as SIGKILL would."""
+
+
+class Rig:
+    """A node of a cluster. `ledger` outlives the acting in it; `committed` False: the disk takes nothing."""
+
+    def __init__(self, cluster: Cluster, node: str = "n1", *, options: ActingOptions | None = None) -> None:
+        self.cluster = cluster
+        self.node = node
+        self.options = options or ActingOptions(settings=SETTINGS, limits=LIMITS, look_every=0.05, look_often=0.02)
+        self.ledger: list[Event] = [Event(kind=EventKind.BOOT, at=Stamp(0.0, BOOTED), boot_id=BOOT)]
+        self.committed = True
+        self.on_record: Callable[[], None] = lambda: None
+        self.verdict = Verdict(at=Stamp(0.0, BOOTED), health=Health.HEALTHY)
+        self.sequence = 0
+        self._ticks = itertools.count(1)
+        self.begin()
+
+    def begin(self) -> None:
+        """A daemon that knows what is in the ledger."""
+        self.client = Client(self.cluster, self.node, self.clock)
+        self.acting = Acting(
+            [self.client], self.options, record=self._record, changed=lambda: None, committed=self._is_committed,
+            boot_id=BOOT, instance=INSTANCE, clock=self.clock,
+        )  # fmt: skip
+        self.acting.remember(self.ledger)
+
+    def clock(self) -> Stamp:
+        tick = next(self._ticks) / 1_000.0
+        return Stamp(tick, BOOTED + tick)
+
+    @property
+    def state(self) -> PolicyState:
+        return self.acting.state
+
+    def passes(self, *found: Finding) -> None:
+        health = Health.FAILURE if found else Health.HEALTHY
+        gpus = tuple(gpu_verdict(n) for n in range(8))
+        self.verdict = Verdict(at=self.clock(), health=health, findings=found, gpus=gpus)
+        self.step()
+
+    @property
+    def situation(self) -> Situation:
+        return Situation(verdict=self.verdict, sequence=self.sequence, ready=True, boot_id=BOOT)
+
+    def step(self) -> None:
+        self.sequence += 1
+        self.ledger += self.acting.step((), self.situation, self.clock())
+        self.acting.carry_out()
+
+    def _record(self, events: Sequence[Event]) -> None:
+        self.on_record()
+        self.ledger += events
+        self.step()
+
+    async def _is_committed(self) -> bool:
+        return self.committed
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Passes go on until it holds, or somebody was killed."""
+        async with asyncio.timeout(PATIENCE):
+            while not condition():
+                await asyncio.sleep(0.001)
+                self.step()
+
+    async def kill(self) -> None:
+        for task in self.acting._tasks:  # noqa: SLF001 - a kill asks nobody
+            task.cancel()
+            with suppress(asyncio.CancelledError, Killed):
+                await task
+
+    @property
+    def dead(self) -> bool:
+        return any(task.done() for task in self.acting._tasks)  # noqa: SLF001
+
+    @property
+    def reason(self) -> str:
+        return self.cluster.nodes[self.node].reason
+
+    @property
+    def writes(self) -> list[str]:
+        return [act for node, act, _ in self.cluster.writes if node == self.node]
+
+    def with_settings(self, settings: Settings) -> None:
+        self.options = replace(self.options, settings=settings)

@@ -1,0 +1,74 @@
+"""An outbox that acts on a real Slurm, as the daemon has one for it, without the daemon."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from typing import Any
+
+from gpuwarden.actuators.outbox import Limits, Outbox
+from gpuwarden.actuators.slurm.actuator import SlurmActuator
+from gpuwarden.config_slurm import SlurmOptions
+from gpuwarden.policy.model import Act, Intent, Outcome, Why
+from gpuwarden_collectors.base import host_clock
+from support.slurm import Slurm
+
+FAILURE = "gpuwarden: failure gpu=3 xid=79"
+_NUMBERS = itertools.count()
+
+
+class AtOnce(random.Random):
+    """Chance that never delays: as if all failed in the same moment and drew the same."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return a
+
+
+def an_actuator(slurm: Slurm, node: str = "n1", *, tell: Callable[[], str] = str, **options: Any) -> SlurmActuator:
+    chosen = {"enabled": True, "node": node, "conf": slurm.conf, "timeout": 60.0} | options
+    return SlurmActuator(SlurmOptions(**chosen), clock=host_clock, hostname="localhost", detail=tell)
+
+
+def an_outbox(actuator: SlurmActuator, *, chance: random.Random | None = None, **limits: Any) -> Outbox:
+    async def committed() -> bool:
+        return True
+
+    chosen = {"recount_after": 0.0} | limits
+    return Outbox(
+        actuator, committed=committed, wanted=lambda _: True, looked=lambda: None, limits=Limits(**chosen),
+        clock=host_clock, chance=chance or AtOnce(),
+    )  # fmt: skip
+
+
+def exclude(why: Why = Why.FAILURE, reason: str = FAILURE, key: str = "") -> Intent:
+    return Intent(
+        act=Act.EXCLUDE, actuator="slurm", why=why, reason=reason, key=key or f"e{next(_NUMBERS)}", at=host_clock()
+    )
+
+
+def restore(why: Why = Why.FAILURE, reason: str = FAILURE, since: float = 0.0) -> Intent:
+    return Intent(
+        act=Act.RESTORE,
+        actuator="slurm",
+        why=why,
+        reason=reason,
+        since=since,
+        key=f"r{next(_NUMBERS)}",
+        at=host_clock(),
+    )
+
+
+async def attempt(slurm: Slurm, intent: Intent, node: str = "n1", **options: Any) -> Outcome:
+    """What one attempt comes to, by an outbox that remembers nothing."""
+    actuator = an_actuator(slurm, node, **options)
+    try:
+        return (await an_outbox(actuator).attempt(intent))[0]
+    finally:
+        await actuator.close()
+
+
+def reasons_written(slurm: Slurm, node: str = "n1", *, since: int = 0) -> list[str]:
+    """As the controller noted them, in their order: every write of a drain has one. `since`: length of the log before."""
+    mark = f"update_node: node {node} reason set to: "
+    return [line.partition(mark)[2] for line in slurm.log()[since:].splitlines() if mark in line]

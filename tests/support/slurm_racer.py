@@ -1,0 +1,32 @@
+"""A process in which gpuwarden fails on many nodes at once: python -m support.slurm_racer CONF FIRST LAST
+
+Writes a line for each node with what came of it, when all of its nodes have settled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from gpuwarden.actuators.slurm.actuator import SlurmActuator
+from gpuwarden.config_slurm import SlurmOptions
+from gpuwarden_collectors.base import host_clock
+from support.slurm_outbox import an_outbox, exclude
+
+
+async def fail(conf: Path, node: str) -> str:
+    """One attempt, and no chance to draw another moment than the others have."""
+    options = SlurmOptions(enabled=True, node=node, conf=conf, timeout=120.0)
+    actuator = SlurmActuator(options, clock=host_clock, hostname="localhost")
+    outcome, _ = await an_outbox(actuator, recount_after=2.0).attempt(exclude(key=node))
+    return f"{node} {outcome.result} {outcome.text}"
+
+
+async def main(conf: str, first: str, last: str) -> None:
+    nodes = [f"f{number}" for number in range(int(first), int(last) + 1)]
+    print(*await asyncio.gather(*(fail(Path(conf), node) for node in nodes)), sep="\n")  # noqa: T201
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
