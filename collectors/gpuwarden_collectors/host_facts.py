@@ -133,11 +133,15 @@ class StuckProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessesFacts:
-    """`stuck`: those that use a GPU first, then those stuck for longest."""
+    """`stuck`: those that use a GPU first, then those stuck for longest. `followed_for`: seconds since the first look.
+
+    Nothing can be seen to be stuck for longer than that (None: nobody says).
+    """
 
     stuck: tuple[StuckProcess, ...] = ()
     total: int = 0
     zombies: int = 0
+    followed_for: float | None = None
 
 
 # --- Services ------------------------------------------------------------------------------------------------------

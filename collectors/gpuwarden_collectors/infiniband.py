@@ -3,7 +3,8 @@
 Some attributes ask the firmware of the adapter, and a physical function that belongs to somebody else (the ConnectX
 functions that the fabric manager of an HGX board uses) refuses with EINVAL, each time with a line in the kernel log.
 So an attribute that answered EINVAL is not read again as long as its port exists. Devices whose first refusal is one
-too many are excluded by name.
+too many are excluded by name. Devices that are software on top of an Ethernet device (rxe, siw) are left out: they come and
+go as somebody likes.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ class InfinibandCollector:
                 f"cannot list RDMA devices in {self._devices}: {error.strerror}; let gpuwarden read sysfs"
             ) from error
         for device in devices:
-            if not any(re.match(pattern, device) for pattern in self._excluded):
+            excluded = any(re.match(pattern, device) for pattern in self._excluded)
+            if not excluded and not _is_software(self._devices / device):
                 yield from _numbered(self._devices / device / "ports")
 
     def _port(self, folder: Path, inode: int) -> PortFacts | None:
@@ -110,6 +112,14 @@ class InfinibandCollector:
         if not _NETDEV.fullmatch(netdev) or netdev in (".", ".."):
             return None
         return number(_text(self._netdevs / netdev / "carrier_down_count"))
+
+
+def _is_software(device: Path) -> bool:
+    """It has no hardware above it in sysfs, or names the Ethernet device below it (`parent`, which rxe has)."""
+    try:
+        return "/virtual/" in os.readlink(device) or (device / "parent").exists()  # noqa: PTH115 - one call less each pass
+    except OSError:
+        return False
 
 
 def _numbered(folder: Path) -> Iterator[tuple[Path, int]]:

@@ -62,12 +62,14 @@ class ProcessesCollector:
         self._max_processes = max_processes
         self._max_stuck = max_stuck
         self._clock = clock
+        self._began: float | None = None
         self._since: dict[_Sleep, float] = {}
         self._gpu_users: set[tuple[int, int]] = set()
 
     def read(self) -> ProcessesFacts:
         """One look at all processes. Raises SourceAbsent without /proc, CollectorError if it cannot be listed."""
         now = self._clock().boottime
+        self._began = now if self._began is None else self._began
         since: dict[_Sleep, float] = {}
         gpu_users: set[tuple[int, int]] = set()
         stuck: list[StuckProcess] = []
@@ -84,7 +86,9 @@ class ProcessesCollector:
                 stuck.append(process)
         self._since, self._gpu_users = since, gpu_users
         stuck.sort(key=lambda process: (not process.gpu, -process.seen_for, process.pid))
-        return ProcessesFacts(stuck=tuple(stuck[: self._max_stuck]), total=total, zombies=zombies)
+        return ProcessesFacts(
+            stuck=tuple(stuck[: self._max_stuck]), total=total, zombies=zombies, followed_for=now - self._began
+        )
 
     def _all(self) -> Iterator[_Stat]:
         try:

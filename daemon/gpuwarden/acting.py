@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,12 +32,16 @@ SETTLES_WITHIN = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActingOptions:
-    """`look_every` seconds a node is looked at that nothing is wanted of, `look_often` one that is out or should be."""
+    """`look_every` seconds a node is looked at that nothing is wanted of, `look_often` one that is out or should be.
+
+    The first look comes within `first_look`, by chance: a fleet may be restarted in one go.
+    """
 
     settings: Settings = field(default_factory=Settings)
     limits: Limits = field(default_factory=Limits)
     look_every: float = 600.0
     look_often: float = 60.0
+    first_look: float = 5.0
 
 
 class Acting:
@@ -70,6 +75,7 @@ class Acting:
             )
             for actuator in actuators
         }
+        self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
         self._counts: Counter[tuple[str, str]] = Counter()
         self._outcomes: dict[str, tuple[str, Outcome]] = {}  # by actuator, of the intent with this key
         self._blocked: Mapping[str, str] = {}
@@ -169,6 +175,8 @@ class Acting:
         intent = self.state.pending.get(name)
         if intent is None:
             box.key = ""
+            if box.standing is None:
+                await box.pause(self._chance.uniform(0.0, self._options.first_look))
             await box.look()
             if name not in self.state.pending:
                 await box.pause(self._look_after(box))
@@ -182,7 +190,8 @@ class Acting:
         name, standing = box.actuator.name, box.standing
         away = standing is None or not standing.reachable
         often = away or name in self.state.holds or name in self._blocked
-        return self._options.look_often if often else self._options.look_every
+        seconds = self._options.look_often if often else self._options.look_every
+        return seconds * self._chance.uniform(0.9, 1.1)  # so that a fleet does not come in step
 
     def _finished(self, intent: Intent, outcome: Outcome) -> None:
         name = intent.actuator

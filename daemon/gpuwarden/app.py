@@ -14,7 +14,6 @@ from typing import Any
 
 from gpuwarden.acting import Acting
 from gpuwarden.config import Config
-from gpuwarden.desk import Desk
 from gpuwarden.event_lines import EventLines
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.model import Event, EventKind, Health, Verdict
@@ -33,6 +32,7 @@ from gpuwarden.reload import ReloadError, in_force, reloaded
 from gpuwarden.schedule import detached
 from gpuwarden.site import Site
 from gpuwarden.slurm_side import SlurmSide
+from gpuwarden.tap import TappedDesk
 from gpuwarden.verbs import Verbs
 from gpuwarden_collectors.base import Clock, Observation, host_clock
 from gpuwarden_collectors.facts import HostEvent, LogPosition, Stamp
@@ -89,7 +89,7 @@ class Daemon:
         self._output = output
         self._clock = clock
         self._service = site.service(clock())
-        self.desk = Desk(site.boot_id, site.rules)
+        self.desk = TappedDesk(site.boot_id, site.rules, clock)
         self._readers = Readers(site.sources, site.boot_id, self._happened, clock)
         self._ledger = Ledger(site.ledger, machine=site.machine, boot_id=site.boot_id, clock=clock)
         actuators = site.actuators(clock)

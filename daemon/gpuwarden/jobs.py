@@ -54,6 +54,7 @@ def jobs_source(
 
     async def run(deliver: Deliver) -> None:
         with_register(register)
+        reader.tidies = True
         try:
             await every(options.jobs_interval, once, deliver, wake)
         finally:

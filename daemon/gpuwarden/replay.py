@@ -16,7 +16,7 @@ from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.judge import Step
 from gpuwarden.health.model import Event, EventKind, Health
 from gpuwarden.health.view import Rules
-from gpuwarden.trace.records import Accepted, Acknowledged, Began, Happened, Passed, Record, Troubled
+from gpuwarden.trace.records import Accepted, Acknowledged, Began, Happened, Passed, Record, Ruled, Troubled
 from gpuwarden_collectors.facts import Stamp
 
 SILENT_STEP = 5.0
@@ -63,6 +63,8 @@ class Replay:
                 self.desk.happened(events)
             case Troubled(troubles=troubles):
                 self.desk.troubles(troubles)
+            case Ruled(rules=rules):
+                self.desk.rules = self._rules or rules
             case Acknowledged(finding=finding, by=by):
                 with suppress(ValueError):  # under other rules there may be nothing to acknowledge
                     self._events.append(self.desk.acknowledge(finding, by, record.at))

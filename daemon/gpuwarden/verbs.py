@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from gpuwarden.desk import Desk
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.ledger.reader import read_only
 from gpuwarden.publish import status
@@ -19,8 +18,10 @@ from gpuwarden.publish.exposition import Holder
 from gpuwarden.reload import ReloadError
 from gpuwarden.schedule import detached
 from gpuwarden.simulation import Simulation
+from gpuwarden.tap import TappedDesk
 from gpuwarden.verbs_acting import Service as ActingService
 from gpuwarden.verbs_acting import acting_verbs
+from gpuwarden.verbs_record import record_verbs
 from gpuwarden.verbs_slurm import slurm_verbs
 from gpuwarden_collectors.base import Clock
 
@@ -31,7 +32,7 @@ EVENTS_MOST = 10_000
 class Service(ActingService, Protocol):
     """What the verbs need of the daemon. `record` takes events that the desk has folded; `look` reads everything now."""
 
-    desk: Desk
+    desk: TappedDesk
     holder: Holder
     recent: deque[Event]
 
@@ -60,6 +61,7 @@ class Verbs:
             "inject": self._inject,
             "reload": self._reload,
             **acting_verbs(self._service, _name),
+            **record_verbs(self._service, self._clock),
             **slurm_verbs(self._service, self._service.hook_asked, self._clock),
         }
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpuwarden_collectors.dcgm.bindings import NEEDED, Bindings, open_bindings
-from support.dcgm import BINDINGS, LOST, FakeDcgm, engine_process
+from support.dcgm import BINDINGS, LOST, FakeDcgm, engine_process, reading
 
 # Names as they stand in testing/python3 of DCGM 4.6.0 (commit 72fa3fe).
 PARAMETERS = {
@@ -240,6 +240,14 @@ def test_a_field_that_nobody_watches_says_so_and_one_without_a_sample_too(fake: 
     dcgm.agent.dcgmWatchFields(handle, group_of(dcgm, handle, GPU_0), fields, 1_000_000, 60.0, 1)
     values = dcgm.agent.dcgmEntitiesGetLatestValues(handle, [pair], [150, 230], 0)
     assert (values[0].status, values[0].value.i64, values[1].status) == (0, 40, -14)
+
+
+def test_the_last_xid_keeps_the_time_at_which_it_was_noted(fake: FakeDcgm) -> None:
+    fake.xid(0, 48)
+    with reading() as reader:
+        first, second = reader.read(), reader.read()
+    assert first.gpus[0].readings.last_xid == 48
+    assert first.gpus[0].readings.last_xid_at == second.gpus[0].readings.last_xid_at
 
 
 def test_a_second_engine_inside_one_process_gets_no_handle(fake: FakeDcgm, dcgm: Bindings) -> None:

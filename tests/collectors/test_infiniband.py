@@ -162,3 +162,18 @@ def test_more_ports_than_any_host_has_are_refused_whole(tmp_path: Path) -> None:
         add_port(tmp_path, f"class/infiniband/mlx5_0/ports/{number}")
     with pytest.raises(CollectorError, match="more than 2 ports"):
         InfinibandCollector(tmp_path, max_ports=2).read()
+
+
+def test_a_device_that_is_software_is_left_out(tmp_path: Path) -> None:
+    for device in ("rxe0", "rxe1"):
+        add_port(tmp_path, f"class/infiniband/{device}/ports/1", state="4: ACTIVE")
+    (tmp_path / "devices/virtual/infiniband").mkdir(parents=True)
+    (tmp_path / "class/infiniband/rxe0").rename(tmp_path / "devices/virtual/infiniband/rxe0")
+    (tmp_path / "devices/pci0000:00").mkdir()
+    (tmp_path / "class/infiniband/rxe1").rename(tmp_path / "devices/pci0000:00/rxe1")
+    (tmp_path / "class/infiniband/rxe0").symlink_to("../../devices/virtual/infiniband/rxe0")
+    (tmp_path / "class/infiniband/rxe1").symlink_to("../../devices/pci0000:00/rxe1")
+    collector = InfinibandCollector(tmp_path)
+    assert [port.name for port in collector.read().ports] == ["rxe1/1"]
+    (tmp_path / "class/infiniband/rxe1/parent").write_text("eth0")
+    assert collector.read().ports == ()

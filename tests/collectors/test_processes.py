@@ -55,7 +55,9 @@ def test_a_tree_gives_exactly_who_is_stuck_and_for_how_long(tmp_path: Path) -> N
     add_process(tmp_path, 800, "Z")
     add_process(tmp_path, 801, "Z")
     collector = minute_by_minute(tmp_path)
-    assert collector.read() == ProcessesFacts(total=6, zombies=2)  # what is seen once may be gone in a moment
+    assert collector.read() == ProcessesFacts(
+        total=6, zombies=2, followed_for=0.0
+    )  # what is seen once may be gone in a moment
     collector.read()
     assert collector.read() == ProcessesFacts(
         stuck=(
@@ -66,6 +68,7 @@ def test_a_tree_gives_exactly_who_is_stuck_and_for_how_long(tmp_path: Path) -> N
         ),
         total=6,
         zombies=2,
+        followed_for=120.0,
     )
 
 
@@ -148,7 +151,7 @@ def test_a_process_that_dies_and_cannot_still_holds_its_gpu(tmp_path: Path) -> N
 def test_a_line_of_another_form_is_no_process(tmp_path: Path, line: str) -> None:
     add_process(tmp_path, 1, "S")
     plant(tmp_path, {"700/stat": line})
-    assert ProcessesCollector(tmp_path).read() == ProcessesFacts(total=1)
+    assert ProcessesCollector(tmp_path).read() == ProcessesFacts(total=1, followed_for=0.0)
 
 
 @pytest.mark.parametrize(

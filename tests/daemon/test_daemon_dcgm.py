@@ -37,7 +37,7 @@ class Rig:
     def daemon(self, dcgm: str) -> Iterator[RunningDaemon]:
         self.host.configure(f'[collectors.dcgm]\ninterval = "1s"\n{dcgm}{AT_ONCE}', beside=OTHERS_OFF)
         with self.host.daemon(more=self.dcgm.environment) as running:
-            running.wait_status("healthy")
+            running.wait(lambda: running.heartbeat()["sequence"] > 0, "a pass")
             yield running
 
     @property
@@ -68,15 +68,20 @@ def test_what_only_dcgm_sees_is_a_finding_until_it_is_gone(rig: Rig) -> None:
         assert Scrape(daemon.get("/metrics")[1]).value("gpuwarden_node_health", state="failure") == 1.0
 
 
-def test_an_xid_that_only_dcgm_saw_is_counted_once(rig: Rig) -> None:
-    with engine_process(rig.dcgm, rig.place), rig.daemon(rig.keys) as daemon:
-        daemon.wait(lambda: outcome(daemon) == "observed", "a pass of DCGM")
-        rig.dcgm.xid(0, 48)
-        daemon.wait_status("failure", "xid.48")
-        sequence = daemon.heartbeat()["sequence"]
-        daemon.wait(lambda: daemon.heartbeat()["sequence"] > sequence + 10, "more passes")
-        scrape = Scrape(daemon.get("/metrics")[1])
-        assert scrape.value("gpuwarden_xid_total", pci_bus_id=slots(GPUS)[0], xid="48") == 1.0
+def test_an_xid_that_only_dcgm_saw_is_counted_once_also_after_a_restart_of_the_daemon(rig: Rig) -> None:
+    with engine_process(rig.dcgm, rig.place):
+        with rig.daemon(rig.keys) as daemon:
+            daemon.wait(lambda: outcome(daemon) == "observed", "a pass of DCGM")
+            rig.dcgm.xid(0, 48)
+            daemon.wait_status("failure", "xid.48")
+            assert daemon.stop() == 0
+        with rig.daemon(rig.keys) as daemon:
+            daemon.wait(lambda: outcome(daemon) == "observed", "a pass of DCGM")
+            sequence = daemon.heartbeat()["sequence"]
+            daemon.wait(lambda: daemon.heartbeat()["sequence"] > sequence + 10, "more passes")
+            scrape = Scrape(daemon.get("/metrics")[1])
+            assert scrape.value("gpuwarden_xid_total", pci_bus_id=slots(GPUS)[0], xid="48") == 1.0
+            assert daemon.is_now("failure", "xid.48")
 
 
 def test_an_engine_that_is_killed_is_told_while_the_heartbeat_answers_and_is_found_again(rig: Rig) -> None:
@@ -104,7 +109,7 @@ def test_an_engine_that_hangs_is_told_while_the_gpus_go_on_being_observed(rig: R
 def test_without_dcgm_the_collector_is_absent_and_nothing_is_wrong(rig: Rig) -> None:
     with rig.daemon("") as daemon:
         daemon.wait(lambda: outcome(daemon) == "absent", "DCGM to be absent")
-        assert daemon.is_now("healthy")
+        daemon.wait_status("healthy")
 
 
 def test_bindings_that_do_not_fit_the_engine_are_told_with_what_to_install(rig: Rig) -> None:

@@ -119,6 +119,7 @@ def test_dcgm_alone_must_contradict_nvml_for_a_minute_at_least() -> None:
         ("dcgm 52", 52),
         ("DCGM_FR_FAULTY_MEMORY", 52),
         ("faulty_memory", 52),
+        ("DCGM_API", 67),
         ("dcgm_faulty_memory", 52),
         ("dcgm_code_4711", 4711),
     ],

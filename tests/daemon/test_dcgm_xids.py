@@ -141,6 +141,18 @@ def test_a_recent_xid_in_the_field_at_the_first_look_counts() -> None:
     assert host.codes == ["xid"]
 
 
+def test_an_xid_from_before_the_clock_was_set_back_is_no_new_one(host: DcgmHost) -> None:
+    noted(host, 48, ago=0)
+    host.run(30)
+    host.step(GpuResetEvent(at=host.now, slot=slot(0), ok=True, text="reset"))
+    host.run(60)
+    assert host.codes == []
+    host.restart_daemon()
+    noted(host, 48, ago=-3600)
+    host.run(60)
+    assert (host.codes, counted(host, 48)) == ([], 1)
+
+
 def test_an_xid_from_before_this_boot_is_nobody_s(host: DcgmHost) -> None:
     noted(host, 48, ago=host.uptime + 100)
     host.run(60)

@@ -124,9 +124,9 @@ def service(active: str, sub: str = "", **more: Any) -> ServiceFacts:
     return ServiceFacts(**{**facts, **more})
 
 
-def down(facts: ServiceFacts, *, nvswitches: bool = False, windows: Windows | None = None) -> Any:
+def down(facts: ServiceFacts, *, nvswitches: bool = False, fabric: bool = True, windows: Windows | None = None) -> Any:
     services = ServicesFacts(services=(facts,))
-    sightings = host_signs.service_down(services, windows or {}, nvswitches=nvswitches)
+    sightings = host_signs.service_down(services, windows or {}, nvswitches=nvswitches, fabric=fabric)
     return [(sighting.severity, sighting.evidence["why"]) for sighting in sightings]
 
 
@@ -156,6 +156,13 @@ def test_without_the_fabric_manager_an_nvswitch_system_fails() -> None:
     assert down(idle) == []
     assert down(idle, nvswitches=True) == [(F, "does not run")]
     assert down(service("failed", unit=FABRIC_MANAGER, result="signal")) == [(W, "failed: signal")]
+
+
+def test_where_there_is_no_fabric_nobody_misses_its_manager_unless_told_to() -> None:
+    ended = service("failed", unit=FABRIC_MANAGER, result="exit-code")
+    assert down(ended, fabric=False) == []
+    assert down(replace(ended, configured=True), fabric=False) == [(W, "failed: exit-code")]
+    assert down(service("failed", result="exit-code"), fabric=False) == [(W, "failed: exit-code")]
 
 
 def test_a_service_that_restarts_again_and_again_is_down_even_while_it_runs() -> None:

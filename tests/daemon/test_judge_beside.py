@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -66,7 +67,11 @@ def test_a_process_of_the_driver_that_cannot_be_ended_fails_the_node_until_it_en
     host.beside.processes = ProcessesFacts(stuck=(stuck,))
     host.run(5)
     assert (host.codes, host.health) == (["process_hung"], Health.FAILURE)
-    host.beside.processes = ProcessesFacts()
+    host.restart_daemon()
+    host.beside.processes = ProcessesFacts(followed_for=290.0)
+    host.run(60)
+    assert host.codes == ["process_hung"]  # nobody can know yet
+    host.beside.processes = ProcessesFacts(followed_for=300.0)
     host.run(40)
     assert host.health is Health.HEALTHY
 
@@ -95,6 +100,28 @@ def test_a_service_that_stays_down_warns_and_the_fabric_manager_of_nvswitches_fa
     host.run(5)
     assert {f.key.subject.part: f.severity for f in host.found("service_down")}[FABRIC_MANAGER] is Severity.FAILURE
     assert host.health is Health.FAILURE
+
+
+def test_a_restart_changes_nothing_about_the_fabric_manager_before_the_gpus_and_the_bus_are_read(
+    host: WholeHost,
+) -> None:
+    host.devices[99] = PciDevice(slot="0000:99:00.0", kind=PciKind.SWITCH, device_id=0x22A3)
+    host.services(service(active="failed", result="signal"))
+    host.run(130)
+    host.restart_daemon()
+    before = len(host.ledger)
+    host.step(nvml=host.nvml(PassOutcome.FAILED), pci=host.unread("pci"))
+    host.step()
+    assert [event.kind for event in host.ledger[before:] if event.key and event.key.code == "service_down"] == []
+    assert [finding.severity for finding in host.found("service_down")] == [Severity.FAILURE]
+
+
+def test_on_a_host_without_nvlink_fabric_its_manager_may_end_as_it_likes(host: WholeHost) -> None:
+    for index in host.gpus:
+        host.change(index, fabric_state=0)
+    host.services(service(active="failed", result="exit-code"))
+    host.run(300)
+    assert host.health is Health.HEALTHY
 
 
 def test_a_boot_brings_its_services_up_in_its_own_time(host: WholeHost) -> None:
@@ -189,13 +216,10 @@ def test_a_site_says_how_long_a_check_must_fail_and_whether_anything_follows_fro
 
 # --- Cut anywhere ----------------------------------------------------------------------------------------------------
 
-ACTIONS = {
+ACTIONS: dict[str, Callable[[WholeHost, int], object]] = {
     "wait": lambda host, n: host.run(15.0 * n, every=15),
     "ports": lambda host, n: host.ports(
-        *(
-            port(f"mlx5_{i}", state=("active", "down")[n >> i & 1], rate_gbps=(400.0, 200.0)[n >> i & 2 and 1])
-            for i in range(2)
-        )
+        port("mlx5_0", state=("active", "down")[n % 2]), port("mlx5_1", rate_gbps=(400.0, 200.0)[n // 2 % 2])
     ),
     "unplug": lambda host, n: host.ports(port(f"mlx5_{n % 3}")),
     "mounts": lambda host, n: host.mounts(

@@ -9,7 +9,7 @@ import pytest
 from gpuwarden.health.model import Advice, Health, Severity
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmGpuStatus, DcgmTrouble
-from gpuwarden_collectors.facts import GpuAnswer
+from gpuwarden_collectors.facts import GpuAnswer, NvmlProblem
 from support.dcgm_hosts import CONNECTION_LOST, WARN, DcgmHost
 from support.hosts import slot
 
@@ -89,6 +89,18 @@ def test_an_engine_without_gpus_is_right_where_there_are_none() -> None:
     host.problem(DcgmTrouble.NO_GPUS)
     host.run(200)
     assert host.codes == []
+
+
+def test_an_engine_without_gpus_is_no_fault_before_the_driver_is_loaded() -> None:
+    host = DcgmHost(2, uptime=30.0)
+    gpus, host.gpus = host.gpus, {}
+    engine, host.dcgm = host.dcgm, replace(host.dcgm, gpus=())
+    host.nvml_change = lambda facts: replace(facts, problem=NvmlProblem.DRIVER_NOT_LOADED)
+    host.problem(DcgmTrouble.NO_GPUS)
+    host.run(500)
+    host.gpus, host.dcgm, host.nvml_change = gpus, engine, lambda facts: facts
+    host.run(120)
+    assert "raised" not in {event.kind for event in host.ledger}
 
 
 def test_watches_that_were_switched_off_once_and_set_again_are_not_told(host: DcgmHost) -> None:

@@ -47,6 +47,7 @@ def played(story: list[str], *, restarted_after: int | None = None) -> DcgmHost:
         host.run(STEP, every=15)
         if place == restarted_after:
             host.restart_daemon()
+    host.back()  # while DCGM is away, a daemon that is started anew cannot know what the other heard last
     host.run(SETTLED, every=15)
     return host
 

@@ -193,7 +193,7 @@ def test_another_configuration_is_judged_by_and_the_difference_shown(trace: Path
     differ = gpuwarden(
         "replay", trace, "--config", tmp_path / "now.toml", "--diff", tmp_path / "next.toml", temporary=tmp_path
     )
-    assert [line[:2] for line in differ.stdout.splitlines() if "gpu_missing@node" in line] == ["> "]
+    assert {line[:2] for line in differ.stdout.splitlines() if "gpu_missing@node" in line} == {"> "}
     assert {line[:2] for line in differ.stderr.splitlines()} == {"< ", "> "}
 
 
@@ -210,9 +210,11 @@ def test_a_node_that_is_well_again_would_be_brought_back_by_the_configuration_s_
     (tmp_path / "never.toml").write_text("[policy]\nrestores_per_day = 0\n")
     assert wanted(trace, tmp_path) == ["exclude", "restore"]
     assert wanted(trace, tmp_path, "--config", tmp_path / "never.toml") == ["exclude"]
-    differ = gpuwarden("replay", trace, "--config", tmp_path / "never.toml", "--diff", tmp_path / "quick.toml", temporary=tmp_path)
+    differ = gpuwarden(
+        "replay", trace, "--config", tmp_path / "never.toml", "--diff", tmp_path / "quick.toml", temporary=tmp_path
+    )
     assert [line[:2] + line.split("  ")[-1] for line in differ.stdout.splitlines() if " would " in line] == [
-        "> would restore: gpuwarden: failure gpu=1 xid=46"
+        "> would restore"
     ]  # fmt: skip
 
 
@@ -225,7 +227,7 @@ def a_repaired_hour(before: list[Record]) -> list[Record]:
     return records
 
 
-def wanted(trace: Path, folder: Path, *words: object) -> list[str]:
+def wanted(trace: Path, folder: Path, *words: str | Path) -> list[str]:
     done = gpuwarden("replay", trace, "--json", *words, temporary=folder)
     events = [json.loads(line) for line in done.stdout.splitlines()]
     return [event["data"]["intent"] for event in events if event.get("kind") == "intended"]

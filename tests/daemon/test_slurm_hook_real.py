@@ -2,69 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.slurm import SLURM, Slurm, require_slurm, running
-from support.slurm_hooks import SCRIPTS, boot, uptime
+from support.slurm_rig_hooks import Rig
 
 pytestmark = SLURM
 
 OURS = "gpuwarden: failure gpu=3 gpu_missing"
-FAILED: Mapping[str, object] = {
-    "format": 1, "boot_id": boot(), "stamp": 0, "fresh_for": 9999, "mode": "enforce", "simulated": 0, "state": "failure",
-    "node_state": "failure", "schedulable": 0, "excluded": 1, "excluded_by": "slurm:failure",
-    "breaker": 0, "reason": "driver_unresponsive",
-}  # fmt: skip
-
-
-class Rig:
-    """Each node of the Slurm has a run directory of its own: a wrapper finds it by the name that slurmd gives."""
-
-    def __init__(self, slurm: Slurm) -> None:
-        self.slurm = slurm
-        self.folder = slurm.folder
-
-    def prepare(self) -> str:
-        """The lines of slurm.conf."""
-        for name in self.slurm.names:
-            (self.folder / f"run-{name}/jobs").mkdir(parents=True, exist_ok=True)
-            (self.folder / f"state-{name}").mkdir(exist_ok=True)
-        for script in ("healthcheck", "prolog", "epilog"):
-            self._wrap(script)
-        return (
-            f"HealthCheckProgram={self.folder}/healthcheck\nHealthCheckInterval=2\nHealthCheckNodeState=ANY\n"
-            f"Prolog={self.folder}/prolog\nEpilog={self.folder}/epilog\nPrologFlags=Alloc\n"
-        )
-
-    def _wrap(self, script: str) -> None:
-        """It waits in the middle for as long as the test holds the gate, and notes what the script printed."""
-        copy = self.folder / f"gpuwarden-slurm-{script}"
-        shutil.copy(SCRIPTS / copy.name, copy)
-        wrapper = self.folder / script
-        wrapper.write_text(
-            "#!/bin/sh\n"
-            f"GPUWARDEN_RUN_DIR={self.folder}/run-$SLURMD_NODENAME GPUWARDEN_STATE_DIR={self.folder}/state-$SLURMD_NODENAME\n"
-            "export GPUWARDEN_RUN_DIR GPUWARDEN_STATE_DIR\n"
-            f"while [ {script} = prolog ] && [ -e {self.folder}/gate ]; do echo >{self.folder}/waiting; /bin/sleep 0.05; done\n"
-            f"{copy} >>{self.folder}/{script}-$SLURMD_NODENAME 2>&1\n"
-        )
-        wrapper.chmod(0o755)
-
-    def verdict(self, node: str, **keys: object) -> None:
-        lines = {**FAILED, "stamp": uptime(), **keys}
-        path = self.folder / f"run-{node}/verdict"
-        new = path.with_name("verdict.new")
-        new.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
-        new.replace(path)
-
-    def said(self, script: str, node: str) -> str:
-        path = self.folder / f"{script}-{node}"
-        return path.read_text() if path.exists() else ""
 
 
 @pytest.fixture(scope="module")

@@ -166,6 +166,7 @@ class Node:
         self.reader = JobsReader(
             Path("/proc"), self.register, self.conf, node="n1", pids=lambda: self.users, ask=self._ask, clock=self.clock
         )
+        self.reader.tidies = True
 
     def clock(self) -> Stamp:
         now = host_clock()

@@ -30,6 +30,11 @@ def _acknowledged(host: Host, number: int) -> None:
             host.acknowledge(str(host.findings[number % len(host.findings)].key))
 
 
+def _days(host: Host, number: int) -> None:
+    host.days(number / 4)
+    host.step()
+
+
 def _away(host: Host, number: int) -> None:
     """NVML misses a GPU for a while; it comes back having counted on, or reset, or as another board."""
     gone = host.gpus.pop(0)
@@ -51,7 +56,7 @@ def _flapping(host: Host, number: int) -> None:
 
 ACTIONS: dict[str, Callable[[Host, int], object]] = {
     "wait": lambda host, n: host.run(5.0 * n),
-    "days": lambda host, n: (host.days(n / 4), host.step()),
+    "days": _days,
     "xid": lambda host, n: host.step(host.xid(n % 2, (79, 95, 31, 94, 119, 48)[n % 6])),
     "line": _numbered,
     "acknowledge": _acknowledged,

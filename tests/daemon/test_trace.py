@@ -26,7 +26,7 @@ from gpuwarden.trace.reader import TraceError, TraceReader
 from gpuwarden.trace.recorder import Recorder
 from gpuwarden.trace.records import Acknowledged, Began, Happened, Passed, Record, Troubled
 from gpuwarden.trace.writer import TELEMETRY
-from gpuwarden_collectors.facts import NvmlFacts, Stamp
+from gpuwarden_collectors.facts import GpuAnswer, NvmlFacts, Stamp
 from gpuwarden_collectors.nvml.simulated_gpu import simulated_uuid
 from support.commands import COMMAND, environment
 from support.hosts import Host
@@ -91,8 +91,10 @@ def test_a_pass_that_says_nothing_new_is_a_short_line(tmp_path: Path) -> None:
     node.walks = False
     node.start_daemon(remembers=False)
     node.run(600)
-    passes = [line for line in lines(write(tmp_path / "t", records)) if "pass" in line]
-    assert [sorted(line) for line in passes[3:]] == [["at", "pass", "took"]] * len(passes[3:])
+    passes = [
+        line for line in lines(write(tmp_path / "t", records)) if line.get("pass") in ("nvml", "pci", "dcgm", "storage")
+    ]
+    assert [sorted(line) for line in passes[4:]] == [["at", "pass", "took"]] * len(passes[4:])
 
 
 def test_telemetry_is_written_once_a_minute(tmp_path: Path) -> None:
@@ -109,13 +111,36 @@ def test_telemetry_is_written_once_a_minute(tmp_path: Path) -> None:
     assert len({r.power_usage_mw for r in readings}) == 5
 
 
-def test_no_condition_depends_on_what_is_taken_for_telemetry() -> None:
-    judge = "\n".join(path.read_text() for path in (ROOT / "daemon/gpuwarden/health").glob("*.py"))
+def test_no_condition_depends_on_what_is_taken_for_telemetry_but_where_a_gpu_comes_back() -> None:
+    folder = ROOT / "daemon/gpuwarden/health"
+    judge = "\n".join(path.read_text() for path in folder.glob("*.py") if path.name != "resets.py")
     assert not {name for name in TELEMETRY if name in judge}
     assert not set(TELEMETRY) & set(COUNTERS)
     assert {"clock_event_reasons", "temperature_memory", "utilization_gpu", "energy_mj"} - set(TELEMETRY) == {
         "clock_event_reasons", "temperature_memory", "utilization_gpu",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("away", ["unlisted", "lost"])
+def test_telemetry_is_written_at_once_when_a_gpu_comes_back(away: str, tmp_path: Path) -> None:
+    """By its counters one tells that it was reset."""
+    records: list[Record] = []
+    node = Node(records.append, Random(1), gpus=2, beside=False, dcgm=False)
+    node.walks = False
+    node.start_daemon(remembers=False)
+    for energy in (1000, 2000):
+        node.give(0, energy_mj=energy)
+        node.run(5)
+    node.list_(0, listed=away != "unlisted")
+    node.put(0, answer=GpuAnswer.OK if away == "unlisted" else GpuAnswer.LOST)
+    node.run(5)
+    node.list_(0, listed=True)
+    node.put(0, answer=GpuAnswer.OK)
+    node.give(0, energy_mj=7)
+    node.run(5)
+    facts = [r.observation.facts for r in read(write(tmp_path / "t", records)) if isinstance(r, Passed)]
+    energies = [f.gpus[0].readings.energy_mj for f in facts if isinstance(f, NvmlFacts) and len(f.gpus) == 2]
+    assert (energies[0], energies[-1]) == (1000, 7)
 
 
 # --- damage

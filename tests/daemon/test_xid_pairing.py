@@ -79,6 +79,15 @@ def test_the_line_of_an_xid_that_came_as_a_number_is_kept_and_not_counted() -> N
     ]
 
 
+def test_the_kernel_s_line_takes_the_place_of_what_dcgm_said_of_it() -> None:
+    host = Host(1)
+    host.step(replace(host.xid(0, 95, source=Source.DCGM), text="Xid 95, as DCGM saw it (field 230)"))
+    host.uptime += 2
+    host.step(replace(host.xid(0, 95), text="Uncontained: LTC TAG (0x2,0x0)"))
+    assert host.findings[0].evidence["text"] == "Uncontained: LTC TAG (0x2,0x0)"
+    assert count(host, 95) == 1
+
+
 def test_a_storm_that_all_three_tell_of_is_counted_once_in_little_memory() -> None:
     host = Host(1)
     for _ in range(20):

@@ -471,6 +471,6 @@ def test_bursts_are_bounded_and_survive_their_spelling(told: list[tuple[float, l
     assert from_text(as_text(bursts)) == bursts
 
 
-@pytest.mark.parametrize("text", ["", "x", "1", "1 2 3", "a b\tc", "\n\n"])
+@pytest.mark.parametrize("text", ["", "x", "1", "1 2 3", "a b;c", "||"])
 def test_bursts_that_somebody_wrote_by_hand_are_left_out(text: str) -> None:
     assert from_text(text) == ()

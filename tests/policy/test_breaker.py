@@ -59,9 +59,7 @@ def test_without_the_second_count_all_of_them_would_be_out() -> None:
     assert len(race(together, never, pool=100, pause=breaker.RECOUNT_LEAST)) == 100
 
 
-@pytest.mark.parametrize(
-    ("pool", "allowed"), [(1, 1), (3, 1), (4, 1), (8, 2), (16, 4), (100, 25), (8_000, 2_000)]
-)
+@pytest.mark.parametrize(("pool", "allowed"), [(1, 1), (3, 1), (4, 1), (8, 2), (16, 4), (100, 25), (8_000, 2_000)])
 def test_the_share_of_small_and_large_pools(pool: int, allowed: int) -> None:
     assert breaker.share(Budget(), pool) == allowed
     held = tuple(Held(0.0, f"n{number}") for number in range(allowed))
@@ -84,6 +82,8 @@ def test_a_node_that_was_first_stays_out_whoever_came_later() -> None:
     assert breaker.refusal(Budget(), replace(census, node="n49")) != ""
 
 
-@pytest.mark.parametrize(("pool", "seconds"), [(1, 0.0), (9, 0.0), (10, 0.2), (1_000, 20.0), (8_000, 120.0), (None, 2.0)])
+@pytest.mark.parametrize(
+    ("pool", "seconds"), [(1, 0.0), (9, 0.0), (10, 0.2), (1_000, 20.0), (8_000, 120.0), (None, 2.0)]
+)
 def test_first_writes_are_spread_by_the_size_of_the_pool(pool: int | None, seconds: float) -> None:
     assert breaker.spread(pool) == pytest.approx(seconds)

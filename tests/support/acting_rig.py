@@ -6,7 +6,6 @@ import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from gpuwarden.acting import Acting, ActingOptions
 from gpuwarden.actuators.outbox import Limits
@@ -27,6 +26,12 @@ LIMITS = Limits(
 )  # fmt: skip
 
 
+def acting_options(limits: Limits = LIMITS, settings: Settings = SETTINGS, look_every: float = 0.05) -> ActingOptions:
+    return ActingOptions(
+        settings=settings, limits=limits, look_every=look_every, look_often=look_every / 2, first_look=0.0
+    )
+
+
 class Killed(BaseException):
     """Ends whatever runs, as SIGKILL would."""
 
@@ -37,7 +42,7 @@ class Rig:
     def __init__(self, cluster: Cluster, node: str = "n1", *, options: ActingOptions | None = None) -> None:
         self.cluster = cluster
         self.node = node
-        self.options = options or ActingOptions(settings=SETTINGS, limits=LIMITS, look_every=0.05, look_often=0.02)
+        self.options = options or acting_options()
         self.ledger: list[Event] = [Event(kind=EventKind.BOOT, at=Stamp(0.0, BOOTED), boot_id=BOOT)]
         self.committed = True
         self.on_record: Callable[[], None] = lambda: None
@@ -94,14 +99,14 @@ class Rig:
                 self.step()
 
     async def kill(self) -> None:
-        for task in self.acting._tasks:  # noqa: SLF001 - a kill asks nobody
+        for task in self.acting._tasks:
             task.cancel()
             with suppress(asyncio.CancelledError, Killed):
                 await task
 
     @property
     def dead(self) -> bool:
-        return any(task.done() for task in self.acting._tasks)  # noqa: SLF001
+        return any(task.done() for task in self.acting._tasks)
 
     @property
     def reason(self) -> str:
@@ -110,6 +115,3 @@ class Rig:
     @property
     def writes(self) -> list[str]:
         return [act for node, act, _ in self.cluster.writes if node == self.node]
-
-    def with_settings(self, settings: Settings) -> None:
-        self.options = replace(self.options, settings=settings)

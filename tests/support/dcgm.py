@@ -12,6 +12,7 @@ import itertools
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -75,6 +76,7 @@ class FakeDcgm:
         with self.change() as engine:
             engine["xids"].append([gpu, xid])
             engine["gpus"][gpu]["fields"]["230"] = xid
+            engine["gpus"][gpu]["noted"] = time.time()
 
     def incident(self, code: int, text: str, *, health: int = 10, system: int = 0x10, of: tuple[int, int]) -> None:
         """`of` is the kind and id of the entity."""

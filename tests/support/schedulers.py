@@ -26,11 +26,15 @@ class Node:
 
 @dataclass(slots=True)
 class Cluster:
-    """`clock` gives Unix time. `writes` are (node, act, reason) in the order in which they took effect."""
+    """`clock` gives Unix time. `writes` are (node, act, reason) in the order in which they took effect.
+
+    `spread` False: nobody is told how many there are before they count, so that nobody waits for the others.
+    """
 
     clock: Callable[[], float]
     nodes: dict[str, Node] = field(default_factory=dict)
     writes: list[tuple[str, str, str]] = field(default_factory=list)
+    spread: bool = True
 
     def exclude(self, name: str, reason: str) -> None:
         old = self.nodes[name]
@@ -48,10 +52,10 @@ class Cluster:
         ours = reasons.parse(node.reason)
         owner = Owner.NONE if not node.reason else Owner.FOREIGN if ours is None else Owner.OURS
         return Standing(
-            at=at, owner=owner, why=ours and ours.why, reason=ours.text if ours else node.reason,
+            at=at, owner=owner, why=ours.why if ours else None, reason=ours.text if ours else node.reason,
             suffix=ours.suffix if ours else "", since=node.since, boot=ours.boot if ours else "",
             instance=ours.instance if ours else "", flags=node.flags, schedulable=not node.reason and not node.flags,
-            state="drained" if node.reason else "idle", pool=len(self.nodes),
+            state="drained" if node.reason else "idle", pool=len(self.nodes) if self.spread else 1,
         )  # fmt: skip
 
     def census(self, name: str) -> Census:
@@ -82,7 +86,7 @@ class Client:
         await self._begin("census")
         return self._end("census", self._cluster.census(self.node))
 
-    async def apply(self, intent: Intent, standing: Standing) -> None:  # noqa: ARG002 - a real one may choose its words by it
+    async def apply(self, intent: Intent, standing: Standing) -> None:
         await self._begin("apply")
         if intent.act is Act.EXCLUDE:
             self._cluster.exclude(self.node, intent.reason)

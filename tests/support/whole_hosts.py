@@ -115,6 +115,10 @@ class WholeHost(Host):
             self.view = view
         return super().step(*events, nvml=nvml, pci=pci, look=look)
 
+    def unread(self, collector: str) -> Observation[Any]:
+        """A pass that failed."""
+        return self._pass(collector, PassOutcome.FAILED)
+
     def _pass(self, collector: str, found: object) -> Observation[Any]:
         outcome = found if isinstance(found, PassOutcome) else PassOutcome.OBSERVED
         facts = None if isinstance(found, PassOutcome) else found

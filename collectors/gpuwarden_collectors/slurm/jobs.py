@@ -30,6 +30,7 @@ class JobsReader:
     """`pids`: the processes that have a GPU open, as NVML last listed them. `register`: where prolog and epilog write.
 
     `conf`: slurm.conf, beside which gres.conf lies; without it there is no Slurm here. `ask` None: only what is on this host.
+    `tidies`: notes of jobs that are long over are removed.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class JobsReader:
         self._register = register
         self._conf = conf
         self._node = node
+        self.tidies = False
         self._pids = pids
         self._clock = clock
         self._owners = Owners(proc, node, ask)
@@ -96,8 +98,7 @@ class JobsReader:
             for number in doubted:
                 self._seen[number] = now
                 if number not in told:
-                    forget(self._register, number)
-                    del jobs[number]
+                    self._forget(number, jobs)
         for number, told_job in self._told.items():
             if (job := jobs.get(number)) is not None:
                 jobs[number] = replace(job, user=job.user or told_job.user, job_name=job.job_name or told_job.job_name)
@@ -110,5 +111,9 @@ class JobsReader:
         held = {process.job for process in processes if process.ended is not None}
         for number, job in list(jobs.items()):
             if job.ended is not None and number not in held and now - job.ended > SETTLED_AFTER:
-                forget(self._register, number)
-                del jobs[number]
+                self._forget(number, jobs)
+
+    def _forget(self, number: int, jobs: dict[int, Job]) -> None:
+        if self.tidies:
+            forget(self._register, number)
+        del jobs[number]

@@ -106,7 +106,7 @@ class Outbox:
         if intent.act is Act.RESTORE or intent.why is not Why.FAILURE:
             return await self._write(intent)
         if first:
-            pool = None if self.standing is None else self.standing.pool
+            pool = (self.standing or await self._look()).pool
             await self._stay(intent, self._chance.uniform(0.0, breaker.spread(pool)))
         return await self._exclude(intent) if self._wanted(intent) else SUPERSEDED
 

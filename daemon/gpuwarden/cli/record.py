@@ -6,19 +6,24 @@ import argparse
 import os
 from pathlib import Path
 
-from gpuwarden.cli.parser import CommandError, Parser, folder
+from gpuwarden.cli.client import Daemon, NoDaemon
+from gpuwarden.cli.parser import TRY_AGAIN, CommandError, Parser, folder
 from gpuwarden.cli.sources import configuration
+from gpuwarden.config import Config
 from gpuwarden.durations import parse_duration
 from gpuwarden.places import make_private
 
 HELP = """
 Writes a trace of what this node's GPUs, PCI bus and kernel log say, for `gpuwarden replay` to judge: here or elsewhere,
-now or by other rules. It reads for itself, beside a daemon or without one.
+now or by other rules. Where the daemon runs it is asked for what it sees, so that the GPUs are not read twice; without one,
+and with --simulate, this command reads for itself.
 
---anonymise puts other names in the place of UUIDs, serial numbers, pids, boot ids and the name of this host; the same
-name gets the same one throughout a trace. PCI addresses, models and versions stay.
+--anonymise puts other names in the place of UUIDs, serial numbers, pids, boot ids, users, jobs, file servers and the name of
+this host, and leaves out what site checks printed; the same name gets the same one throughout a trace. PCI addresses, mount
+points, models and versions stay.
 
-exit code: 0 at the end of its time or after SIGINT or SIGTERM; 73 when the file cannot be written
+exit code: 0 at the end of its time or after SIGINT or SIGTERM; 73 when the file cannot be written; 69, 75 or 77 when the
+daemon is gone, busy or does not allow it
 
 examples:
   gpuwarden record -o node7.trace --for 1h
@@ -37,6 +42,7 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("--anonymise", action="store_true", help="name no board, process or host")
     parser.add_config()
     parser.add_simulate()
+    parser.add_run_dir()
     parser.add_argument(
         "--state-dir", metavar="D", type=folder, help="where the ledger is (default: /var/lib/gpuwarden)"
     )
@@ -51,16 +57,41 @@ def _duration(text: str) -> float:
 
 def main(options: argparse.Namespace) -> int:
     config = configuration(options, os.environ, secure=make_private)
-    from gpuwarden.record import RecordError, record  # noqa: PLC0415 - a fault in the configuration is told before asyncio is loaded
-
     try:
-        record(config, options.output, options.seconds, anonymise=options.anonymise)
+        if not (options.simulate is None and _through_daemon(options, config)):
+            _alone(options, config)
     except FileExistsError as error:
         raise CommandError(
             f"{options.output} is there already: name another file, or remove it", CANNOT_CREATE
         ) from error
     except OSError as error:
         raise CommandError(f"cannot write {options.output}: {error.strerror}", CANNOT_CREATE) from error
+    return 0
+
+
+def _through_daemon(options: argparse.Namespace, config: Config) -> bool:
+    """False if none runs."""
+    from gpuwarden.cli.record_through import RecordingEnded, record_through  # noqa: PLC0415 - not needed without a daemon
+
+    if options.output.exists():
+        raise FileExistsError
+    daemon = Daemon.chosen(config.run.dir, os.environ)
+    try:
+        first = daemon.ask("record")
+    except NoDaemon:
+        return False
+    hosts = (config.node, os.uname().nodename) if options.anonymise else None
+    try:
+        record_through(daemon, first, options.output, options.seconds, hosts=hosts)
+    except RecordingEnded as error:
+        raise CommandError(f"the recording ended early: {error}", TRY_AGAIN) from error
+    return True
+
+
+def _alone(options: argparse.Namespace, config: Config) -> None:
+    from gpuwarden.record import RecordError, record  # noqa: PLC0415 - a fault in the configuration is told before asyncio is loaded
+
+    try:
+        record(config, options.output, options.seconds, anonymise=options.anonymise)
     except RecordError as error:
         raise CommandError(f"the recording ended early: {error}", CANNOT_CREATE) from error
-    return 0

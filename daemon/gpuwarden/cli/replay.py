@@ -147,7 +147,7 @@ def _intent(event: Event) -> str:
     intent, reason = clean(event.data.get("intent", "")), clean(event.data.get("reason", ""))
     if breaker := event.data.get("breaker"):
         return f"would not {intent}, for the breaker is open ({clean(breaker)}): {reason}"
-    return f"would {intent}: {reason}"
+    return f"would {intent}: {reason}" if reason else f"would {intent}"
 
 
 def _conclude(tallies: Sequence[Tally], *, as_json: bool) -> None:

@@ -14,7 +14,7 @@ BURSTS_KEPT = 16
 SIGNS_KEPT = 16
 SIGN_MAX = 64  # characters
 
-_BURST, _SIGN, _PART = "\n", "\t", " "
+_BURST, _SIGN, _PART = "|", ";", " "  # none of the first two is ever part of a sign
 
 
 @dataclass(frozen=True, slots=True)

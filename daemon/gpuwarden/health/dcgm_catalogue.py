@@ -320,9 +320,10 @@ def dcgm_named(text: str) -> DcgmCode | None:
     """The row that a person means by a number, a name, or the code of a finding: `4`, `dcgm 4`, `DCGM_FR_FAULTY_MEMORY`,
     `dcgm_faulty_memory`, `dcgm_code_200`. Every number has one; None for a name that is no code's.
     """
-    found = _NAMED.fullmatch(text.strip().lower())
-    if found is None:
-        return None
+    text = text.strip().lower()
+    found = _NAMED.fullmatch(text)
+    if text.upper() in _BY_NAME or found is None:
+        return _BY_NAME.get(text.upper())  # DCGM_API is the name of one
     return dcgm_row(int(found[1])) if found[1] else _BY_NAME.get(found[2].upper())
 
 

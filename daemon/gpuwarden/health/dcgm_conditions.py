@@ -53,7 +53,7 @@ def _made(row: DcgmCode) -> Condition:
         severity=F if row.worst is Health.FAILURE else W,
         title=row.meaning,
         advice=row.advice,
-        why=f"Code {row.code} of DCGM's health checks ({row.name}; the vendor: {row.severity}). {row.note}".strip(),
+        why=f"Code {row.code} of DCGM's health checks ({row.name}; the vendor: {row.severity}){row.note and ': '}{row.note}.",
         source=row.provenance,
         rise=60.0 if row.lasts == math.inf else row.lasts,
         fall=60.0,

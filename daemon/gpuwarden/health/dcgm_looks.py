@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from gpuwarden.health.dcgm_conditions import DCGM_CONDITIONS
 from gpuwarden.health.dcgm_words import Word, heard, may_end, words
-from gpuwarden.health.look import NOTHING, Detector, Look, node_look
+from gpuwarden.health.look import NOTHING, Detector, Look, answering, node_look
 from gpuwarden.health.model import NODE, Advice, Evidence, Key, Sighting, Subject, gpu
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
@@ -36,9 +36,13 @@ def dcgm_unresponsive(state: State, sight: Sight) -> Look:
 
 
 def unusable(sight: Sight) -> Iterator[Sighting]:
-    """DCGM that is here and answers, or would, but cannot be read as it is installed or configured."""
+    """DCGM that is here and answers, or would, but cannot be read as it is installed or configured. A driver that is not
+    loaded makes such errors too, and is told by itself.
+    """
     latest = sight.view.dcgm.latest
     if latest is None or latest.outcome is not PassOutcome.FAILED or latest.error.startswith(NOT_ANSWERING):
+        return
+    if sight.nvml is None or sight.nvml.problem is not None:
         return
     yield Sighting(Key("collector_failed", NODE, "dcgm"), {"why": latest.error}, advice=Advice.FIX_CONFIGURATION)
 
@@ -51,20 +55,19 @@ _TROUBLES: dict[DcgmTrouble, float] = {
 
 
 def dcgm_impaired(state: State, sight: Sight) -> Look:
+    """Only while the driver answers: before it is loaded, and while it is reloaded, an engine has nothing to see."""
     facts = sight.dcgm
-    if facts is None:
+    if facts is None or not any(answering(sight)):
         return Look((), _given_up("dcgm_impaired", state, sight))
-    needed = bool(state.pins)  # an engine without GPUs is as it should be where there are none
-    sightings = [
-        Sighting(
+    found = {
+        problem.trouble: Sighting(
             Key("dcgm_impaired", NODE, problem.trouble.value),
             {"why": problem.text},
             rise=_TROUBLES.get(problem.trouble),
         )
         for problem in facts.problems
-        if needed
-    ]
-    return node_look({sighting.key: sighting for sighting in sightings}.values())
+    }
+    return node_look(found.values())
 
 
 def dcgm_disagrees(state: State, sight: Sight) -> Look:

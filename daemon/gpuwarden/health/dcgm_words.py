@@ -28,7 +28,8 @@ WORDS_MOST = 256
 
 _POWER_UNREADABLE, _XID_ERROR, _TOO_MANY = 11, 101, 69
 _SWITCH_ERRORS = (15, 16)
-_ENTITIES = {1: "gpu", 3: "switch", 7: "cpu", 9: "connectx"}  # dcgm_fields.h: dcgm_field_entity_group_t
+_CONNECTX = 9
+_ENTITIES = {1: "gpu", 3: "switch", 7: "cpu", _CONNECTX: "connectx"}  # dcgm_fields.h: dcgm_field_entity_group_t
 _USABLE = (DcgmGpuStatus.OK, DcgmGpuStatus.FAKE)
 _DEAF = (DcgmTrouble.BLIND, DcgmTrouble.CHECK_INCOMPLETE, DcgmTrouble.WATCHES_CHANGED)
 """Troubles with which a check that reports nothing is no word for health."""
@@ -113,7 +114,7 @@ def _word(incident: DcgmIncident, sight: Sight) -> Word:
         key=_key(incident),
         text=_quoted(incident),
         severity=severity,
-        advice=row.advice,
+        advice=Advice.INSPECT_HARDWARE if incident.entity_kind == _CONNECTX else row.advice,
         lasts=row.lasts,
         fresh=not incident.preexisting and age <= FORGOTTEN,
     )

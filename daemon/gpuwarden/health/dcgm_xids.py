@@ -51,11 +51,14 @@ def _noted(before: DcgmFacts | None, after: DcgmFacts, at: Stamp, known: Known) 
         xid, noted = each.readings.last_xid, each.readings.last_xid_at
         if not each.slot or not xid or noted is None or (each.slot, xid, noted) in old:
             continue
-        age = max(0.0, at.wall - noted)
-        when = Stamp(at.boottime - age, noted)
-        if when.boottime < 0 or known.since(each.slot, xid, when.boottime - _NOTED_WITHIN):
+        age = at.wall - noted
+        dated = age > -_NOTED_WITHIN  # else the clock was set back since
+        when = Stamp(at.boottime - age, noted) if dated else at
+        since = when.boottime - _NOTED_WITHIN if dated else 0.0
+        if when.boottime < 0 or known.since(each.slot, xid, since):
             continue
-        yield _event(when, each.slot, xid, "field 230", history=before is None and age > HISTORY_AFTER)
+        history = before is None and (age > HISTORY_AFTER or not dated)
+        yield _event(when, each.slot, xid, "field 230", history=history)
 
 
 def _told(before: DcgmFacts | None, after: DcgmFacts, known: Known) -> Iterator[XidEvent]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from gpuwarden.health.condition import NO_DRIVER, Condition, F, W
 from gpuwarden.health.model import Advice, Latch
 
@@ -98,6 +100,7 @@ HOST_CONDITIONS: tuple[Condition, ...] = (
 _PREFIX = "plugin_"
 
 
+@lru_cache(maxsize=256)
 def plugin_condition(code: str) -> Condition | None:
     """The row of the site check `plugin_<name>`: its own exit code is the severity, and its interval the timing."""
     name = code.removeprefix(_PREFIX)

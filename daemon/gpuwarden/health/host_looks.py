@@ -16,9 +16,9 @@ from typing import Any
 from gpuwarden.health import host_signs, mount_signs, port_signs
 from gpuwarden.health.host_learning import followed, infiniband_now, now_known
 from gpuwarden.health.host_memory import port_subject
-from gpuwarden.health.look import NOTHING, Detector, Look
+from gpuwarden.health.look import NOTHING, Detector, Look, answering
 from gpuwarden.health.memory import State, Track
-from gpuwarden.health.model import Sighting, Subject
+from gpuwarden.health.model import NODE, Sighting, Subject
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.facts import PciKind
@@ -34,6 +34,8 @@ from gpuwarden_collectors.host_facts import (
 BOOT_GRACE = 300.0
 """Seconds of uptime, as NVSentinel has them for system services: what a boot brings up late is not down yet."""
 
+_THE_NODE = frozenset((NODE,))
+
 Signs = Iterable[Sighting]
 Seen = tuple[Signs, AbstractSet[Subject]]
 """What is wrong, and the subjects of which nothing can be said just now."""
@@ -41,7 +43,7 @@ Seen = tuple[Signs, AbstractSet[Subject]]
 
 def _look(code: str, state: State, sightings: Signs = (), unseen: AbstractSet[Subject] = frozenset()) -> Look:
     """Everything that has this finding and is not `unseen` was looked at."""
-    tracked = {key.subject for key in state.tracks if key.code == code}
+    tracked = {track.key.subject for track in state.tracks_of(code)}
     return Look(tuple(sightings), frozenset(tracked - unseen))
 
 
@@ -61,10 +63,6 @@ def _now(collector: str, sight: Sight) -> object | None:
     if collector == "plugin" and sight.view.plugin.outcome is PassOutcome.ABSENT:
         return PluginFacts()  # no site check is configured: then none has anything to say
     return now_known(sight, collector, getattr(sight, collector))
-
-
-def _tracks(state: State, code: str) -> list[Track]:
-    return [track for key, track in state.tracks.items() if key.code == code]
 
 
 def _not_while_booting(sight: Sight, sightings: Signs) -> Signs:
@@ -95,7 +93,7 @@ def _flapping(state: State, _: Sight, facts: InfinibandFacts) -> Seen:
     """It ends only for a port that was followed for as long as the rule looks back, or that is known no more."""
     young = {
         track.key.subject
-        for track in _tracks(state, "infiniband_flapping")
+        for track in state.tracks_of("infiniband_flapping")
         if track.key.subject.part in state.host.ports
         and not followed(state, str(track.key.subject), port_signs.FLAPS_WINDOW)
     }
@@ -132,26 +130,44 @@ def _memory_lost(state: State, _: Sight, facts: MemoryFacts) -> Seen:
     """It ends only where all controllers were followed for an hour, or a reboot made them count anew."""
     names = [name for name, _ in host_signs.memory_counters(facts)]
     old_enough = all(followed(state, name, host_signs.ECC_WINDOW) for name in names)
-    tracks = _tracks(state, "memory_ecc_uncorrectable")
+    tracks = state.tracks_of("memory_ecc_uncorrectable")
     young = {track.key.subject for track in tracks if not old_enough and track.released is None}
     return host_signs.memory_ecc_uncorrectable(facts, state.host_windows), young
 
 
 def _process_hung(_: State, __: Sight, facts: ProcessesFacts) -> Seen:
-    return host_signs.process_hung(facts), frozenset()
+    """It ends only when processes were followed for as long as it takes to see one that is stuck."""
+    young = facts.followed_for is not None and facts.followed_for < host_signs.STUCK_FOR
+    return host_signs.process_hung(facts), _THE_NODE if young else frozenset()
 
 
 def _service_down(state: State, sight: Sight, facts: ServicesFacts) -> Seen:
     """One that restarted again and again is well only after it was followed for as long as the rule looks back."""
-    pci = sight.view.pci.facts
-    nvswitches = pci is not None and any(device.kind is PciKind.SWITCH for device in pci.devices)
     young = {
         track.key.subject
-        for track in _tracks(state, "service_down")
+        for track in state.tracks_of("service_down")
         if _restarted(track) and not followed(state, str(track.key.subject), host_signs.RESTARTS_WINDOW)
     }
-    down = host_signs.service_down(facts, state.host_windows, nvswitches=nvswitches)
+    switches, fabric = _has_switches(sight), _has_fabric(sight)
+    if switches is None or (fabric is None and not switches):  # whether the fabric manager is needed is not known
+        young.add(host_signs.service_subject(host_signs.FABRIC_MANAGER))
+        facts = ServicesFacts(services=tuple(s for s in facts.services if s.unit != host_signs.FABRIC_MANAGER))
+    nvswitches = switches is True
+    down = host_signs.service_down(
+        facts, state.host_windows, nvswitches=nvswitches, fabric=nvswitches or fabric is True
+    )
     return _not_while_booting(sight, down), young
+
+
+def _has_switches(sight: Sight) -> bool | None:
+    pci = sight.view.pci.facts
+    return None if pci is None else any(device.kind is PciKind.SWITCH for device in pci.devices)
+
+
+def _has_fabric(sight: Sight) -> bool | None:
+    """Whether a GPU says that it belongs to an NVLink fabric (not all switches are on the PCI bus); None while none says."""
+    states = [facts.readings.fabric_state for facts in answering(sight)]
+    return any(states) if states else None
 
 
 def _restarted(track: Track) -> bool:

@@ -115,14 +115,17 @@ def service_counters(services: ServicesFacts) -> dict[tuple[str, str], int]:
     }
 
 
-def service_down(services: ServicesFacts, windows: Windows, *, nvswitches: bool) -> list[Sighting]:
+def service_down(services: ServicesFacts, windows: Windows, *, nvswitches: bool, fabric: bool = True) -> list[Sighting]:
     """Units that failed, or keep restarting, or that must run and do not: enabled ones, and those of the configuration.
 
-    Without the fabric manager the GPUs of an NVSwitch system cannot be used: there it must run, and is a failure.
+    Without the fabric manager the GPUs of an NVSwitch system cannot be used: there it must run, and is a failure. Where
+    there is no `fabric` at all it ends at once, with an error, and nobody is to miss it.
     """
     sightings = []
     for service in services.services:
         vital = nvswitches and service.unit == FABRIC_MANAGER
+        if service.unit == FABRIC_MANAGER and not (fabric or vital or service.configured):
+            continue
         subject = service_subject(service.unit)
         series = windows.get((str(subject), "restarts"))
         restarts = 0 if series is None else series.growth(RESTARTS_WINDOW)[0]

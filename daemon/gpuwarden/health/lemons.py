@@ -68,8 +68,8 @@ def report(lemons: Lemons, boards: Mapping[str, str], wall: float) -> tuple[Lemo
     rows: list[LemonDays] = []
     node: dict[str, set[int]] = {}
     for (owner, what), days in lemons.items():
-        recent = {day for day in days if 0 <= today - day < WINDOW}
-        if owner not in slots or not recent:
+        recent = [day for day in days if 0 <= today - day < WINDOW] if owner in slots else []
+        if not recent:
             continue
         node.setdefault(what, set()).update(recent)
         if owner != NODE_OWNER:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from gpuwarden.health.bursts import Bursts
 from gpuwarden.health.flaps import Raises
@@ -86,6 +87,7 @@ class State:
     `host`: ports and mounts, as `host_memory.py` has them; `host_windows`: its counters.
 
     `windows`, `host_windows`, `unpaired` and `news` span a moment to some hours and are not kept over a restart; everything else is.
+    `made`: what was derived from just this state, by name, so that it is derived once.
     """
 
     boot_id: str = ""
@@ -103,14 +105,16 @@ class State:
     unpaired: Unpaired = field(default_factory=dict)
     host: HostMemory = field(default_factory=HostMemory)
     host_windows: Windows = field(default_factory=dict)
-    _by_code: dict[str, list[Track]] = field(default_factory=dict, init=False, compare=False, repr=False)
+    made: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def tracks_of(self, code: str) -> Sequence[Track]:
         """The tracks of one condition."""
-        if self.tracks and not self._by_code:
+        by_code: dict[str, list[Track]] | None = self.made.get("tracks by code")
+        if by_code is None:
+            by_code = self.made["tracks by code"] = {}
             for track in self.tracks.values():
-                self._by_code.setdefault(track.key.code, []).append(track)
-        return self._by_code.get(code, ())
+                by_code.setdefault(track.key.code, []).append(track)
+        return by_code.get(code, ())
 
 
 def counts(state: State, record: Record) -> bool:

@@ -49,7 +49,7 @@ def _full(mount: MountFacts) -> Evidence:
 def mount_missing(storage: StorageFacts) -> list[Sighting]:
     """Expected and not mounted. One that the kernel mounts on first use is not missing."""
     return [
-        Sighting(Key("mount_missing", mount_subject(mount.path)))
+        Sighting(Key("mount_missing", mount_subject(mount.path)), {"why": "nothing is mounted there"})
         for mount in storage.mounts
         if mount.expected and not mount.mounted and not mount.automount
     ]

@@ -16,6 +16,7 @@ from gpuwarden.health.model import NODE, Event, EventKind, Evidence, Key, Subjec
 from gpuwarden.health.xid_lines import recovery_action, sign
 from gpuwarden.health.xid_pairing import paired, young
 from gpuwarden.health.xid_partners import CANCELS
+from gpuwarden.health.xid_ruling import newest_signs
 from gpuwarden_collectors.facts import (
     AerEvent,
     AerSeverity,
@@ -117,11 +118,13 @@ def _overflows(state: State, batches: dict[tuple[EventKind, Key], _Batch], place
 def _tells_more(
     state: State, batches: dict[tuple[EventKind, Key], _Batch], place: tuple[EventKind, Key], event: HostEvent
 ) -> bool:
-    """A line of the kernel log about an Xid that NVML or DCGM told of before as a bare number."""
+    """A line of the kernel log about an Xid that NVML or DCGM told of before, without its text."""
     if not isinstance(event, XidEvent) or event.source is not Source.KERNEL_LOG:
         return False
     record = state.records.get(place[1])
-    return bool(sign(event)) or (place not in batches and record is not None and not record.text)
+    if place in batches or record is None or record.text != event.text:
+        return True
+    return (said := sign(event)) != "" and said not in newest_signs(record)
 
 
 def _event(kind: EventKind, key: Key, batch: _Batch, boot_id: str) -> Event:

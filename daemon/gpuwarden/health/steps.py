@@ -16,7 +16,7 @@ class Steps:
         self.events: list[Event] = []
         self.now = now
         self._boot_id = boot_id
-        self._refreshed: dict[Key, Track] = {}
+        self._refreshed: dict[Key, Track] | None = None
 
     def take(self, event: Event) -> None:
         self.settle()
@@ -27,14 +27,16 @@ class Steps:
         self.take(Event(kind=kind, at=self.now, boot_id=self._boot_id, key=key, data=data or {}))
 
     def track(self, key: Key) -> Track | None:
-        return self._refreshed.get(key) or self.state.tracks.get(key)
+        return (self.state.tracks if self._refreshed is None else self._refreshed).get(key)
 
     def refresh(self, track: Track) -> None:
         """What needs no event: sightings that go on, and since when there are none."""
+        if self._refreshed is None:
+            self._refreshed = dict(self.state.tracks)
         self._refreshed[track.key] = track
 
     def settle(self) -> None:
-        """The state with everything that was refreshed; a copy of all tracks for many of them, instead of one for each."""
-        if self._refreshed:
-            self.state = replace(self.state, tracks={**self.state.tracks, **self._refreshed})
-            self._refreshed = {}
+        """The state with everything that was refreshed: tracks are copied once for many, not for each."""
+        if self._refreshed is not None:
+            self.state = replace(self.state, tracks=self._refreshed)
+            self._refreshed = None

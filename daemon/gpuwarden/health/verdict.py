@@ -20,7 +20,8 @@ def verdict(state: State, sight: Sight) -> Verdict:
     raised = [track for track in state.tracks.values() if track.raised]
     shadows = frozenset(code for code, rule in sight.rules.checks.items() if rule.shadow)
     causes = roots(raised, shadows) if raised else {}
-    findings = sorted((_finding(track, causes.get(track.key), state, sight) for track in raised), key=_worst_first)
+    rooted = ((track, causes.get(track.key) if causes else None) for track in raised)
+    findings = sorted((_finding(track, root, state, sight) for track, root in rooted), key=_worst_first)
     loud = tuple(f for f in findings if not f.silenced_by)
     counted = [f for f in findings if not f.shadow]
     expected, source = expected_count(state, sight)

@@ -30,11 +30,11 @@ def _events(state: PolicyState, now: Stamp) -> Iterator[Event]:
         yield noticed(state.notice)
     for hold in state.holds.values():
         yield Event(kind=EventKind.HELD, at=hold.at, boot_id=hold.boot_id, data=held(hold))
-    for key in sorted(state.person):
-        yield Event(kind=EventKind.NEEDS_PERSON, at=now, boot_id=boot, key=key)
-    for observed, intents in ((True, state.would), (False, state.pending)):
+    for observed, intents in ((False, state.pending), (True, state.would)):
         for intent in intents.values():
             yield Event(kind=EventKind.INTENDED, at=intent.at, boot_id=boot, data=data_of(intent, observed=observed))
+    for key in sorted(state.person):  # after the intents, one of which may begin the list anew
+        yield Event(kind=EventKind.NEEDS_PERSON, at=now, boot_id=boot, key=key)
 
 
 def ordered(order: Order, boot_id: str) -> Event:

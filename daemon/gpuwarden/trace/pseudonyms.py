@@ -12,8 +12,11 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from gpuwarden_collectors.facts import Source
+
 _PIDS = 4_194_304  # Linux gives pids below this
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_OUR_SOURCES = frozenset(source.value for source in Source)
 _PID = re.compile(r"\bpid=?'?\s*(\d{1,10})")
 
 
@@ -26,7 +29,8 @@ class Pseudonyms:
         self._hosts = re.compile(rf"\b(?:{'|'.join(named)})\b") if named else None
         self._by_name: Mapping[str, Callable[[Any], Any]] = {
             "uuid": self._text, "serial": self._serial, "pid": self._pid, "began": self._uuid, "boot_id": self._uuid,
-            "by": lambda _: "operator",
+            "by": lambda _: "operator", "uid": self._pid, "job": self._pid, "user": self._word, "job_name": self._word,
+            "comm": self._comm, "output": lambda _: "", "source": self._source,
         }  # fmt: skip
 
     def __call__(self, content: Any) -> Any:
@@ -59,6 +63,17 @@ class Pseudonyms:
 
     def _pid(self, pid: int) -> int:
         return 1 + int.from_bytes(self._digest(str(pid))) % (_PIDS - 1)
+
+    def _word(self, name: str) -> str:
+        return f"x{self._digest(name).hex()[:8]}"
+
+    def _comm(self, name: str) -> str:
+        """The driver's own processes keep their names: they are judged by them."""
+        return name if name.startswith("nvidia") else self._word(name)
+
+    def _source(self, name: str) -> str:
+        """Of a mount, which names a server; of an Xid it is one of ours."""
+        return name if name in _OUR_SOURCES else self._word(name)
 
     def _digest(self, name: str) -> bytes:
         return hashlib.blake2b(name.encode("utf-8", "replace"), key=self._key, digest_size=16).digest()

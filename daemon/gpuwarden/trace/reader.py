@@ -24,6 +24,7 @@ from gpuwarden.trace.records import (
     Happened,
     Passed,
     Record,
+    Ruled,
     Troubled,
 )
 from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
@@ -205,6 +206,7 @@ def _acknowledged(line: Line, at: Stamp) -> Acknowledged:
 _KINDS: Mapping[str, Callable[[Line, Stamp], Record]] = {
     "events": _happened,
     "troubles": _troubled,
+    "ruled": lambda line, at: Ruled(at=at, rules=from_wire(Rules, line["ruled"])),
     "acknowledged": _acknowledged,
     "accepted": lambda _, at: Accepted(at=at),
 }

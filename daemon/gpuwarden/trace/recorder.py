@@ -11,13 +11,14 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib.metadata import version
+from io import BufferedIOBase
 from pathlib import Path
 from typing import Any
 
 from gpuwarden.background import BackgroundWriter
 from gpuwarden.health.model import Event
 from gpuwarden.health.view import Rules
-from gpuwarden.trace.records import Accepted, Acknowledged, Began, Happened, Passed, Record, Troubled
+from gpuwarden.trace.records import Accepted, Acknowledged, Began, Happened, Passed, Record, Ruled, Troubled
 from gpuwarden.trace.writer import TraceWriter
 from gpuwarden_collectors.base import Observation
 from gpuwarden_collectors.facts import HostEvent, Stamp
@@ -27,17 +28,14 @@ WAITING_MOST = 2000
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
-class Recorder:
-    """Writes a new trace at `path`. The constructor raises OSError, also if there is one; nothing else raises or blocks, but `close`.
+class Recording:
+    """Writes a trace to `file`. Nothing raises or blocks, but `close`.
 
     `error` says why nothing more is written, "" while all is well; `dropped` counts records that came too fast.
     """
 
-    def __init__(self, path: Path, *, names: Callable[[Any], Any] | None = None) -> None:
-        self._file = os.fdopen(os.open(path, _NEW, 0o600), "wb")  # for its owner alone: it tells what runs here
-        self._zipped = gzip.GzipFile(filename="", mode="wb", fileobj=self._file, mtime=0)
-        self._trace = TraceWriter(self._zipped, version=version("gpuwarden"), names=names)
-        self._flushed = float("-inf")
+    def __init__(self, file: BufferedIOBase, *, names: Callable[[Any], Any] | None = None) -> None:
+        self._trace = TraceWriter(file, version=version("gpuwarden"), names=names)
         self.error = ""
         self._writer = BackgroundWriter("trace", WAITING_MOST, on_error=self._failed)
 
@@ -58,11 +56,18 @@ class Recorder:
     def troubled(self, at: Stamp, troubles: Mapping[str, str]) -> None:
         self._put(Troubled(at=at, troubles=dict(troubles)))
 
+    def ruled(self, at: Stamp, rules: Rules) -> None:
+        self._put(Ruled(at=at, rules=rules))
+
     def acknowledged(self, at: Stamp, finding: str, by: str) -> None:
         self._put(Acknowledged(at=at, finding=finding, by=by))
 
     def accepted(self, at: Stamp) -> None:
         self._put(Accepted(at=at))
+
+    async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - says False at the deadline, which is no error here
+        """Wait until everything handed over so far is written; False if `timeout` seconds were not enough."""
+        return await self._writer.flush(timeout)
 
     def close(self, timeout: float) -> bool:
         """End the trace; False if that was not done within `timeout` seconds."""
@@ -74,10 +79,27 @@ class Recorder:
             self._writer.submit(partial(self._write, record))
 
     def _write(self, record: Record) -> None:
-        if self.error:
-            return
-        self._trace.write(record)
-        if record.at.boottime - self._flushed >= FLUSHED_EVERY:
+        if not self.error:
+            self._trace.write(record)
+
+    def _end(self) -> None:
+        """Everything is written."""
+
+    def _failed(self, error: Exception) -> None:
+        self.error = str(error)
+
+
+class Recorder(Recording):
+    """Writes a new trace at `path`. The constructor raises OSError, also if there is one."""
+
+    def __init__(self, path: Path, *, names: Callable[[Any], Any] | None = None) -> None:
+        self._file, self._zipped = new_trace(path)
+        self._flushed = float("-inf")
+        super().__init__(self._zipped, names=names)
+
+    def _write(self, record: Record) -> None:
+        super()._write(record)
+        if not self.error and record.at.boottime - self._flushed >= FLUSHED_EVERY:
             self._zipped.flush()
             self._flushed = record.at.boottime
 
@@ -85,5 +107,8 @@ class Recorder:
         self._zipped.close()
         self._file.close()
 
-    def _failed(self, error: Exception) -> None:
-        self.error = str(error)
+
+def new_trace(path: Path) -> tuple[BufferedIOBase, gzip.GzipFile]:
+    """The file, which is its owner's alone (it tells what runs here), and what zips into it. Raises OSError, also if there is one."""
+    file = os.fdopen(os.open(path, _NEW, 0o600), "wb")
+    return file, gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0)

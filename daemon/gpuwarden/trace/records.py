@@ -50,6 +50,14 @@ class Troubled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ruled:
+    """From now on other rules are in force: the configuration was read again."""
+
+    at: Stamp
+    rules: Rules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledged:
     at: Stamp
     finding: str
@@ -61,4 +69,4 @@ class Accepted:
     at: Stamp
 
 
-Record = Began | Passed | Happened | Troubled | Acknowledged | Accepted
+Record = Began | Passed | Happened | Troubled | Ruled | Acknowledged | Accepted

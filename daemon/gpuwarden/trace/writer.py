@@ -19,6 +19,7 @@ from gpuwarden.trace.records import (
     Happened,
     Passed,
     Record,
+    Ruled,
     Troubled,
 )
 from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
@@ -77,12 +78,7 @@ class TraceWriter:
                 return self._pass(observation)
             case Happened(events=events):
                 return {"events": [to_wire(event, HostEvent) for event in events]}
-            case Troubled(troubles=troubles):
-                return {"troubles": dict(troubles)}
-            case Acknowledged(finding=finding, by=by):
-                return {"acknowledged": finding, "by": by}
-            case Accepted():
-                return {"accepted": True}
+        return _word(record)
 
     def _pass(self, observation: Observation[Any]) -> dict[str, Any]:
         name, at = observation.collector, observation.finished.boottime
@@ -103,6 +99,18 @@ class TraceWriter:
             last = replace(last, facts=facts, telemetry=at if due else last.telemetry)
         self._last[name] = last
         return content
+
+
+def _word(record: Troubled | Ruled | Acknowledged | Accepted) -> dict[str, Any]:
+    match record:
+        case Troubled(troubles=troubles):
+            return {"troubles": dict(troubles)}
+        case Ruled(rules=rules):
+            return {"ruled": to_wire(rules)}
+        case Acknowledged(finding=finding, by=by):
+            return {"acknowledged": finding, "by": by}
+        case Accepted():
+            return {"accepted": True}
 
 
 def _with_old_telemetry(old: Any, new: Any) -> Any:

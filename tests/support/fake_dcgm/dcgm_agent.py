@@ -204,6 +204,8 @@ def dcgmEntitiesGetLatestValues(
             if (kind, number, field) not in watched:
                 value.status = fake_engine.NOT_WATCHED
             _fill(value, field, found)
+            if field == fake_engine.LAST_XID and found is not None:
+                value.ts = int(engine["gpus"][number]["noted"] * 1e6)  # no reading, but an event: its sample ages
     return values
 
 

@@ -68,7 +68,7 @@ ABOVE_ZERO: dict[int, tuple[int, int, int, str]] = {
 # Field: system, code; a warning after any growth since the watches were set
 GROWN = {240: (POWER, 12), 241: (THERMAL, 10)}
 RECOVERY = {1: (FAIL, 125), 2: (FAIL, 126), 3: (WARN, 127), 4: (FAIL, 128)}  # 5 to 7: invalid to DCGM 4.6, no incident
-POWER_USAGE, RECOVERY_ACTION = 155, 1523
+POWER_USAGE, LAST_XID, RECOVERY_ACTION = 155, 230, 1523
 PROFILING = range(1001, 1013)
 
 DOUBLES = (155, *range(1001, 1009))

@@ -24,7 +24,7 @@ def healthy(gpus: int) -> State:
     everything hangs. `hang`: no call returns before it ends, or `hang_limit` seconds have passed. `crash`: the next call ends its
     process. `codes`: what a call by this name returns; "part of dcgmHealthCheck" comes beside its incidents,
     "dcgmHealthSet_v2 of others" only for a group that has more than GPUs. `blind`: the engine asks the driver nothing.
-    `unknown`: fields that it does not know. `xids`: GPU and number, as they came. `incidents`: system, health, code,
+    `unknown`: fields that it does not know. `xids`: GPU and number, as they came; `noted` of a GPU: when the last did. `incidents`: system, health, code,
     text, kind and id of the entity, besides those that follow from the rest. `others`: kind and id of switches and the
     like. `node`: fields of no GPU. What follows is the clients'.
     """
@@ -38,7 +38,13 @@ def healthy(gpus: int) -> State:
 
 def a_gpu(number: int) -> State:
     fields = {"150": 40, "155": 70.5, "240": 0, "241": 0, "311": 0, "1507": 0, "1523": 0}
-    return {"status": 1, "slot": f"00000000:{number + 1:02X}:00.0", "uuid": f"GPU-{number}", "fields": fields}
+    return {
+        "noted": 0.0,
+        "status": 1,
+        "slot": f"00000000:{number + 1:02X}:00.0",
+        "uuid": f"GPU-{number}",
+        "fields": fields,
+    }
 
 
 @contextmanager

@@ -1,0 +1,186 @@
+"""The host: driver, library, permissions, kernel log, places of the daemon, DCGM."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpuwarden.config import Config
+from gpuwarden.doctor.row import Row, fail, ok, warn
+from gpuwarden_collectors.base import CollectorError, Observation, PassOutcome
+from gpuwarden_collectors.dcgm.addresses import running_engine
+from gpuwarden_collectors.facts import NvmlFacts, NvmlProblem
+from gpuwarden_collectors.host_files import read_text
+from gpuwarden_collectors.nvml.options import NvmlOptions
+from gpuwarden_collectors.pci import PciCollector
+from gpuwarden_collectors.worker import Worker
+from gpuwarden_collectors.worker_life import WorkerLimits
+
+NVML_ANSWERS_WITHIN = 30.0
+_ROOM = 64 << 20  # bytes; a ledger has a few MB
+_VERSION = re.compile(r"\b\d{3}\.\d+(?:\.\d+)?\b")
+_TO_DO: dict[NvmlProblem, str] = {
+    NvmlProblem.DRIVER_NOT_LOADED: "load the driver: modprobe nvidia; see dmesg if it fails",
+    NvmlProblem.LIBRARY_MISMATCH: "reload the driver or reboot: the library was upgraded under it",
+    NvmlProblem.NO_PERMISSION: "let the daemon open /dev/nvidia*: see DeviceAllow and User of its unit",
+    NvmlProblem.OTHER: "see what nvidia-smi says",
+}
+
+
+def driver(config: Config) -> Iterator[Row]:
+    """The module, against what is on the bus."""
+    version, functions = _loaded(config), _functions(config)
+    if functions is None:
+        yield warn(
+            "host", "pci", f"{config.paths.sysfs} cannot be read", "see paths.sysfs: a GPU off the bus is noticed late"
+        )
+    if version:
+        yield ok("host", "driver", f"version {version} is loaded; {functions or 0} NVIDIA functions on the bus")
+    elif functions:
+        found = f"not loaded, with {functions} NVIDIA functions on the bus"
+        yield fail("host", "driver", found, _TO_DO[NvmlProblem.DRIVER_NOT_LOADED])
+    else:
+        found = "not loaded, and no NVIDIA device on the bus"
+        yield warn("host", "driver", found, "nothing to watch here: set inventory.expected_gpus = 0")
+
+
+def _loaded(config: Config) -> str:
+    """The version of the loaded driver; "" if none is."""
+    try:
+        text = read_text(config.paths.proc / "driver/nvidia/version")
+    except OSError:
+        return ""
+    version = _VERSION.search(text)
+    return version[0] if version is not None else "unknown"
+
+
+def _functions(config: Config) -> int | None:
+    try:
+        return len(PciCollector(config.paths.sysfs).read().devices)
+    except CollectorError:
+        return None
+
+
+async def nvml(config: Config) -> list[Row]:
+    """One pass of the reader itself, in its own process, so that neither a hang nor a crash of the library is ours."""
+    options: NvmlOptions = config.collectors.nvml
+    if not options.enabled:
+        return [warn("host", "nvml", "switched off", "set collectors.nvml.enabled")]
+    functions = _functions(config)
+    if not _loaded(config) and functions:  # to ask NVML could load the driver, and nothing is to be changed here
+        return [warn("host", "nvml", "not asked: the driver is not loaded", "load the driver, and look again")]
+    limits = WorkerLimits(deadline=NVML_ANSWERS_WITHIN, init_deadline=NVML_ANSWERS_WITHIN)
+    worker: Worker[NvmlFacts] = Worker(
+        "nvml",
+        "gpuwarden_collectors.nvml.sweep:NvmlReader",
+        NvmlFacts,
+        limits=limits,
+        on_event=lambda _: None,
+        options=options,
+    )
+    try:
+        return list(nvml_rows(await worker.observe(), expected=bool(functions)))
+    finally:
+        await worker.close()
+
+
+def nvml_rows(seen: Observation[NvmlFacts], *, expected: bool) -> Iterator[Row]:
+    """`expected`: the bus has NVIDIA functions."""
+    facts = seen.facts
+    if seen.outcome is PassOutcome.ABSENT and not expected:
+        yield warn(
+            "host", "nvml", "no library, and no NVIDIA device that would need it", "nothing, on a host without GPUs"
+        )
+    elif seen.outcome is PassOutcome.ABSENT:
+        yield fail(
+            "host",
+            "nvml",
+            seen.error or "no library",
+            "install the driver's libnvidia-ml, or set collectors.nvml.library",
+        )
+    elif facts is None:
+        yield fail("host", "nvml", seen.error or "no answer", "see whether nvidia-smi answers: the driver may hang")
+    elif facts.problem is not None:
+        yield fail("host", "nvml", facts.problem_text or facts.problem.value, _TO_DO[facts.problem])
+    else:
+        refused = sorted({e.call for gpu in facts.gpus for e in gpu.errors if e.code == _NO_PERMISSION})
+        if refused:
+            found = f"{len(facts.gpus)} GPUs; no permission for {', '.join(refused[:4])}"
+            yield warn("host", "nvml", found, "run the daemon as root, or accept that these are not read")
+        else:
+            yield ok("host", "nvml", f"{len(facts.gpus)} GPUs, library {facts.nvml_version or 'of unknown version'}")
+
+
+_NO_PERMISSION = 4  # NVML_ERROR_NO_PERMISSION
+
+
+def kernel_log(config: Config) -> Iterator[Row]:
+    path = config.paths.kmsg
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError as error:
+        why = f"{path}: {error.strerror}"
+        yield fail(
+            "host",
+            "kernel log",
+            why,
+            "Xids are not seen: run as root or with CAP_SYSLOG, and let the unit see /dev/kmsg",
+        )
+    else:
+        yield ok("host", "kernel log", f"{path} can be read")
+
+
+def places(config: Config) -> Iterator[Row]:
+    yield _place("run directory", config.run.dir, "run.dir", lasting=False)
+    yield _place("state directory", config.state.dir, "state.dir", lasting=True)
+
+
+def _place(name: str, path: Path, key: str, *, lasting: bool) -> Row:
+    try:
+        status = path.stat()
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and os.access(_existing(path), os.W_OK):
+            return ok("host", name, f"{path} is made when the daemon starts")
+        return fail("host", name, f"{path}: {error.strerror}", f"make it, or set {key}")
+    if not stat.S_ISDIR(status.st_mode) or not os.access(path, os.W_OK | os.X_OK):
+        return fail("host", name, f"{path} is no folder that this user may write", f"mend it, or set {key}")
+    if status.st_mode & stat.S_IWOTH:
+        return fail(
+            "host", name, f"{path} may be written by anybody", f"chmod o-w {path}: others could forge a verdict"
+        )
+    free = os.statvfs(path)
+    if lasting and free.f_bavail * free.f_frsize < _ROOM:
+        return warn("host", name, f"{path} has less than {_ROOM >> 20} MiB left", f"make room, or set {key}")
+    return ok("host", name, f"{path} can be written")
+
+
+def _existing(path: Path) -> Path:
+    return next((folder for folder in path.parents if folder.exists()), Path("/"))
+
+
+def dcgm(config: Config) -> Iterator[Row]:
+    """It adds to what NVML says; without it nothing is missing that would not be told."""
+    options = config.collectors.dcgm
+    if not options.enabled:
+        yield ok("host", "dcgm", "switched off")
+        return
+    places = (options.address,) if options.address else options.probe
+    try:
+        address = running_engine(places, config.paths.proc / "net")
+    except CollectorError as error:
+        yield fail("host", "dcgm", str(error), "correct collectors.dcgm.address")
+        return
+    if address is not None:
+        yield ok("host", "dcgm", f"an engine listens at {address}")
+    elif options.address:
+        yield fail(
+            "host",
+            "dcgm",
+            f"no engine listens at {options.address}",
+            "start nvidia-dcgm, or unset collectors.dcgm.address",
+        )
+    else:
+        yield ok("host", "dcgm", "no engine runs here: NVML alone is read")

@@ -1,0 +1,151 @@
+"""Slurm: whether it answers, what it calls this node, whether we may drain it, whether its clock is ours. Asks, changes nothing."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpuwarden.config_slurm import SlurmOptions
+from gpuwarden.doctor.row import Row, fail, ok, warn
+from gpuwarden.doctor.slurm_settings import parse_config, settings
+from gpuwarden.jobs import conf_path
+from gpuwarden_collectors.slurm import nodes
+from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.errors import SlurmError, UnknownNode
+
+ANSWERS_WITHIN = 12.0
+"""Seconds for each call: one that finds no controller takes 9."""
+SKEW_MOST = 5.0
+SKEW_BAD = 60.0
+_SDIAG_TIME = re.compile(r"^sdiag output at .*\((\d{6,12})\)", re.MULTILINE)
+_VERSION = re.compile(r"\bVersion=(\S+)")
+
+
+class SlurmDoctor:
+    """`hostname` of this machine, for finding its name in Slurm."""
+
+    def __init__(self, options: SlurmOptions, hostname: str, environment: Mapping[str, str] = os.environ) -> None:
+        self._options = options
+        self._hostname = hostname
+        self._environment = environment
+        self._commands = Commands(
+            conf=options.conf, folder=options.folder, timeout=ANSWERS_WITHIN, inherited=environment
+        )
+
+    async def rows(self) -> list[Row]:
+        try:
+            return await self._rows()
+        finally:
+            await self._commands.close()
+
+    async def _rows(self) -> list[Row]:
+        path = conf_path(self._options, self._environment)
+        if not path.exists():
+            if not self._options.enabled:
+                return [ok("slurm", "slurm.conf", "no Slurm on this host")]
+            return [fail("slurm", "slurm.conf", f"{path} does not exist", "set slurm.conf to where it is")]
+        rows = [self._enabled(path)]
+        try:
+            keys = parse_config(await self._ask("scontrol", "show", "config"))
+        except SlurmError as error:
+            return [
+                *rows,
+                await self._munge(),
+                fail("slurm", "controller", str(error), "nothing else can be asked until it answers"),
+            ]
+        rows.append(ok("slurm", "controller", "answers"))
+        rows += [await self._authority(keys), *await self._node(keys), await self._clock()]
+        return [*rows, *settings(keys, self._options)]
+
+    async def _ask(self, *words: str) -> str:
+        return await self._commands.ask(f"cannot ask Slurm ({words[0]})", *words)
+
+    def _enabled(self, path: Path) -> Row:
+        if self._options.enabled:
+            return ok("slurm", "slurm.conf", str(path))
+        return warn(
+            "slurm", "slurm.conf", f"{path}, but slurm.enabled is false", "set slurm.enabled: else nothing is drained"
+        )
+
+    async def _munge(self) -> Row:
+        try:
+            await self._ask("munge", "--no-input")
+        except SlurmError as error:
+            return warn(
+                "slurm",
+                "munge",
+                str(error),
+                "start munged and see that its key is that of the cluster, if Slurm uses munge",
+            )
+        return ok("slurm", "munge", "makes credentials")
+
+    async def _authority(self, keys: Mapping[str, str]) -> Row:
+        """Of the user who runs this: root, SlurmUser, or an administrator of slurmdbd."""
+        uid = os.geteuid()
+        try:
+            user = pwd.getpwuid(uid).pw_name
+        except KeyError:
+            user = f"uid {uid}"
+        slurm_user = keys.get("SlurmUser", "").partition("(")[0]
+        if uid == 0 or user == slurm_user:
+            return ok("slurm", "authority", f"{user} may drain nodes")
+        level = ""
+        if "slurmdbd" in keys.get("AccountingStorageType", ""):
+            try:
+                level = (await self._ask("sacctmgr", "-nP", "show", "user", user, "format=AdminLevel")).strip()
+            except SlurmError:
+                level = ""
+        if level.startswith("Admin"):
+            return ok("slurm", "authority", f"{user} is an administrator of slurmdbd and may drain nodes")
+        found = f"{user} is neither root nor {slurm_user or 'SlurmUser'}" + (
+            f", and {level} of slurmdbd" if level else ""
+        )
+        to_do = "run gpuwarden as root or SlurmUser, or give it AdminLevel=Administrator (Operator is not enough)"
+        return fail("slurm", "authority", found, to_do)
+
+    async def _node(self, keys: Mapping[str, str]) -> list[Row]:
+        try:
+            name = self._options.node or await nodes.find_name(self._commands, self._hostname)
+            node = await nodes.read_node(self._commands, name)
+            shown = await self._ask("scontrol", "show", "node", name)
+        except UnknownNode as error:
+            return [fail("slurm", "node name", str(error), "set slurm.node to the NodeName of this host in slurm.conf")]
+        except SlurmError as error:
+            return [fail("slurm", "node name", str(error), "set slurm.node, and see that the controller answers")]
+        rows = [ok("slurm", "node name", f"{name}, {node.state}")]
+        if not node.has_gpu:
+            to_do = "add Gres=gpu:N to its line in slurm.conf, and gres.conf"
+            rows.append(warn("slurm", "gres", "Slurm knows of no GPU here: which job has which cannot be told", to_do))
+        mine, theirs = _VERSION.search(shown), keys.get("SLURM_VERSION", "")
+        if mine is not None and theirs and mine[1].split(".")[:2] != theirs.split(".")[:2]:
+            found = f"slurmd {mine[1]}, slurmctld {theirs}"
+            rows.append(
+                warn("slurm", "versions", found, "fine while the cluster is upgraded; then bring them together")
+            )
+        return rows
+
+    async def _clock(self) -> Row:
+        """The controller's clock; half of what the call took is the error."""
+        before = time.time()
+        try:
+            said = _SDIAG_TIME.search(await self._ask("sdiag"))
+        except SlurmError as error:
+            return warn("slurm", "clock", str(error), "see that sdiag can be run")
+        if said is None:
+            return warn("slurm", "clock", "sdiag does not tell the controller's time", "compare the clocks by hand")
+        skew = abs(float(said[1]) - (before + time.time()) / 2)
+        if skew > SKEW_BAD:
+            return fail(
+                "slurm",
+                "clock",
+                f"{skew:.0f} s away from the controller's",
+                "synchronise it: munge refuses beyond minutes",
+            )
+        if skew > SKEW_MOST:
+            to_do = "synchronise it: who was drained first is told by these clocks"
+            return warn("slurm", "clock", f"{skew:.0f} s away from the controller's", to_do)
+        return ok("slurm", "clock", "the controller's, within a few seconds")

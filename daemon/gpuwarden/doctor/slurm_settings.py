@@ -1,0 +1,133 @@
+"""What Slurm is set to, as far as the hooks and the gate need it: one row each. `scontrol show config` gives the keys."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from gpuwarden.config_slurm import SlurmOptions
+from gpuwarden.doctor.row import Row, fail, ok, warn
+from gpuwarden_collectors.host_files import read_text
+
+_KEY = re.compile(r"^(\w+)(?:\[\d+\])?\s+=\s?(.*)$")
+_SCRIPT_MAX = 256 * 1024  # bytes
+_UNSET = ("", "(null)", "none", "n/a")
+OLDEST = (22, 5)
+
+
+def parse_config(text: str) -> dict[str, str]:
+    """Keys that stand several times (`Prolog[0]`) are joined by commas, as older releases write them."""
+    keys: dict[str, str] = {}
+    for line in text.splitlines():
+        match = _KEY.match(line.strip())
+        if match is not None:
+            before = keys.get(match[1])
+            keys[match[1]] = match[2].strip() if before is None else f"{before},{match[2].strip()}"
+    return keys
+
+
+def settings(keys: Mapping[str, str], options: SlurmOptions) -> Iterator[Row]:
+    yield version(keys.get("SLURM_VERSION", ""))
+    yield health_check(keys, options)
+    yield from prolog(keys, options)
+    yield epilog(keys)
+    yield tracking(keys)
+
+
+def version(text: str) -> Row:
+    numbers = [int(word) for word in re.findall(r"\d+", text)[:2]]
+    if len(numbers) < 2:
+        return warn("slurm", "version", f"cannot read {text[:40]!r}", "Slurm 22.05 or later is needed")
+    if (numbers[0], numbers[1]) < OLDEST:
+        return fail("slurm", "version", text, "Slurm 22.05 is the oldest release that gpuwarden was tried with")
+    return ok("slurm", "version", text)
+
+
+def health_check(keys: Mapping[str, str], options: SlurmOptions) -> Row:
+    program, interval = _set(keys, "HealthCheckProgram"), _number(keys.get("HealthCheckInterval", ""))
+    states = keys.get("HealthCheckNodeState", "ANY").upper()
+    to_do = "set HealthCheckProgram to gpuwarden-slurm-healthcheck, HealthCheckInterval=300, HealthCheckNodeState=ANY"
+    needed = options.drain_by == "hook" or options.on_stale == "drain"
+    if not program or not interval:
+        if needed:
+            why = 'drain_by = "hook"' if options.drain_by == "hook" else 'on_stale = "drain"'
+            return fail("slurm", "HealthCheckProgram", f"not set or interval 0, and {why} counts on it", to_do)
+        return warn("slurm", "HealthCheckProgram", "not set: nobody notices in Slurm if the daemon is gone", to_do)
+    if not _runs("gpuwarden-slurm-healthcheck", program):
+        grade = fail if needed else warn
+        return grade(
+            "slurm", "HealthCheckProgram", f"{program} does not name gpuwarden-slurm-healthcheck", "call it from there"
+        )
+    if "ANY" not in states.split(","):
+        found = f"{program} each {interval} s, but HealthCheckNodeState={states}"
+        return warn("slurm", "HealthCheckProgram", found, "add ANY: else busy or drained nodes are not checked")
+    return ok("slurm", "HealthCheckProgram", f"{program} each {interval} s")
+
+
+def prolog(keys: Mapping[str, str], options: SlurmOptions) -> Iterator[Row]:
+    programs = _set(keys, "Prolog")
+    if not _runs("gpuwarden-slurm-prolog", programs):
+        found = f"{programs or 'not set'}: a job may start on a GPU that failed a moment ago, and jobs are told from processes alone"
+        yield warn("slurm", "Prolog", found, "add gpuwarden-slurm-prolog to Prolog")
+        return
+    yield ok("slurm", "Prolog", programs)
+    flags = _set(keys, "PrologFlags").lower()
+    if "alloc" in flags or "contain" in flags:
+        yield ok("slurm", "PrologFlags", flags)
+    else:
+        found = f"{flags or 'none'}: on the further nodes of a job it runs only with the first step"
+        yield warn("slurm", "PrologFlags", found, "add Alloc to PrologFlags")
+    if "nohold_on_prolog_fail" in _set(keys, "SchedulerParameters").lower():
+        yield ok("slurm", "SchedulerParameters", "nohold_on_prolog_fail")
+    else:
+        found = "without nohold_on_prolog_fail a job that the prolog refuses is requeued and held for ever"
+        yield fail("slurm", "SchedulerParameters", found, "add nohold_on_prolog_fail to SchedulerParameters")
+    if options.on_stale == "refuse":
+        found = 'on_stale = "refuse": a daemon that is down makes Slurm itself drain the node with "Prolog error"'
+        yield warn(
+            "slurm", "on_stale", found, 'see that this is wanted; "ignore" starts jobs, "drain" drains with our reason'
+        )
+
+
+def epilog(keys: Mapping[str, str]) -> Row:
+    programs = _set(keys, "Epilog")
+    if _runs("gpuwarden-slurm-epilog", programs):
+        return ok("slurm", "Epilog", programs)
+    found = f"{programs or 'not set'}: what holds a GPU after its job is not noticed"
+    return warn("slurm", "Epilog", found, "add gpuwarden-slurm-epilog to Epilog")
+
+
+def tracking(keys: Mapping[str, str]) -> Row:
+    kind = _set(keys, "ProctrackType")
+    if "cgroup" in kind:
+        return ok("slurm", "ProctrackType", kind)
+    found = f"{kind or 'unknown'}: processes that leave their job's tree are neither ended nor told apart"
+    return warn("slurm", "ProctrackType", found, "use proctrack/cgroup")
+
+
+def _set(keys: Mapping[str, str], key: str) -> str:
+    value = keys.get(key, "").strip()
+    return "" if value.lower() in _UNSET else value
+
+
+def _number(text: str) -> int:
+    match = re.match(r"\d{1,9}", text)
+    return int(match[0]) if match is not None else 0
+
+
+def _runs(script: str, programs: str) -> bool:
+    """Named itself, or in one of the scripts that are: those that can be read here."""
+    for word in programs.split(","):
+        if script in word:
+            return True
+        path = Path(word.strip())
+        if (
+            path.is_absolute()
+            and os.access(path, os.R_OK)
+            and path.is_file()
+            and script in read_text(path, _SCRIPT_MAX)
+        ):
+            return True
+    return False

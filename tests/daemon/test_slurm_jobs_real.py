@@ -1,0 +1,186 @@
+"""A daemon beside a real Slurm: who is on which GPU, what a job leaves behind, and what the health check has it do."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.daemons import FakeHost, RunningDaemon
+from support.scrape import Scrape
+from support.slurm import CONTROLLER, SLURM, Slurm, require_slurm, running
+from support.slurm_rig_hooks import Rig
+
+pytestmark = SLURM
+
+
+@pytest.fixture(scope="module")
+def module_rig() -> Iterator[Rig]:
+    require_slurm()
+    with tempfile.TemporaryDirectory(prefix="gw-slurm-", ignore_cleanup_errors=True) as folder:
+        rig = Rig(Slurm(Path(folder)))
+        rig.slurm.more = rig.prepare()
+        with running(rig.slurm):
+            yield rig
+
+
+@pytest.fixture
+def rig(module_rig: Rig) -> Rig:
+    module_rig.slurm.clear()
+    module_rig.variables()
+    return module_rig
+
+
+@pytest.fixture
+def host(rig: Rig, tmp_path: Path) -> FakeHost:
+    """The GPUs of n1; its run and state directories are those that the scripts of n1 look into."""
+    host = FakeHost(tmp_path, 4)
+    host.run_dir, host.state_dir = rig.folder / "run-n1", rig.folder / "state-n1"
+    for folder in (host.run_dir, host.state_dir):
+        shutil.rmtree(folder)
+        folder.mkdir()
+    configure(host, rig)
+    return host
+
+
+def configure(host: FakeHost, rig: Rig, slurm: str = "", more: str = "") -> None:
+    host.configure(
+        f'[slurm]\nenabled = true\nnode = "n1"\nconf = "{rig.slurm.conf}"\njobs_interval = "1s"\n{slurm}\n'
+        f'[policy]\nlook_every = "60s"\nlook_often = "5s"\n[breaker]\npercent = 100\n'
+        f'[checks.gpu_held_after_job]\nrise = "0s"\n{more}'
+    )
+
+
+def jobs_on(daemon: RunningDaemon) -> set[tuple[str, str]]:
+    """Pairs of GPU and job that are published."""
+    found = Scrape(daemon.get("/metrics")[1]).labels("gpuwarden_gpu_job_info")
+    return {(labels["gpu"], labels["job"]) for labels in found}
+
+
+def findings(daemon: RunningDaemon, code: str) -> list[dict[str, Any]]:
+    return [f for f in daemon.status()["findings"] if f["check"] == code]
+
+
+def test_jobs_are_told_by_gpu_in_findings_and_to_dcgm_exporter(rig: Rig, host: FakeHost, tmp_path: Path) -> None:
+    mapping = tmp_path / "hpc"
+    configure(host, rig, f'job_mapping_dir = "{mapping}"')
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        daemon.wait((host.run_dir / "jobs").exists, "the folder of the prolog")
+        job = rig.slurm.submit("sleep 600", "-w", "n1", "--gres=gpu:2")
+        daemon.wait(lambda: jobs_on(daemon) == {("0", str(job)), ("1", str(job))}, "the job on its GPUs")
+        daemon.wait((mapping / "1").exists, "the mapping")
+        assert (mapping / "0").read_text() == f"{job}\n"
+        host.xid(0, 79)
+        daemon.wait(lambda: findings(daemon, "xid"), "the Xid")
+        evidence = findings(daemon, "xid")[0]["evidence"]
+        assert (evidence["job"], evidence["uid"]) == (str(job), "65534")
+        rig.slurm.command("scancel", str(job))
+        daemon.wait(lambda: not jobs_on(daemon) and not list(mapping.iterdir()), "the end of the job")
+        assert findings(daemon, "xid")[0]["evidence"]["job"] == str(job), "it failed under that job"
+        assert 'user="nobody"' not in daemon.get("/metrics")[1].decode()
+
+
+def test_a_process_that_outlives_its_job_is_a_finding_until_it_is_gone(rig: Rig, host: FakeHost) -> None:
+    """Process tracking by parents loses whoever leaves its session."""
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        pid_file = rig.folder / "jobs/left"
+        pid_file.unlink(missing_ok=True)
+        command = (
+            f"setsid -f sh -c 'echo $$ >{pid_file}; exec sleep 900'; while [ ! -s {pid_file} ]; do sleep 0.1; done"
+        )
+        job = rig.slurm.submit(command, "-w", "n1", "--gres=gpu:1")
+        daemon.wait(lambda: pid_file.exists() and pid_file.read_text().strip(), "the process")
+        pid = int(pid_file.read_text())
+        host.fake.add(f"process 0 {pid} 1000000")
+        try:
+            daemon.wait(lambda: findings(daemon, "gpu_held_after_job"), "what the job left")
+            (found,) = findings(daemon, "gpu_held_after_job")
+            assert (found["evidence"]["job"], found["evidence"]["pids"]) == (str(job), str(pid))
+            assert found["severity"] == "warning"
+            shown = host.command("slurm", "jobs", "--run-dir", host.run_dir).stdout
+            assert str(pid) in shown
+            assert "held after its end" in shown
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        host.fake.clear()
+        daemon.wait(lambda: not findings(daemon, "gpu_held_after_job"), "the end of it")
+
+
+def test_with_drain_by_hook_the_node_is_drained_when_slurmd_asks(rig: Rig, host: FakeHost) -> None:
+    configure(host, rig, 'drain_by = "hook"')
+    host.config.write_text('mode = "enforce"\n' + host.config.read_text())
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        host.fake.clear()
+        host.xid(3, 79)
+        daemon.wait_status("failure", "xid.79")
+        rig.slurm.wait(lambda: "DRAIN" in rig.slurm.state("n1"), "n1 to be drained")
+    assert rig.slurm.reason("n1").startswith("gpuwarden: failure gpu=3")
+    assert "handed over" in rig.said("healthcheck", "n1")
+
+
+@pytest.mark.parametrize("mode", ["observe", "enforce"])
+def test_a_silent_daemon_drains_its_node_if_asked_to_and_takes_it_back(rig: Rig, host: FakeHost, mode: str) -> None:
+    """It is gone for good; nothing happens in mode observe. `stale_grace` is passed over by moving the mark back."""
+    configure(host, rig, 'on_stale = "drain"\nstale_grace = "60s"')
+    host.config.write_text(f'mode = "{mode}"\n' + host.config.read_text())
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+    settings = host.state_dir / "slurm-hooks"
+    settings.write_text(settings.read_text() + f"config={host.config}\n")
+    (host.run_dir / "verdict").unlink()
+    mark = host.state_dir / "silent-since"
+    rig.slurm.wait(mark.exists, "the first check that found nobody")
+    assert "DRAIN" not in rig.slurm.state("n1"), "it was silent for a moment only"
+    words = mark.read_text().split()
+    mark.write_text(" ".join([*words[:-1], str(int(words[-1]) - 61)]) + "\n")
+    if mode == "observe":
+        done = host.command("slurm", "healthcheck", "--node", "n1", "--run-dir", host.run_dir, "--config", host.config)
+        assert "mode is observe: would drain" in done.stdout, done.stderr
+        assert "DRAIN" not in rig.slurm.state("n1")
+        return
+    rig.slurm.wait(lambda: "DRAIN" in rig.slurm.state("n1"), "n1 to be drained")
+    assert rig.slurm.reason("n1") == "gpuwarden: failure unknown=daemon_silent"
+    configure(host, rig, 'on_stale = "drain"', '[policy]\nrestore_after = "0s"\nrestore_passes = 1\n')
+    text = host.config.read_text().replace('[policy]\nlook_every = "60s"\nlook_often = "5s"\n', "")
+    host.config.write_text('mode = "enforce"\n' + text)
+    with host.daemon() as daemon:
+        rig.slurm.wait(lambda: "DRAIN" not in rig.slurm.state("n1"), "the node to come back with its daemon")
+
+
+def test_the_doctor_finds_this_slurm_in_order_but_for_what_is_not(rig: Rig, host: FakeHost) -> None:
+    done = host.command("doctor", "--config", host.config)
+    rows = [line for line in done.stdout.splitlines() if line[:4].strip()]
+    told = {line[6:].split("  ")[0]: line[:4].strip() for line in rows}
+    good = (
+        "controller",
+        "authority",
+        "node name",
+        "clock",
+        "version",
+        "Prolog",
+        "PrologFlags",
+        "SchedulerParameters",
+        "Epilog",
+    )
+    assert {name: told.get(f"slurm {name}") for name in good} == dict.fromkeys(good, "ok"), done.stdout
+    assert told["slurm ProctrackType"] == "warn"
+    assert "slurm HealthCheckProgram" in told
+
+
+def test_the_doctor_tells_a_controller_that_is_away(rig: Rig, host: FakeHost) -> None:
+    rig.slurm.stop(CONTROLLER)
+    done = host.command("doctor", "--config", host.config)
+    assert done.returncode == 2
+    assert "fail  slurm controller" in done.stdout
+    assert "slurm munge" in done.stdout
