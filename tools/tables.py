@@ -36,7 +36,9 @@ def conditions() -> str:
         "# Conditions\n\n"
         "Everything that can be wrong for a while. *Severity* is the worst it can have. *Rise*: how long it must be seen "
         "before it is a finding; *fall*: how long it must be looked for and not seen before the finding ends. A latched "
-        "finding ends with what *latch* names, or with `gpuwarden ack`. `gpuwarden explain CODE` says the same.\n\n"
+        "finding ends with what *latch* names, or with `gpuwarden ack`. What was raised five times within an hour stays until it "
+        "was quiet for an hour. A site may set `enabled`, `shadow`, `rise`, `fall` and `severity` under `[checks.CODE]`. "
+        "`gpuwarden explain CODE` says the same.\n\n"
         + MADE
         + "\n"
         + table(("code", "of", "severity", "rise / fall", "latch", "what and why", "source"), rows)

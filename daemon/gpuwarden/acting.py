@@ -17,9 +17,10 @@ from gpuwarden.actuators.outbox import Limits, Outbox
 from gpuwarden.health.model import Event, EventKind, Json
 from gpuwarden.log import get_logger
 from gpuwarden.policy import checkpoint, orders
-from gpuwarden.policy.exclusion import Decision, Situation, decide, excluded, outcome_data
+from gpuwarden.policy.exclusion import Decision, decide
 from gpuwarden.policy.model import Act, Intent, Outcome, Result, Settings
-from gpuwarden.policy.state import PolicyState, fold
+from gpuwarden.policy.situation import Situation, excluded
+from gpuwarden.policy.state import PolicyState, fold, outcome_data
 from gpuwarden.publish.snapshot import Acted, Wanted
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Stamp
@@ -105,7 +106,9 @@ class Acting:
     def begin_again(self, events: Iterable[Event]) -> None:
         """The state is the fold of these events and of nothing else."""
         old = self.state
-        self.state = PolicyState(clean=old.clean, sequence=old.sequence, unknown_since=old.unknown_since)
+        self.state = PolicyState(
+            clean=old.clean, sequence=old.sequence, unknown_since=old.unknown_since, foreign=old.foreign
+        )
         self.remember(events)
 
     def checkpoint(self, now: Stamp) -> list[Event]:

@@ -10,6 +10,7 @@ import asyncio
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from gpuwarden.acting import Acting
@@ -20,7 +21,7 @@ from gpuwarden.health.model import Event, EventKind, Health, Verdict
 from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.rows import Memory
 from gpuwarden.log import LogOutput, configure, get_logger
-from gpuwarden.policy.exclusion import Situation
+from gpuwarden.policy.situation import Situation
 from gpuwarden.publish.acted import with_acted
 from gpuwarden.publish.control import Control, ControlError
 from gpuwarden.publish.exposition import Holder, Renderer
@@ -50,17 +51,20 @@ CANNOT_LISTEN = 69  # EX_UNAVAILABLE of sysexits.h
 log = get_logger("gpuwarden")
 
 
-def serve(config: Config, load: Callable[[], Config]) -> int:
-    """Run until SIGTERM or SIGINT; the exit code. `load` reads the configuration again, or raises ReloadError."""
+def serve(config: Config, load: Callable[[], Config], file: Path | None = None) -> int:
+    """Run until SIGTERM or SIGINT; the exit code. `load` reads the configuration again, or raises ReloadError.
+
+    `file`: where it was read from, if that is not the usual place.
+    """
     output = configure(config.log.level)
     try:
-        return asyncio.run(_serve(config, load, output))
+        return asyncio.run(_serve(config, load, output, file))
     finally:
         output.close(timeout=1.0)
 
 
-async def _serve(config: Config, load: Callable[[], Config], output: LogOutput) -> int:
-    daemon = Daemon(Site.of(config), output, load)
+async def _serve(config: Config, load: Callable[[], Config], output: LogOutput, file: Path | None) -> int:
+    daemon = Daemon(Site.of(config), output, load, file=file)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -81,7 +85,14 @@ async def _serve(config: Config, load: Callable[[], Config], output: LogOutput) 
 class Daemon:
     """One daemon on one host. `start` returns when it serves; it then runs by itself until `stop`."""
 
-    def __init__(self, site: Site, output: LogOutput, load: Callable[[], Config], clock: Clock = host_clock) -> None:
+    def __init__(
+        self,
+        site: Site,
+        output: LogOutput,
+        load: Callable[[], Config],
+        clock: Clock = host_clock,
+        file: Path | None = None,
+    ) -> None:
         self._site = site
         self._load = load
         self._config = site.config
@@ -93,7 +104,7 @@ class Daemon:
         self._readers = Readers(site.sources, site.boot_id, self._happened, clock)
         self._ledger = Ledger(site.ledger, machine=site.machine, boot_id=site.boot_id, clock=clock)
         actuators = site.actuators(clock)
-        self._slurm = SlurmSide(site, actuators, clock)
+        self._slurm = SlurmSide(site, actuators, clock, file)
         self.acting = Acting(
             actuators, site.acting, record=self._acted, changed=self._soon, committed=self._committed,
             boot_id=site.boot_id, instance=site.instance, clock=clock,

@@ -57,7 +57,7 @@ LINES: dict[EventKind, tuple[str, str]] = {
     EventKind.EXCLUDED: ("warning", "this node is excluded"),
     EventKind.RESTORED: ("info", "this node is restored"),
     EventKind.HELD: ("info", "our exclusion of before the boot stands"),
-    EventKind.LIFTED: ("warning", "somebody else ended or took over our exclusion"),
+    EventKind.LIFTED: ("warning", "somebody else ended an exclusion, or took ours over"),
     EventKind.ORDERED: ("info", "an operator ordered"),
     EventKind.NOTICED: ("warning", "the end of this machine was announced"),
     EventKind.NOTICE_ENDED: ("info", "the end of this machine was called off"),

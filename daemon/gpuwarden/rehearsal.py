@@ -13,8 +13,9 @@ from gpuwarden.desk import Desk
 from gpuwarden.health.judge import Step
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.policy.breaker import refusal
-from gpuwarden.policy.exclusion import Situation, decide
+from gpuwarden.policy.exclusion import decide
 from gpuwarden.policy.model import Act, Budget, Census, Settings, Standing, Why
+from gpuwarden.policy.situation import Situation
 from gpuwarden.policy.state import PolicyState, fold
 from gpuwarden.trace.records import Began, Record
 

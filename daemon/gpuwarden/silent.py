@@ -19,9 +19,8 @@ from gpuwarden.config import Config
 from gpuwarden.health.model import Event, EventKind, Json
 from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.policy import breaker, reasons
-from gpuwarden.policy.exclusion import outcome_data
 from gpuwarden.policy.model import Act, Intent, Outcome, Result, Why
-from gpuwarden.policy.state import data_of
+from gpuwarden.policy.state import data_of, outcome_data
 from gpuwarden.publish.files import replace_file
 from gpuwarden.site import Site
 from gpuwarden_collectors.base import Clock, host_clock

@@ -110,8 +110,9 @@ class Verbs:
         except ValueError as error:
             raise VerbError(str(error), TRY_AGAIN) from error
         self._service.record(events)
-        given_up = [e.key.subject for e in events if e.key is not None and e.kind != EventKind.HOST_LEARNED]
-        return {"given_up": [subject.slot or subject.part for subject in given_up]}
+        subjects = [(e.key.subject, e.kind == EventKind.HOST_LEARNED) for e in events if e.key is not None]
+        given_up = [subject.slot or subject.part for subject, kept in subjects if not kept]
+        return {"given_up": given_up, "slower": [subject.part for subject, kept in subjects if kept]}
 
     async def _reload(self, _: dict[str, Any], __: Peer) -> Any:
         try:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from gpuwarden.acting import Acting
-from gpuwarden.policy.exclusion import Situation
+from gpuwarden.policy.situation import Situation
 from gpuwarden.publish.control import Peer, Verb, VerbError
 
 NOTICE_MOST = 90 * 86_400.0

@@ -9,7 +9,7 @@ import pytest
 
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
 from gpuwarden_collectors.dcgm.errors import Misfit
-from gpuwarden_collectors.dcgm.facts import NOT_ANSWERING
+from gpuwarden_collectors.dcgm.facts import NOT_ANSWERING, PAUSED
 from gpuwarden_collectors.dcgm.options import DcgmOptions
 from gpuwarden_collectors.dcgm.reader import DcgmReader
 from support.dcgm import ADDRESS, ALL_SYSTEMS, BINDINGS, FakeDcgm, reader_of, reading
@@ -76,6 +76,12 @@ def test_an_error_of_an_engine_that_answers_is_not_told_as_silence(fake: FakeDcg
     with pytest.raises(CollectorError) as error:
         reader_of().connect()
     assert not str(error.value).startswith(NOT_ANSWERING)
+
+
+def test_an_engine_that_is_paused_says_so(reader: DcgmReader, fake: FakeDcgm) -> None:
+    fake.fail("dcgmGetAllDevices", -54)
+    with pytest.raises(CollectorError, match=PAUSED):
+        reader.read()
 
 
 INSTALL = "install the bindings and libdcgm of the DCGM that nv-hostengine belongs to"

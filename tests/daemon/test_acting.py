@@ -225,6 +225,17 @@ async def test_a_person_s_restore_goes_before_an_exclusion_that_waits() -> None:
     await rig.kill()
 
 
+async def test_a_person_s_restore_does_not_wait_for_the_second_count() -> None:
+    rig = Rig(Cluster(time.time, {"n1": Node()}), options=acting_options(Limits(recount_after=10.0 * PATIENCE)))
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: rig.reason)
+    await rig.acting.restore("alice", rig.situation)
+    await rig.until(lambda: not rig.state.pending)
+    assert (rig.reason, rig.writes) == ("", ["exclude", "restore"])
+    await rig.kill()
+
+
 # --- the breaker
 
 

@@ -39,7 +39,7 @@ def number(name: str) -> int:
 @pytest.mark.parametrize("name", SOME)
 def test_a_fault_is_told_in_time_and_nothing_besides_and_a_restart_changes_nothing(name: str) -> None:
     result = measure_fault(number(name), seed=1)
-    assert list(violations(Results(1, [result], [], []))) == []
+    assert list(violations(Results(1, [result], []))) == []
     assert result.delay is not None
 
 
@@ -153,14 +153,14 @@ def lived(*said: Said, days: float = 50.0) -> HealthyResult:
 def test_what_is_required_of_a_fault_and_does_not_hold_is_told_with_the_command_that_shows_it(
     result: FaultResult, told: str
 ) -> None:
-    (violation,) = violations(Results(1, [result], [], []))
+    (violation,) = violations(Results(1, [result], []))
     assert told in violation
     assert '`--fault "Xid 79" --times 1 --seed 7`' in violation
 
 
 def test_one_false_failure_is_too_many_and_so_are_five_false_warnings_in_a_thousand_days() -> None:
     def found(results: list[HealthyResult]) -> list[str]:
-        return list(violations(Results(1, [], results, [])))
+        return list(violations(Results(1, [], results)))
 
     failure, warnings = Said(1.0, "x@node", "failure", ""), [Said(1e4 * n, "y@node", "warning", "") for n in range(5)]
     assert "--healthy 50 --seed 8" in found([lived(failure)])[0]
@@ -171,7 +171,7 @@ def test_one_false_failure_is_too_many_and_so_are_five_false_warnings_in_a_thous
 
 
 def test_the_document_has_a_row_for_every_fault_and_its_own_head() -> None:
-    results = Results(1, [struck(fault=fault.name) for fault in CLASSES], [lived()], ["fast"])
+    results = Results(1, [struck(fault=fault.name) for fault in CLASSES], [lived()])
     rows = document(results).splitlines()
     assert rows[0] == "# How well it judges"
     assert [fault.name for fault in CLASSES if not any(fault.name in row for row in rows)] == []

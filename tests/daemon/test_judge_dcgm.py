@@ -298,6 +298,15 @@ def test_a_switch_error_of_unknown_age_only_warns(host: DcgmHost) -> None:
     assert host.finding().severity is Severity.WARNING
 
 
+def test_an_xid_without_its_number_warns_while_it_is_new(host: DcgmHost) -> None:
+    """An older DCGM does not write it into every text, and the engine keeps the incident until it is restarted."""
+    host.incident(101, latched=True)
+    host.run(90)
+    assert (host.codes, host.health) == (["dcgm_xid_error"], Health.WARNING)
+    host.run(700)
+    assert host.codes == []
+
+
 # --- whose GPU it is
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from gpuwarden.health.model import Advice, Health, Severity
 from gpuwarden_collectors.base import PassOutcome
-from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmGpuStatus, DcgmTrouble
+from gpuwarden_collectors.dcgm.facts import PAUSED, DcgmFacts, DcgmGpuStatus, DcgmTrouble
 from gpuwarden_collectors.facts import GpuAnswer, NvmlProblem
 from support.dcgm_hosts import CONNECTION_LOST, WARN, DcgmHost
 from support.hosts import slot
@@ -57,6 +57,19 @@ def test_bindings_that_do_not_fit_say_what_to_install(host: DcgmHost) -> None:
     assert str(finding.key) == "collector_failed.dcgm@node"
     assert (finding.severity, finding.advice) == (Severity.WARNING, Advice.FIX_CONFIGURATION)
     assert finding.evidence["why"] == why
+
+
+def test_an_engine_that_is_paused_for_a_diagnostic_is_no_fault(host: DcgmHost) -> None:
+    host.away(FAILED, f"cannot read DCGM at unix:///engine: Paused (-54); {PAUSED}, and goes on after it")
+    host.run(3600, every=30)
+    assert host.health is Health.HEALTHY
+
+
+def test_bindings_that_do_not_fit_are_no_news_while_the_driver_is_not_loaded(host: DcgmHost) -> None:
+    host.away(FAILED, "cannot set up watches in DCGM at unix:///engine: NvmlNotLoaded (-56)")
+    host.nvml_change = lambda facts: replace(facts, gpus=(), problem=NvmlProblem.DRIVER_NOT_LOADED)
+    host.run(100)
+    assert "collector_failed" not in host.codes
 
 
 def test_a_driver_that_hangs_silences_that_dcgm_hangs_with_it(host: DcgmHost) -> None:
@@ -165,7 +178,7 @@ def test_what_an_engine_said_is_given_up_ten_minutes_after_there_is_none_any_mor
     host.run(90)
     assert host.codes == []
     cleared = [event for event in host.ledger if event.kind == "cleared"]
-    assert {event.data["by"] for event in cleared} == {"time: only DCGM could see it, and there is no DCGM any more"}
+    assert {event.data["by"] for event in cleared} == {"time: there is no DCGM here any more"}
 
 
 def test_what_an_engine_said_is_given_up_where_dcgm_was_switched_off(host: DcgmHost) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.policy.model import Flag, Owner, Result, Why
+from gpuwarden.policy.model import Flag, Intent, Owner, Result, Standing, Why
 from support.slurm import CONTROLLER, SLURM, Slurm
 from support.slurm_outbox import FAILURE, an_actuator, an_outbox, attempt, exclude, reasons_written, restore
 
@@ -152,9 +152,9 @@ async def test_a_drain_that_timed_out_is_looked_for_before_it_is_written_again(s
     attempted = asyncio.create_task(outbox.attempt(intent))
     apply = actuator.apply
 
-    async def hangs_from_here(*words: object) -> None:
+    async def hangs_from_here(intent: Intent, standing: Standing) -> None:
         slurm.pause(CONTROLLER)
-        await apply(*words)  # type: ignore[arg-type]
+        await apply(intent, standing)
 
     actuator.apply = hangs_from_here  # type: ignore[method-assign]
     outcome, _ = await attempted

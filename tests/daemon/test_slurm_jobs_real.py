@@ -136,8 +136,6 @@ def test_a_silent_daemon_drains_its_node_if_asked_to_and_takes_it_back(rig: Rig,
     host.config.write_text(f'mode = "{mode}"\n' + host.config.read_text())
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
-    settings = host.state_dir / "slurm-hooks"
-    settings.write_text(settings.read_text() + f"config={host.config}\n")
     (host.run_dir / "verdict").unlink()
     mark = host.state_dir / "silent-since"
     rig.slurm.wait(mark.exists, "the first check that found nobody")

@@ -18,7 +18,6 @@ from typing import Any
 from evaluate.classes import CLASSES
 from evaluate.measure import measure_days, measure_fault
 from evaluate.report import Results, document, report, violations
-from evaluate.speed import MEASURES
 
 LONG_DAYS = 30.0
 
@@ -63,8 +62,7 @@ def _measured(options: argparse.Namespace) -> Results:
         faults = [pool.submit(measure_fault, number, seed) for number in chosen for seed in seeds]
         _progress([*days, *faults])
         healthy, struck = [day.result() for day in days], [fault.result() for fault in faults]
-    speed = [] if options.fault else [str(measure()) for measure in MEASURES]
-    return Results(options.seed, struck, healthy, speed)
+    return Results(options.seed, struck, healthy)
 
 
 def _progress(work: Iterable[Future[Any]]) -> None:

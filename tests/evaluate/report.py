@@ -24,7 +24,6 @@ class Results:
     seed: int
     faults: Sequence[FaultResult]
     healthy: Sequence[HealthyResult]
-    speed: Sequence[str]
 
 
 _HEAD = """# How well it judges
@@ -127,8 +126,6 @@ def _healthy(results: Sequence[HealthyResult]) -> Iterator[str]:
 
 def _speed(results: Results) -> Iterator[str]:
     yield "### Speed and memory\n"
-    for speed in results.speed:
-        yield f"- {speed}"
     passes, spent = sum(r.passes for r in results.healthy), sum(r.spent for r in results.healthy)
     if spent:
         judged = sum(r.judged for r in results.healthy)

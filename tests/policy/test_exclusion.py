@@ -8,7 +8,7 @@ import pytest
 
 from gpuwarden.health.model import NODE, Advice, EventKind, Health, gpu
 from gpuwarden.policy import orders, reasons
-from gpuwarden.policy.model import Flag
+from gpuwarden.policy.model import Act, Flag
 from support.policy_story import BOOT, INSTANCE, OTHER_BOOT, OTHER_INSTANCE, SETTINGS, Story, warning, xid
 from support.schedulers import Node
 from support.snapshots import finding, slot
@@ -117,10 +117,25 @@ def test_an_exclusion_that_somebody_lifted_stays_lifted_for_a_while_and_comes_ba
     assert (story.reason, story.writes) == (FAILED, ["exclude", "exclude"])
 
 
+def test_whoever_ends_an_exclusion_of_their_own_is_given_the_same_time() -> None:
+    story = Story()
+    story.drained_by_hand("rack move")
+    story.fails().undrained_by_hand()
+    assert story.waits(200).writes == []
+    assert story.waits(120).reason == FAILED
+
+
 def test_an_exclusion_that_is_gone_after_a_reboot_is_made_again_at_once() -> None:
     story = Story().fails()
     story.undrained_by_hand()  # as a scheduler's own power saving does
     assert story.reboots().fails().reason == FAILED
+
+
+def test_an_exclusion_that_outlived_a_reboot_and_is_then_lifted_was_lifted_by_somebody() -> None:
+    story = Story().fails().reboots().fails().waits(60)
+    story.undrained_by_hand()
+    story.waits(200)
+    assert (story.reason, story.writes) == ("", ["exclude"])
 
 
 # --- back
@@ -179,6 +194,13 @@ def test_what_the_scheduler_added_to_our_reason_bars_the_way_back() -> None:
     assert "slurm" in story.state.holds
 
 
+def test_what_the_scheduler_added_to_our_reason_is_not_written_over_either() -> None:
+    story = Story().fails()
+    story.cluster.nodes["n1"] = replace(story.cluster.nodes["n1"], reason=f"{FAILED} : Not responding")
+    story.took([orders.exclude("alice", "to the bench", BOOT, story.now)])
+    assert story.passes(10).reason == f"{FAILED} : Not responding"
+
+
 def test_the_fourth_return_in_a_day_is_for_a_person() -> None:
     story = Story()
     for _ in range(6):
@@ -198,6 +220,14 @@ def test_a_failure_that_goes_on_after_the_ledger_was_lost_is_known_again_by_its_
     story = Story().fails().restarts_daemon(remembered=False).fails()
     assert (story.writes, list(story.state.holds)) == (["exclude"], ["slurm"])
     assert story.heals(passes=100).writes == ["exclude", "restore"]
+
+
+def test_a_person_s_restore_begins_the_count_of_returns_anew() -> None:
+    story = Story()
+    for _ in range(3):
+        story.fails().heals(passes=30)
+    story.took(orders.restore(story.state, story.situation().verdict, ["slurm"], by="bob", boot_id=BOOT, now=story.now))
+    assert story.passes().fails().heals(passes=30).writes == ["exclude", "restore"] * 4
 
 
 # --- operators
@@ -253,6 +283,16 @@ def test_what_a_person_restored_in_spite_of_excludes_again_once_it_was_over() ->
     story.heals(passes=2)
     story.happened(EventKind.CLEARED, xid().key)
     assert story.fails().reason == FAILED
+
+
+def test_a_person_s_restore_that_waits_for_the_scheduler_goes_before_what_was_found_meanwhile() -> None:
+    story = Story().fails()
+    story.reachable = False
+    story.took(orders.restore(story.state, story.situation().verdict, ["slurm"], by="bob", boot_id=BOOT, now=story.now))
+    story.fails(xid(3), xid(5))
+    story.reachable = True
+    story.passes(2)
+    assert (story.reason, story.writes) == ("gpuwarden: failure gpu=5 xid=79", ["exclude", "restore", "exclude"])
 
 
 def test_a_restore_lifts_a_failure_s_exclusion_that_nobody_remembers() -> None:
@@ -364,15 +404,24 @@ def test_unknown_does_not_take_an_intent_back() -> None:
     assert story.passes().reason == FAILED
 
 
-def test_a_node_that_fails_again_before_it_was_brought_back_stays_out() -> None:
+@pytest.mark.parametrize("takes_effect", [True, False])
+def test_a_node_that_fails_again_while_it_is_being_brought_back_is_out_at_once(takes_effect: bool) -> None:
     story = Story().fails().waits(100)
-    story.health, story.findings = Health.HEALTHY, ()
-    story.passes(2)
-    story.reachable = False  # its last look is fresh enough to decide
-    story.passes(5)
-    story.reachable = True
+    story.done = (takes_effect, False)
+    story.heals(passes=3)
+    assert [intent.act for intent in story.state.pending.values()] == [Act.RESTORE]
+    story.done = (True, True)
+    story.fails(xid(5))
+    assert (story.reason, list(story.state.holds), story.state.pending) == (FAILED, ["slurm"], {})
+
+
+def test_a_look_from_before_our_write_says_nothing_about_it() -> None:
+    story = Story()
+    stale = story.standing
     story.fails()
-    assert (story.reason, story.writes) == (FAILED, ["exclude"])
+    known = story.situation
+    story.situation = lambda: replace(known(), standings={"slurm": stale})  # type: ignore[method-assign]
+    assert list(story.waits(60).state.holds) == ["slurm"]
 
 
 def test_node_wide_failures_count_too() -> None:

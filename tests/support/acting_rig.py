@@ -10,8 +10,8 @@ from contextlib import suppress
 from gpuwarden.acting import Acting, ActingOptions
 from gpuwarden.actuators.outbox import Limits
 from gpuwarden.health.model import Event, EventKind, Finding, Health, Verdict
-from gpuwarden.policy.exclusion import Situation
 from gpuwarden.policy.model import Budget, Settings
+from gpuwarden.policy.situation import Situation
 from gpuwarden.policy.state import PolicyState
 from gpuwarden_collectors.facts import Stamp
 from support.policy_story import BOOT, INSTANCE

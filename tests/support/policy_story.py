@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from gpuwarden.health.model import Advice, Event, EventKind, Finding, Health, Json, Key, Severity, Verdict, gpu
 from gpuwarden.policy.checkpoint import checkpoint
-from gpuwarden.policy.exclusion import Decision, Situation, decide, outcome_data
+from gpuwarden.policy.exclusion import Decision, decide
 from gpuwarden.policy.looks import answer
 from gpuwarden.policy.model import Act, Intent, Owner, Result, Settings, Standing
-from gpuwarden.policy.state import PolicyState, fold
+from gpuwarden.policy.situation import Situation
+from gpuwarden.policy.state import PolicyState, fold, outcome_data
 from gpuwarden_collectors.facts import Stamp
 from support.schedulers import Cluster, Node
 from support.snapshots import BOOTED, finding, gpu_verdict, slot
@@ -26,7 +27,10 @@ def xid(gpu_index: int = 3, advice: Advice = Advice.RESET_GPU, number: int = 79)
 
 
 class Story:
-    """`reachable` False: the scheduler is away. What policy wants is carried out at once, as the outbox would."""
+    """`reachable` False: the scheduler is away. What policy wants is carried out at once, as the outbox would.
+
+    `done`: whether a write takes effect, and whether its answer arrives.
+    """
 
     def __init__(self, settings: Settings = SETTINGS) -> None:
         self.settings = settings
@@ -34,6 +38,7 @@ class Story:
         self.boot_id, self.instance = BOOT, INSTANCE
         self.cluster = Cluster(lambda: self.now.wall, {"n1": Node()})
         self.reachable = True
+        self.done = (True, True)
         self.sequence = 0
         self.health = Health.HEALTHY
         self.findings: tuple[Finding, ...] = ()
@@ -125,9 +130,12 @@ class Story:
         self.now = Stamp(self.now.boottime + 0.01, self.now.wall + 0.01)
         held = intent.actuator in self.state.holds
         found = answer(intent, self.standing)
-        if found is None:
+        takes_effect, is_answered = self.done
+        if found is None and takes_effect:
             write = self.cluster.exclude if intent.act is Act.EXCLUDE else lambda name, _: self.cluster.restore(name)
             write("n1", intent.reason)
+        if not is_answered:
+            return
         result = Result.DONE if found is None else found.result
         self.happened(EventKind.OUTCOME, data=outcome_data(intent, result, "" if found is None else found.text))
         about: dict[str, Json] = {"actuator": intent.actuator, "why": intent.why.value, "reason": intent.reason}

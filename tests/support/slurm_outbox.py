@@ -26,7 +26,7 @@ class AtOnce(random.Random):
 
 
 def an_actuator(slurm: Slurm, node: str = "n1", *, tell: Callable[[], str] = str, **options: Any) -> SlurmActuator:
-    chosen = {"enabled": True, "node": node, "conf": slurm.conf, "timeout": 60.0} | options
+    chosen: dict[str, Any] = {"enabled": True, "node": node, "conf": slurm.conf, "timeout": 60.0} | options
     return SlurmActuator(SlurmOptions(**chosen), clock=host_clock, hostname="localhost", detail=tell)
 
 
@@ -34,7 +34,7 @@ def an_outbox(actuator: SlurmActuator, *, chance: random.Random | None = None, *
     async def committed() -> bool:
         return True
 
-    chosen = {"recount_after": 0.0} | limits
+    chosen: dict[str, Any] = {"recount_after": 0.0} | limits
     return Outbox(
         actuator, committed=committed, wanted=lambda _: True, looked=lambda: None, limits=Limits(**chosen),
         clock=host_clock, chance=chance or AtOnce(),

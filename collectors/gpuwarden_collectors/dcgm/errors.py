@@ -6,7 +6,7 @@ from enum import IntEnum
 from typing import Any
 
 from gpuwarden_collectors.base import CollectorError
-from gpuwarden_collectors.dcgm.facts import NOT_ANSWERING
+from gpuwarden_collectors.dcgm.facts import NOT_ANSWERING, PAUSED
 
 _LONGEST_TEXT = 256
 
@@ -59,7 +59,7 @@ _TO_DO: dict[int, str] = {
     Code.NO_PERMISSION: _RIGHTS,
     Code.REQUIRES_ROOT: _RIGHTS,
     Code.MAX_LIMIT: "the engine holds no more than 64 groups and some client never deletes its own: restart nvidia-dcgm",
-    Code.PAUSED: "the engine is paused for a diagnostic, and goes on after it",
+    Code.PAUSED: f"{PAUSED}, and goes on after it",
 }
 _MISFITS = frozenset((Code.VER_MISMATCH, Code.FUNCTION_NOT_FOUND, Code.LIBRARY_NOT_FOUND))
 _GONE = frozenset((Code.UNINITIALIZED, Code.TIMEOUT, Code.CONNECTION_NOT_VALID))

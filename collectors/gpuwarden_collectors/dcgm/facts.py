@@ -15,6 +15,8 @@ NOT_ANSWERING = "DCGM does not answer: "
 """How the error of a pass begins where an engine that should be there is gone or hangs. Any other error is about how it
 is installed, configured or asked.
 """
+PAUSED = "the engine is paused for a diagnostic"
+"""Stands in the error of a pass while somebody runs one (dcgmi diag)."""
 
 
 class DcgmGpuStatus(StrEnum):

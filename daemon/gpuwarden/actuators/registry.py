@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gpuwarden.actuators.base import Actuator
-from gpuwarden.actuators.hook_gate import HookGate
 from gpuwarden.actuators.slurm.actuator import slurm_actuator
 from gpuwarden_collectors.base import Clock
 
@@ -21,9 +20,4 @@ BUILDERS: tuple[Builder, ...] = (slurm_actuator,)
 
 def actuators(config: Config, clock: Clock) -> tuple[Actuator, ...]:
     made = (build(config, clock) for build in BUILDERS)
-    return tuple(_gated(actuator, config, clock) for actuator in made if actuator is not None)
-
-
-def _gated(actuator: Actuator, config: Config, clock: Clock) -> Actuator:
-    by_hook = actuator.name == "slurm" and config.slurm.drain_by == "hook"
-    return HookGate(actuator, clock) if by_hook else actuator
+    return tuple(actuator for actuator in made if actuator is not None)

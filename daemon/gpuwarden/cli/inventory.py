@@ -18,7 +18,7 @@ HELP = """
 Shows the GPUs that belong in this machine, or accepts those that are in it now.
 
 The daemon learns every GPU it ever sees in a slot and misses it when it is gone. After GPUs were taken out for good,
-accept what is there.
+accept what is there. The same goes for InfiniBand and RoCE ports, which it also expects to be as fast as they were.
 
 examples:
   gpuwarden inventory show
@@ -44,8 +44,10 @@ def main(options: argparse.Namespace) -> int:
     elif options.action == "show":
         print("\n".join(_shown(result)))
     else:
-        gone = ", ".join(map(clean, result["given_up"]))
-        print(f"no longer expected: {gone}" if gone else "nothing to accept: every expected GPU is here")
+        gone, slower = (", ".join(map(clean, result.get(key, ()))) for key in ("given_up", "slower"))
+        said = [f"no longer expected: {gone}"] if gone else []
+        said += [f"no longer expected to be as fast as they were: {slower}"] if slower else []
+        print("\n".join(said) or "nothing to accept: every expected GPU is here")
     return 0
 
 

@@ -46,7 +46,7 @@ def main(options: argparse.Namespace) -> int:
     config = configuration(options, os.environ, secure=make_private)
     from gpuwarden.app import serve  # noqa: PLC0415 - a fault in the configuration is told before asyncio is loaded
 
-    return serve(config, lambda: _again(options))
+    return serve(config, lambda: _again(options), options.config and options.config.absolute())
 
 
 def _again(options: argparse.Namespace) -> Config:

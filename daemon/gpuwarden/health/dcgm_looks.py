@@ -15,7 +15,7 @@ from gpuwarden.health.model import NODE, Advice, Evidence, Key, Sighting, Subjec
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.base import PassOutcome
-from gpuwarden_collectors.dcgm.facts import NOT_ANSWERING, DcgmFacts, DcgmGpuStatus, DcgmTrouble
+from gpuwarden_collectors.dcgm.facts import NOT_ANSWERING, PAUSED, DcgmFacts, DcgmGpuStatus, DcgmTrouble
 from gpuwarden_collectors.facts import GpuAnswer
 
 
@@ -44,7 +44,14 @@ def unusable(sight: Sight) -> Iterator[Sighting]:
         return
     if sight.nvml is None or sight.nvml.problem is not None:
         return
-    yield Sighting(Key("collector_failed", NODE, "dcgm"), {"why": latest.error}, advice=Advice.FIX_CONFIGURATION)
+    rise = DIAGNOSTIC if PAUSED in latest.error else None
+    yield Sighting(
+        Key("collector_failed", NODE, "dcgm"), {"why": latest.error}, advice=Advice.FIX_CONFIGURATION, rise=rise
+    )
+
+
+DIAGNOSTIC = 4 * 3600.0
+"""Seconds: own choice, twice the one to two hours of DCGM's longest diagnostic (its user guide: dcgmi diag -r 4)."""
 
 
 # Trouble: seconds for which it must be seen.
@@ -105,7 +112,7 @@ def _differences(state: State, sight: Sight, facts: DcgmFacts) -> Iterator[tuple
 
 
 def _given_up(code: str, state: State, sight: Sight) -> frozenset[Subject]:
-    tracks = (track for track in state.tracks.values() if track.key.code == code)
+    tracks = state.tracks_of(code)
     return frozenset(track.key.subject for track in tracks if may_end(track, (), sight))
 
 

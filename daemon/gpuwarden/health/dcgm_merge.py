@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 
 from gpuwarden.health.dcgm_catalogue import DCGM_CODES, TWO_PASSES
 from gpuwarden.health.dcgm_words import Word, heard, may_end, words
 from gpuwarden.health.look import Detector, Look
-from gpuwarden.health.model import NODE, Evidence, Key, Severity, Sighting, Subject, gpu
+from gpuwarden.health.model import NODE, Key, Severity, Sighting, Subject, gpu
 from gpuwarden.health.state import State, Track
 from gpuwarden.health.view import Sight
 
@@ -38,7 +39,7 @@ def with_dcgm(code: str, detector: Detector) -> Detector:
 def _merged(code: str, detector: Detector) -> Detector:
     def look(state: State, sight: Sight) -> Look:
         own = detector(state, sight)
-        theirs = [track for track in state.tracks_of(code) if _alone(track, code)]
+        theirs = [track for track in state.tracks_of(code) if _alone(track)]
         if sight.dcgm is None and not theirs:
             return own
         said = words(state, sight, code)
@@ -55,8 +56,8 @@ def _merged(code: str, detector: Detector) -> Detector:
     return look
 
 
-def _alone(track: Track, code: str) -> bool:
-    return track.key.code == code and track.evidence.get("source") == "dcgm"
+def _alone(track: Track) -> bool:
+    return track.evidence.get("source") == "dcgm"
 
 
 def _quoting(sighting: Sighting, word: Word | None, heard_of: Collection[Subject]) -> Sighting:
@@ -65,12 +66,7 @@ def _quoting(sighting: Sighting, word: Word | None, heard_of: Collection[Subject
     if word is None and (sighting.key.code not in _PASSIVE or of_gpu not in heard_of):
         return sighting
     said = word.text if word else "does not report it"
-    return _with(sighting, {**sighting.evidence, "dcgm": said})
-
-
-def _with(sighting: Sighting, evidence: Evidence) -> Sighting:
-    s = sighting
-    return Sighting(s.key, evidence, s.severity, s.advice, s.rise, s.count)
+    return replace(sighting, evidence={**sighting.evidence, "dcgm": said})
 
 
 def _sightings(own: Look, alone: Iterable[Word], sight: Sight) -> Iterator[Sighting]:
@@ -112,7 +108,7 @@ def _with_status(detector: Detector) -> Detector:
             return own
         known = {each.slot: each.status.value for each in sight.dcgm.gpus if each.slot}
         quoted = (
-            _with(s, {**s.evidence, "dcgm": f"status {known[s.key.subject.slot]}"})
+            replace(s, evidence={**s.evidence, "dcgm": f"status {known[s.key.subject.slot]}"})
             if s.key.subject.slot in known
             else s
             for s in own.sightings

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gpuwarden.health.dcgm_catalogue import dcgm_row, incident_health, own_code
+from gpuwarden.health.dcgm_catalogue import DCGM_CODES, dcgm_row, incident_health, own_code
 from gpuwarden.health.gpu_signs import RECOVERY_ACTIONS
 from gpuwarden.health.model import NODE, Advice, Evidence, Health, Key, Severity, Subject, gpu
 from gpuwarden.health.state import State, Track, counts
@@ -107,16 +107,18 @@ def _word(incident: DcgmIncident, sight: Sight) -> Word:
     row = dcgm_row(incident.code)
     health = incident_health(incident.code, incident.health)
     severity = None if health is Health.HEALTHY else Severity(health.value)
-    if incident.preexisting and incident.code in (*_SWITCH_ERRORS, _XID_ERROR):
+    fresh = not incident.preexisting and sight.now.boottime - incident.first_seen.boottime <= FORGOTTEN
+    if incident.preexisting and incident.code in _SWITCH_ERRORS:
         severity = severity and Severity.WARNING  # counted since the driver was loaded: of any age
-    age = sight.now.boottime - incident.first_seen.boottime
+    if incident.latched:  # an Xid without its number, which the engine keeps whatever becomes of the GPU
+        severity = Severity.WARNING if fresh else None
     return Word(
         key=_key(incident),
         text=_quoted(incident),
         severity=severity,
         advice=Advice.INSPECT_HARDWARE if incident.entity_kind == _CONNECTX else row.advice,
         lasts=row.lasts,
-        fresh=not incident.preexisting and age <= FORGOTTEN,
+        fresh=fresh,
     )
 
 
@@ -134,8 +136,8 @@ def _quoted(incident: DcgmIncident) -> str:
     """Our meaning of the code, since its text can name another GPU; its text where nobody has described it."""
     row = dcgm_row(incident.code)
     said = {0: "pass", 10: "warn", 20: "fail"}.get(incident.health, str(incident.health))
-    unknown = row.provenance.startswith("unknown") and incident.message
-    return f"{said}, code {incident.code}: {incident.message[:200] if unknown else row.meaning}"
+    meaning = row.meaning if incident.code in DCGM_CODES else incident.message[:200] or row.meaning
+    return f"{said}, code {incident.code}: {meaning}"
 
 
 # --- readings
@@ -232,4 +234,4 @@ def given_up(track: Track, sight: Sight) -> Evidence:
     theirs = track.evidence.get("source") == "dcgm" or track.key.code.startswith("dcgm_")
     if not theirs or not forgotten(track, sight):
         return {}
-    return {"by": "time: only DCGM could see it, and there is no DCGM any more"}
+    return {"by": "time: there is no DCGM here any more"}

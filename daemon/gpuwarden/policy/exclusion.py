@@ -14,37 +14,21 @@ scheduler said before is not taken for what it would say now.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from gpuwarden.health.model import Advice, Event, EventKind, Finding, Health, Json, Key, Severity, Verdict
+from gpuwarden.health.model import Advice, Event, EventKind, Health, Json, Key
 from gpuwarden.policy import reasons
 from gpuwarden.policy.checkpoint import held
 from gpuwarden.policy.looks import RANK, answer, same
 from gpuwarden.policy.model import Act, Intent, Owner, Result, Settings, Standing, Why
-from gpuwarden.policy.state import Hold, PolicyState, data_of, fold
+from gpuwarden.policy.situation import Situation, Want, failing, wanted
+from gpuwarden.policy.state import Hold, PolicyState, data_of, fold, intent_key, outcome_data
 from gpuwarden_collectors.facts import Stamp
 
 NEEDS_PERSON = frozenset({Advice.INSPECT_HARDWARE, Advice.CONTACT_SUPPORT})
 """Advice whose finding may go away while its cause stays. That a configuration was mended, or a GPU reset, shows by itself."""
 DAY = 86_400.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
-    """What policy sees. `sequence` grows with each pass that observed; `ready`: every part of a full pass was there once.
-
-    `remembered`: what the ledger holds is in the state. `standings` of `actuators`: the last look of each, if there was one.
-    """
-
-    verdict: Verdict
-    sequence: int
-    ready: bool
-    boot_id: str
-    instance: str = ""
-    remembered: bool = True
-    actuators: tuple[str, ...] = ()
-    standings: Mapping[str, Standing] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,37 +40,8 @@ class Decision:
     blocked: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Want:
-    why: Why
-    reason: str
-    force: bool = False
-
-
 def decide(state: PolicyState, seen: Situation, settings: Settings, now: Stamp) -> Decision:
     return _Steps(_counted(state, seen, now), seen, settings, now).decide()
-
-
-def failing(state: PolicyState, verdict: Verdict) -> list[Finding]:
-    """What is to be acted on: failures that are not shadow, and that no operator restored in spite of."""
-    return [
-        finding
-        for finding in verdict.findings
-        if finding.severity is Severity.FAILURE and not finding.shadow and finding.key not in state.overridden
-    ]
-
-
-def excluded(state: PolicyState, standings: Mapping[str, Standing]) -> Iterator[tuple[str, str]]:
-    """By (actuator, owner) who keeps work away: `failure`, `termination`, `operator` of ours, or `foreign`."""
-    if state.order is not None:
-        yield "", Why.OPERATOR.value
-    for name in sorted({*standings, *state.holds}):
-        standing, hold = standings.get(name), state.holds.get(name)
-        if standing is not None and standing.reachable:
-            if standing.owner is not Owner.NONE:
-                yield name, standing.why.value if standing.why is not None else Owner.FOREIGN.value
-        elif hold is not None:
-            yield name, hold.why.value
 
 
 def _counted(state: PolicyState, seen: Situation, now: Stamp) -> PolicyState:
@@ -115,33 +70,20 @@ class _Steps:
         self._blocked: dict[str, str] = {}
 
     def decide(self) -> Decision:
-        want = self._want()
         for name in self._seen.actuators:
             standing = self._seen.standings.get(name)
             known = standing if standing is not None and standing.reachable else None
             self._reconcile(name, known)
+            self._foreign(name, known)
+            want = wanted(
+                self.state, self._seen, self._settings, self._now
+            )  # only now: whoever ended an operator's exclusion ended the order too
             if name in self.state.pending:
                 self._supersede(name, want)
             if name not in self.state.pending:
                 self._difference(name, want, known)
-        self._persons(want)
+            self._persons(want)
         return Decision(self.state, tuple(self._events), self._blocked)
-
-    # --- what is wanted
-
-    def _want(self) -> Want | None:
-        state, seen = self.state, self._seen
-        if state.order is not None:
-            return Want(Why.OPERATOR, state.order.reason, force=True)
-        if state.notice is not None:
-            return Want(Why.TERMINATION, reasons.termination(seen.boot_id, seen.instance))
-        gpus = {gpu.slot: gpu for gpu in seen.verdict.gpus}
-        if findings := failing(state, seen.verdict):
-            return Want(Why.FAILURE, reasons.failure(findings, gpus))
-        after, since = self._settings.unknown_after, state.unknown_since
-        if after is not None and since is not None and self._now.boottime - since.boottime >= after:
-            return Want(Why.FAILURE, reasons.unknown(seen.verdict.unknown[:1]))
-        return None
 
     def _clean(self) -> bool:
         """Healthy for so many passes that it is no accident."""
@@ -166,6 +108,18 @@ class _Steps:
         by = ("gone since an earlier boot" if earlier else "lifted") if gone else "taken over"
         data: dict[str, Json] = {"actuator": name, "why": hold.why.value, "reason": hold.reason, "by": by}
         self._happened(EventKind.LIFTED, {**data, "nobody": gone and earlier})
+
+    def _foreign(self, name: str, known: Standing | None) -> None:
+        """Whoever ends an exclusion of their own has seen the node, as who ends one of ours."""
+        if known is None:
+            return
+        before = name in self.state.foreign
+        theirs = known.owner is Owner.FOREIGN
+        if theirs != before:
+            others = self.state.foreign | {name} if theirs else self.state.foreign - {name}
+            self.state = replace(self.state, foreign=others)
+        if before and known.owner is Owner.NONE:
+            self._happened(EventKind.LIFTED, {"actuator": name, "by": "theirs ended"})
 
     def _supersede(self, name: str, want: Want | None) -> None:
         """An intent that waits goes on waiting, unless something else is wanted by now."""
@@ -219,8 +173,9 @@ class _Steps:
 
     def _exclude(self, name: str, want: Want, known: Standing | None) -> None:
         lifted = self.state.lifted.get(name)
-        if lifted is not None and self._now.boottime - lifted.boottime < self._settings.lifted_for:
-            self._blocked[name] = "somebody else lifted our exclusion a moment ago"
+        waits = self._settings.lifted_for if want.why is Why.FAILURE else 0.0
+        if lifted is not None and self._now.boottime - lifted.boottime < waits:
+            self._blocked[name] = "somebody else ended an exclusion a moment ago"
             return
         self._unless_refused(self._intent(Act.EXCLUDE, name, want.why, want.reason, force=want.force), known)
 
@@ -300,14 +255,3 @@ class _Steps:
         event = Event(kind=kind, at=self._now, boot_id=self._seen.boot_id, key=key, data=data)
         self._events.append(event)
         self.state = fold(self.state, event)
-
-
-def intent_key(act: Act, actuator: str, boot_id: str, at: Stamp) -> str:
-    return f"{actuator}:{act.value}:{boot_id[:8]}:{at.boottime:.3f}"
-
-
-def outcome_data(intent: Intent, result: Result, text: str) -> dict[str, Json]:
-    return {
-        "intent": intent.act.value, "actuator": intent.actuator, "why": intent.why.value, "key": intent.key,
-        "result": result.value, "text": text,
-    }  # fmt: skip

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator
 from gpuwarden.health.model import Event, EventKind, Json, Severity, Verdict
 from gpuwarden.policy import reasons
 from gpuwarden.policy.checkpoint import noticed, ordered
-from gpuwarden.policy.exclusion import intent_key, outcome_data
 from gpuwarden.policy.model import Act, Intent, Notice, Result, Why
-from gpuwarden.policy.state import Order, PolicyState, data_of, text_of
+from gpuwarden.policy.state import Order, PolicyState, data_of, intent_key, outcome_data, text_of
 from gpuwarden_collectors.facts import Stamp
 
 LONGEST = 10_000

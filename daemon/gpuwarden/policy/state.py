@@ -4,7 +4,7 @@ r"""Policy's memory, and the one way in which it changes: by events, one after t
                              \-- OUTCOME dropped --> nothing                  \-- LIFTED (by somebody else) --> nothing
 
 The events are in the same ledger as the judge's, and some of those count here too: a boot, an acknowledgement, a board that
-was replaced. What spans only moments (`clean`, `sequence`, `unknown_since`) needs no event and begins anew with a restart.
+was replaced. What spans only moments (`clean`, `sequence`, `unknown_since`, `foreign`) needs no event and begins anew with a restart.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Hold:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyState:
     """By actuator: `holds`, `pending` (wanted, outcome not known), `would` (the last thing not done in mode observe), `lifted`
-    (when somebody else lifted one of ours).
+    (when somebody else ended an exclusion, ours or theirs), `foreign` (where the last look showed somebody else's).
 
     `person`: findings of this exclusion that need a person. `overridden`: findings in spite of which an operator restored.
     `returns`: Unix times of restorations without a person.
@@ -67,6 +67,7 @@ class PolicyState:
     clean: int = 0
     sequence: int = 0
     unknown_since: Stamp | None = None
+    foreign: frozenset[str] = frozenset()
 
 
 def fold(state: PolicyState, event: Event) -> PolicyState:
@@ -288,3 +289,14 @@ def intent_of(event: Event) -> Intent | None:
         act=act, actuator=actuator, why=why, reason=_text(event, "reason"), key=key, at=event.at,
         since=_number(event, "since"), force=event.data.get("force") is True,
     )  # fmt: skip
+
+
+def intent_key(act: Act, actuator: str, boot_id: str, at: Stamp) -> str:
+    return f"{actuator}:{act.value}:{boot_id[:8]}:{at.boottime:.3f}"
+
+
+def outcome_data(intent: Intent, result: Result, text: str) -> dict[str, Json]:
+    return {
+        "intent": intent.act.value, "actuator": intent.actuator, "why": intent.why.value, "key": intent.key,
+        "result": result.value, "text": text,
+    }  # fmt: skip

@@ -15,6 +15,7 @@ from typing import Any, Self
 from gpuwarden.health.model import Event, Key
 from gpuwarden.health.view import Rules
 from gpuwarden.trace.changes import applied
+from gpuwarden.trace.limits import MEMORY_MOST, Slots, bounded
 from gpuwarden.trace.records import (
     FACTS,
     FORMAT,
@@ -29,7 +30,7 @@ from gpuwarden.trace.records import (
 )
 from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
 from gpuwarden_collectors.codec import CodecError, from_wire
-from gpuwarden_collectors.facts import HostEvent, Stamp
+from gpuwarden_collectors.facts import HostEvent, NvmlFacts, PciFacts, Stamp
 
 LINE_MAX = 4 << 20
 """Bytes. Sixteen GPUs given whole are 60 KB, ten thousand host events handed over together 2 MB."""
@@ -69,6 +70,7 @@ class TraceReader:
         self._number = 0
         self._offset = 0.0
         self._last: dict[str, _Last] = {}
+        self._slots = Slots()
         self.skipped = 0
         try:
             self.version = self._header()
@@ -126,7 +128,7 @@ class TraceReader:
             long = f"a line of more than {LINE_MAX} bytes: no trace has one"
             raise self._error(long if len(line) > LINE_MAX else "the trace ends in the middle of this line")
         try:
-            content = json.loads(line, parse_constant=_no_number, parse_float=_float, parse_int=_int)
+            content = _JSON.decode(line.decode())
         except (ValueError, RecursionError) as error:
             raise self._error(f"this is no JSON: {str(error)[:100]}") from None
         if type(content) is not dict:
@@ -150,7 +152,9 @@ class TraceReader:
             return self._pass(line, at)
         if "began" in line:
             self._last.clear()
-            return _began(line, at)
+            began = _began(line, at)
+            self._slots.add(event.key.subject.slot for event in began.memory or () if event.key is not None)
+            return began
         return None
 
     def _pass(self, line: Line, at: Stamp) -> Passed | None:
@@ -159,7 +163,7 @@ class TraceReader:
             return None
         last = self._last.get(name, _Last())
         worker = _changed(WorkerReport | None, last.worker, line, "worker")
-        facts = _changed(FACTS[name], last.facts, line, "facts")
+        facts = self._facts(name, last.facts, line)
         self._last[name] = _Last(facts, worker)
         outcome = from_wire(PassOutcome, line.get("outcome", PassOutcome.OBSERVED.value))
         observed = outcome is PassOutcome.OBSERVED
@@ -172,6 +176,17 @@ class TraceReader:
         )  # fmt: skip
         return Passed(observation)
 
+    def _facts(self, name: str, old: object, line: Line) -> Any:
+        if "facts" not in line:
+            return old
+        bounded(line["facts"])
+        facts = _changed(FACTS[name], old, line, "facts")
+        if isinstance(facts, NvmlFacts):
+            self._slots.add(gpu.slot for gpu in facts.gpus)
+        elif isinstance(facts, PciFacts):
+            self._slots.add(device.slot for device in facts.devices)
+        return facts
+
 
 def _changed(kind: Any, old: object, line: Line, key: str) -> Any:
     try:
@@ -182,6 +197,10 @@ def _changed(kind: Any, old: object, line: Line, key: str) -> Any:
 
 def _began(line: Line, at: Stamp) -> Began:
     told = line.get("memory")
+    if told is not None and len(_list(told)) > MEMORY_MOST:
+        raise CodecError(
+            f"{len(told)} events of before, and no ledger is summed up in more than {MEMORY_MOST}", "memory"
+        )
     memory = None if told is None else tuple(_event(event) for event in _list(told))
     rules = from_wire(Rules, line.get("rules", {}))
     return Began(at=at, boot_id=from_wire(str, line["began"]), rules=rules, memory=memory)
@@ -264,3 +283,7 @@ def _float(text: str) -> float:
 
 def _int(text: str) -> int:
     return int(text) if len(text) <= _DIGITS_MAX else int(_no_number(f"{text[:_DIGITS_MAX]}…"))
+
+
+_JSON = json.JSONDecoder(parse_constant=_no_number, parse_float=_float, parse_int=_int)
+"""Made once: `json.loads` would make one for every line."""

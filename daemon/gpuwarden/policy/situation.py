@@ -1,0 +1,72 @@
+"""What policy sees, and what follows from it: out or in, and why. How a scheduler stands to it is not asked here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from gpuwarden.health.model import Finding, Severity, Verdict
+from gpuwarden.policy import reasons
+from gpuwarden.policy.model import Owner, Settings, Standing, Why
+from gpuwarden.policy.state import PolicyState
+from gpuwarden_collectors.facts import Stamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What policy sees. `sequence` grows with each pass that observed; `ready`: every part of a full pass was there once.
+
+    `remembered`: what the ledger holds is in the state. `standings` of `actuators`: the last look of each, if there was one.
+    """
+
+    verdict: Verdict
+    sequence: int
+    ready: bool
+    boot_id: str
+    instance: str = ""
+    remembered: bool = True
+    actuators: tuple[str, ...] = ()
+    standings: Mapping[str, Standing] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    why: Why
+    reason: str
+    force: bool = False
+
+
+def wanted(state: PolicyState, seen: Situation, settings: Settings, now: Stamp) -> Want | None:
+    """None: in. An order goes before a notice, and that before a failure."""
+    if state.order is not None:
+        return Want(Why.OPERATOR, state.order.reason, force=True)
+    if state.notice is not None:
+        return Want(Why.TERMINATION, reasons.termination(seen.boot_id, seen.instance))
+    if findings := failing(state, seen.verdict):
+        return Want(Why.FAILURE, reasons.failure(findings, {gpu.slot: gpu for gpu in seen.verdict.gpus}))
+    after, since = settings.unknown_after, state.unknown_since
+    if after is not None and since is not None and now.boottime - since.boottime >= after:
+        return Want(Why.FAILURE, reasons.unknown(seen.verdict.unknown[:1]))
+    return None
+
+
+def failing(state: PolicyState, verdict: Verdict) -> list[Finding]:
+    """What is to be acted on: failures that are not shadow, and that no operator restored in spite of."""
+    return [
+        finding
+        for finding in verdict.findings
+        if finding.severity is Severity.FAILURE and not finding.shadow and finding.key not in state.overridden
+    ]
+
+
+def excluded(state: PolicyState, standings: Mapping[str, Standing]) -> Iterator[tuple[str, str]]:
+    """By (actuator, owner) who keeps work away: `failure`, `termination`, `operator` of ours, or `foreign`."""
+    if state.order is not None:
+        yield "", Why.OPERATOR.value
+    for name in sorted({*standings, *state.holds}):
+        standing, hold = standings.get(name), state.holds.get(name)
+        if standing is not None and standing.reachable:
+            if standing.owner is not Owner.NONE:
+                yield name, standing.why.value if standing.why is not None else Owner.FOREIGN.value
+        elif hold is not None:
+            yield name, hold.why.value
