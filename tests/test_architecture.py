@@ -11,9 +11,11 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PURE = sorted((ROOT / "daemon/gpuwarden/health").glob("*.py"))
 POLICY = sorted((ROOT / "daemon/gpuwarden/policy").glob("*.py"))
+FACTS = sorted((ROOT / "collectors/gpuwarden_collectors").rglob("*facts.py"))
+PLAIN = {"__future__", "collections", "collections.abc", "dataclasses", "enum", "functools", "math", "re", "typing"}
 ALLOWED = {
-    "__future__", "collections", "collections.abc", "dataclasses", "enum", "functools", "math", "re", "typing",
-    "gpuwarden_collectors.facts", "gpuwarden_collectors.base", "gpuwarden_collectors.host_facts",
+    *PLAIN, "gpuwarden_collectors.base",
+    *(".".join(path.relative_to(ROOT / "collectors").with_suffix("").parts) for path in FACTS),
 }  # fmt: skip
 
 
@@ -25,6 +27,11 @@ def imported(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             names.add(node.module or "")
     return names
+
+
+@pytest.mark.parametrize("path", FACTS, ids=lambda path: path.parent.name + "/" + path.name)
+def test_facts_are_values_and_read_nothing(path: Path) -> None:
+    assert imported(path) <= ALLOWED
 
 
 @pytest.mark.parametrize("path", PURE, ids=lambda path: path.name)
