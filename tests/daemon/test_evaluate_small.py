@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -10,6 +11,7 @@ import pytest
 from evaluate.bounds import proportion, rate
 from evaluate.classes import CLASSES
 from evaluate.fault_class import named
+from evaluate.fleet import counted, measure_fleet
 from evaluate.jury import Jury, Said
 from evaluate.measure import FaultResult, HealthyResult, measure_days, measure_fault
 from evaluate.models import MODELS
@@ -19,6 +21,7 @@ from evaluate.quiet import QuietReplay
 from evaluate.report import Results, document, episodes, violations
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.xid_catalogue import XIDS, XidClass
+from gpuwarden.policy.model import Budget
 from gpuwarden.trace.records import Record
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "health.md"
@@ -68,6 +71,20 @@ def test_every_ordinary_thing_can_be_judged() -> None:
         node.go(kind(node))
         node.run(300.0)
         assert jury.passes > 30
+
+
+def test_a_bad_driver_on_every_node_is_told_by_each_and_takes_out_no_more_than_the_breaker_allows() -> None:
+    fleet = measure_fleet(seed=1, nodes=12)
+    assert (fleet.told, fleet.left, fleet.allowed) == (12, 3, 3)
+    assert list(violations(Results(1, [], [], fleet))) == []
+    assert "told of 11 of 12" in next(violations(Results(1, [], [], replace(fleet, told=11))))
+
+
+@pytest.mark.parametrize("nodes", [1, 8, 100, 1000])
+def test_however_many_fail_in_the_same_second_what_stays_out_is_within_the_budget(nodes: int) -> None:
+    most, left = counted([100.2] * nodes, nodes, Budget(), Random(nodes))
+    assert left == min(max(1, nodes // 4), 10)
+    assert most <= nodes
 
 
 # --- how

@@ -25,7 +25,7 @@ from support.commands import gpuwarden
 from support.hosts import Host, slot
 from support.traces import story, told, write, write_lines
 
-NAMES = [row.name for row in CLASSES if not row.awaited]
+NAMES = [row.name for row in CLASSES if row.told_by < 1000]  # of the others `make evaluate` cuts the stories
 
 
 def end(records: list[Record]) -> Jury:
@@ -107,7 +107,7 @@ def test_other_rules_give_another_verdict() -> None:
     assert strict.verdict.expected == 8
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(name=st.sampled_from(NAMES), place=st.floats(0.0, 0.999), away=st.sampled_from((0.0, 3.0, 30.0)))
 def test_a_restart_at_any_point_of_any_fault_leads_to_the_same_end(name: str, place: float, away: float) -> None:
     fault = next(row for row in CLASSES if row.name == name)

@@ -245,6 +245,20 @@ def test_slurmd_s_word_counts_more_than_the_environment(node: Node) -> None:
     assert (process.job, process.known_from) == (12, "listpids")
 
 
+def test_one_process_names_the_job_of_all_in_its_control_group(tmp_path: Path) -> None:
+    """From 26.05 on the tree has a SLUID in the place of the number."""
+    for pid, variables in ((70, b"SLURM_JOB_ID=12"), (71, b"HOME=/"), (72, b"HOME=/")):
+        folder = tmp_path / str(pid)
+        folder.mkdir()
+        sluid = "s5K1P9VPN8R8C00" if pid != 72 else "s5K1P9VPN8R8C01"
+        (folder / "stat").write_text(f"{pid} (a) b) S 1 1 1 0 -1 4194560 1 0 0 0 1 1 0 0 20 0 1 0 500 1 1\n")
+        (folder / "environ").write_bytes(variables + b"\0")
+        (folder / "cgroup").write_text(f"0::/system.slice/slurmstepd.scope/{sluid}/step_0/user/task_{pid}\n")
+    (tmp_path / "slurm.conf").touch()
+    reader = JobsReader(tmp_path, tmp_path / "jobs", tmp_path / "slurm.conf", node="n1", pids=lambda: (70, 71, 72))
+    assert [process.job for process in reader.read().processes] == [12, 12, None]
+
+
 def test_nobody_takes_the_job_of_somebody_else(node: Node) -> None:
     node.note(12, uid=1001)
     with node.process(SLURM_JOB_ID="12"):
@@ -281,6 +295,13 @@ def test_what_holds_a_gpu_after_its_job_is_told_for_as_long_as_it_does(node: Nod
         assert (node.register / "12").exists()
     assert node.reader.read().jobs == ()
     assert not (node.register / "12").exists()
+
+
+def test_a_process_that_was_started_in_the_same_second_in_which_the_job_ended_holds_it_too(node: Node) -> None:
+    """The scripts note whole seconds, cut off."""
+    with node.process(SLURM_JOB_ID="12"):
+        (node.register / "12").write_text(f"uid=65534 gpus=0 started=5 user=x\nended={int(node.clock().boottime)}\n")
+        assert node.reader.read().processes[0].ended is not None
 
 
 def test_a_job_that_runs_here_a_second_time_holds_nothing_from_the_first(node: Node) -> None:

@@ -73,6 +73,13 @@ def test_the_treatment_of_one_gpu_says_nothing_of_another_or_of_another_failure(
     assert fails(host, 3, 62) is Advice.RESET_GPU
 
 
+def test_a_reset_of_another_gpu_is_no_treatment_of_the_one_that_fails() -> None:
+    host = failed(Host(8))
+    reset(host, 7)
+    host.acknowledge(f"xid.95@gpu/{slot(3)}")
+    assert fails(host, 3) is Advice.RESET_GPU
+
+
 def test_a_reset_that_did_not_help_is_followed_by_the_advice_to_reboot() -> None:
     host = Host(8)
     host.change(3, ecc_uncorrected_volatile=1)
@@ -121,9 +128,11 @@ def test_a_board_that_was_pinned_before_it_gave_its_uuid_keeps_what_was_done_to_
     uuid = host.gpus[3].uuid
     host.gpus[3] = replace(host.gpus[3], uuid="")
     failed(host)
+    reset(host, 3)
     host.gpus[3] = replace(host.gpus[3], uuid=uuid)
     host.run(5)
-    reset(host, 3)
+    assert host.last is not None
+    assert {row.what: row.days for row in host.last.verdict.lemons if row.slot}["resets"] == 1
     assert fails(host, 3) is Advice.REBOOT
 
 

@@ -459,16 +459,24 @@ def test_every_rule_survives_a_restart_and_a_checkpoint_at_any_point(
 
 
 @settings(max_examples=60)
-@given(
-    st.lists(st.tuples(st.floats(-1e6, 1e9), st.lists(st.text("abc 1", max_size=90), max_size=20)), max_size=60)
-)  # fmt: skip
+@given(st.lists(st.tuples(st.floats(-1e6, 1e8), st.lists(st.text("abc 1", max_size=90), max_size=20)), max_size=40))
 def test_bursts_are_bounded_and_survive_their_spelling(told: list[tuple[float, list[str]]]) -> None:
     bursts: tuple[Burst, ...] = ()
     for at, signs in told:
         bursts = extended(bursts, at, tuple(signs))
         assert len(bursts) <= BURSTS_KEPT
         assert all(len(burst.signs) <= SIGNS_KEPT for burst in bursts)
+        assert len(as_text(bursts)) < 2000  # a text of the ledger is cut off there
     assert from_text(as_text(bursts)) == bursts
+
+
+def test_the_longest_memory_fits_one_text_of_the_ledger() -> None:
+    bursts: tuple[Burst, ...] = ()
+    for number in range(40):
+        signs = tuple(f"{n:02d}".ljust(90, "x") for n in range(40))
+        bursts = extended(bursts, 12_345_678.91 + 4000 * number, signs)
+    assert 1000 < len(as_text(bursts)) < 2000
+    assert [len(burst.signs) for burst in bursts] == [2] * (BURSTS_KEPT - 1) + [SIGNS_KEPT]
 
 
 @pytest.mark.parametrize("text", ["", "x", "1", "1 2 3", "a b;c", "||"])

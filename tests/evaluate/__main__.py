@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluate.classes import CLASSES
+from evaluate.fleet import measure_fleet
 from evaluate.measure import measure_days, measure_fault
 from evaluate.report import Results, document, report, violations
 
@@ -60,9 +61,10 @@ def _measured(options: argparse.Namespace) -> Results:
         days = [pool.submit(measure_days, options.seed - 1, LONG_DAYS)] if options.long else []
         days += [pool.submit(measure_days, seed, options.healthy) for seed in nodes]
         faults = [pool.submit(measure_fault, number, seed) for number in chosen for seed in seeds]
+        fleet = None if options.fault or not options.nodes else pool.submit(measure_fleet, options.seed)
         _progress([*days, *faults])
         healthy, struck = [day.result() for day in days], [fault.result() for fault in faults]
-    return Results(options.seed, struck, healthy)
+        return Results(options.seed, struck, healthy, None if fleet is None else fleet.result())
 
 
 def _progress(work: Iterable[Future[Any]]) -> None:

@@ -115,10 +115,11 @@ def measure_fault(number: int, seed: int) -> FaultResult:
     fault, dice = CLASSES[number], Random(f"{number}/{seed}")
     watch = _Watch(fault)
     node = Node(watch.take, dice, model=dice.choice(fault.models))
-    watch.jury.replay.quiet = fault.told_by > LONG
     watch.node, watch.gpu = node, dice.randrange(len(node.gpus))
+    watch.jury.replay.quiet = True
     node.start_daemon(remembers=False)
     node.run(dice.uniform(120.0, 1500.0))
+    watch.jury.replay.quiet = fault.told_by > LONG
     watch.struck, watch.before = node.clock, len(watch.records)
     node.go(fault.strike(node, watch.gpu))
     node.run(fault.told_by)
@@ -149,8 +150,8 @@ def _forgets(watch: _Watch, node: Node, dice: Random) -> str:
     where, away = dice.randrange(first, len(watch.records)), dice.choice((0.0, 30.0))
     node.run(min(watch.fault.grace, LONG) + AFTER_THE_CUT)
     other = Jury()
-    other.replay.quiet = watch.jury.replay.quiet
-    for record in cut(watch.records, where, away):
+    for number, record in enumerate(cut(watch.records, where, away)):
+        other.replay.quiet = number < watch.before or watch.jury.replay.quiet
         other.take(record)
     before, after = watch.jury.verdict(), other.verdict()
     cleared = other.cleared - watch.jury.cleared

@@ -10,6 +10,7 @@ from statistics import median
 from evaluate.bounds import proportion, rate
 from evaluate.classes import CLASSES
 from evaluate.fault_class import FaultClass
+from evaluate.fleet import WITHIN, FleetResult
 from evaluate.jury import Said, failures
 from evaluate.measure import FaultResult, HealthyResult
 
@@ -24,6 +25,7 @@ class Results:
     seed: int
     faults: Sequence[FaultResult]
     healthy: Sequence[HealthyResult]
+    fleet: FleetResult | None = None
 
 
 _HEAD = """# How well it judges
@@ -50,6 +52,7 @@ def report(results: Results) -> Iterator[str]:
     yield f"Seed {results.seed}. Times in seconds, with a pass of NVML each 5 s.\n"
     yield from _faults(results.faults)
     yield from _healthy(results.healthy)
+    yield from _fleet(results.fleet)
     yield from _speed(results)
     yield from _violations(results)
 
@@ -124,6 +127,16 @@ def _healthy(results: Sequence[HealthyResult]) -> Iterator[str]:
     yield f"\nWhat happened meanwhile and is no fault: {happened}.\n"
 
 
+def _fleet(fleet: FleetResult | None) -> Iterator[str]:
+    if fleet is None:
+        return
+    yield f"### A bad driver: Xid 119 on every GPU of {fleet.nodes} nodes within {WITHIN / 60:.0f} minutes\n"
+    yield (
+        f"Told of {fleet.told} nodes. The breaker held out {fleet.left} of them at the end and {fleet.most} at any moment; "
+        f"{fleet.allowed} may be, with its defaults.\n"
+    )
+
+
 def _speed(results: Results) -> Iterator[str]:
     yield "### Speed and memory\n"
     passes, spent = sum(r.passes for r in results.healthy), sum(r.spent for r in results.healthy)
@@ -161,6 +174,9 @@ def violations(results: Results) -> Iterator[str]:
         wrong = episodes(node.wrong)
         warnings += len(wrong) - len(failures(wrong))
         yield from (_again(node, said) for said in failures(wrong))
+    fleet = results.fleet
+    if fleet is not None and (fleet.told < fleet.nodes or fleet.left > fleet.allowed):
+        yield f"a bad driver: told of {fleet.told} of {fleet.nodes} nodes, {fleet.left} held out, {fleet.allowed} allowed"
     if warnings > max(1, math.ceil(WARNINGS_MOST * days / 1000) - 1):  # one in a few days says nothing of the rate
         yield f"{warnings} false warnings in {days:g} node-days, less than {WARNINGS_MOST:g} in 1,000 allowed"
 

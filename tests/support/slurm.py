@@ -181,7 +181,7 @@ class Slurm:
             MUNGE: [
                 MUNGE, "--foreground", "--force", f"--key-file={self.folder}/munge.key", f"--socket={self.folder}/munge.sock",
                 f"--pid-file={self.folder}/munged.pid", f"--log-file={self.folder}/munged.log",
-                f"--seed-file={self.folder}/munged.seed", "--num-threads=2",
+                f"--seed-file={self.folder}/munged.seed", "--num-threads=10",
             ],
             CONTROLLER: [CONTROLLER, "-D"],
         }  # fmt: skip

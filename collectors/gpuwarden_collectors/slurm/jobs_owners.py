@@ -19,6 +19,9 @@ Ask = Callable[[tuple[str, ...]], str]
 """Runs one of Slurm's commands, by its words, and gives what it prints. Raises CollectorError."""
 LISTPIDS_SPACING = 60.0
 
+_WHOLE = 1.0
+"""Seconds: the scripts note times in whole ones, cut off."""
+
 _Key = tuple[int, float]
 
 
@@ -31,12 +34,14 @@ class Owners:
         self._ask = ask
         self._known: dict[_Key, tuple[int, str]] = {}
         self._claims: dict[_Key, Claim | None] = {}
+        self._sluids: dict[_Key, str] = {}
         self._listed = float("-inf")
 
     def learn(self, users: Sequence[Process], jobs: Mapping[int, Job], now: float) -> None:
         alive = {_key(user) for user in users}
         self._known = {key: value for key, value in self._known.items() if key in alive}
         self._claims = {key: value for key, value in self._claims.items() if key in alive}
+        self._sluids = {key: value for key, value in self._sluids.items() if key in alive}
         for user in users:
             self._look(user)
         self._list([user for user in users if self.is_open(user)], now)
@@ -44,6 +49,14 @@ class Owners:
             claimed = self._claims.get(_key(user))
             if _key(user) not in self._known and claimed is not None and _credible(claimed, user, jobs):
                 self._known[_key(user)] = claimed.job, "environ"
+        self._share()
+
+    def _share(self) -> None:
+        """All processes in the control group of one SLUID are of one job: what one of them tells holds for all."""
+        told = {sluid: self._known[key][0] for key, sluid in self._sluids.items() if key in self._known}
+        for key, sluid in self._sluids.items():
+            if key not in self._known and sluid in told:
+                self._known[key] = told[sluid], "cgroup"
 
     def _look(self, user: Process) -> None:
         key = _key(user)
@@ -51,6 +64,8 @@ class Owners:
             place = place_of(self._proc, user.pid)
             if place.job is not None:
                 self._known[key] = place.job, "cgroup"
+            elif place.sluid:
+                self._sluids[key] = place.sluid
         if key not in self._claims and not user.stuck:
             self._claims[key] = claim(self._proc, user)
 
@@ -81,7 +96,7 @@ class Owners:
     def belongs(self, user: Process, jobs: Mapping[int, Job]) -> JobProcess:
         number, source = self._known.get(_key(user)) or _only_job_of(user, jobs.values())
         job = None if number is None else jobs.get(number)
-        ended = job.ended if job is not None and job.ended is not None and user.started <= job.ended else None
+        ended = None if job is None or not _before_its_end(user.started, job) else job.ended
         return JobProcess(pid=user.pid, uid=user.uid, job=number, known_from=source, ended=ended)
 
 
@@ -104,5 +119,9 @@ def _only_job_of(user: Process, jobs: Iterable[Job]) -> tuple[int | None, str]:
 
 
 def _ran(job: Job, when: float) -> bool:
-    started = job.started is not None and job.started - 1 <= when
-    return started and (job.ended is None or when <= job.ended)
+    started = job.started is not None and job.started - _WHOLE <= when
+    return started and (job.ended is None or _before_its_end(when, job))
+
+
+def _before_its_end(when: float, job: Job) -> bool:
+    return job.ended is not None and when < job.ended + _WHOLE

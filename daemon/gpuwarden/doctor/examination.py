@@ -28,7 +28,7 @@ async def examine(config: Config) -> list[Row]:
     """Everything at once, in the order of the table. Takes at most `SLURM_WITHIN`."""
     looks = [_in_time(name, HOST_WITHIN, _threaded(name, look, config)) for name, look in _HOST.items()]
     looks.insert(1, _in_time("nvml", NVML_WITHIN, host.nvml(config)))
-    slurm = SlurmDoctor(config.slurm, os.uname().nodename)
+    slurm = SlurmDoctor(config.slurm, os.uname().nodename, config.state.dir)
     looks.append(_in_time("slurm", SLURM_WITHIN, slurm.rows()))
     return [row for rows in await asyncio.gather(*looks) for row in rows]
 

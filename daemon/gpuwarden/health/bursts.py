@@ -1,7 +1,8 @@
 """When the lines of one Xid came, and what told them apart: the memory behind the rules about repeats.
 
 Lines less than `BURST_GAP` apart are one burst, as a storm or one crashing job prints them. A *sign* is the part of a line
-that a rule asks for (`xid_lines.py`). Bounded: `BURSTS_KEPT` bursts, the newest, of `SIGNS_KEPT` signs each.
+that a rule asks for (`xid_lines.py`). Bounded, so that all of it fits one text of the ledger: the newest bursts, the newest
+signs of the last one, and of the others only whether they had one sign or several.
 """
 
 from __future__ import annotations
@@ -10,16 +11,16 @@ from dataclasses import dataclass, replace
 
 BURST_GAP = 180.0
 """Seconds; after NVSentinel, which takes lines of one Xid within three minutes for one occasion."""
-BURSTS_KEPT = 16
-SIGNS_KEPT = 16
-SIGN_MAX = 64  # characters
+BURSTS_KEPT = 8
+SIGNS_KEPT, SIGNS_KEPT_LONG = 12, 2
+SIGN_MAX = 56  # characters
 
 _BURST, _SIGN, _PART = "|", ";", " "  # none of the first two is ever part of a sign
 
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """`began` and `ended`: boottime of the first and of the last line. `signs`: each once, the newest last."""
+    """`began` and `ended`: boottime of the first and of the last line, to 10 ms. `signs`: each once, the newest last."""
 
     began: float
     ended: float
@@ -45,11 +46,13 @@ def extended(bursts: Bursts, at: float, signs: tuple[str, ...], *, anew: bool = 
 
     `anew`: they begin another burst, however soon they come.
     """
+    at = round(at, 2)
     if not anew and bursts and at - bursts[-1].ended <= BURST_GAP:
         last = bursts[-1]
         grown = replace(last, ended=max(last.ended, at), signs=joined(last.signs, signs))
         return (*bursts[:-1], grown)
-    return (*bursts[-BURSTS_KEPT + 1 :], Burst(at, at, joined((), signs)))
+    before = (replace(burst, signs=burst.signs[-SIGNS_KEPT_LONG:]) for burst in bursts[-BURSTS_KEPT + 1 :])
+    return (*before, Burst(at, at, joined((), signs)))
 
 
 def as_text(bursts: Bursts) -> str:

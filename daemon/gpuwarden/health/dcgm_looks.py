@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from gpuwarden.health.dcgm_conditions import DCGM_CONDITIONS
-from gpuwarden.health.dcgm_words import Word, heard, may_end, words
+from gpuwarden.health.dcgm_silence import heard, may_end
+from gpuwarden.health.dcgm_words import Word, words
 from gpuwarden.health.look import NOTHING, Detector, Look, answering, node_look
 from gpuwarden.health.model import NODE, Advice, Evidence, Key, Sighting, Subject, gpu
 from gpuwarden.health.state import State

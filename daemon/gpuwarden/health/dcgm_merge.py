@@ -4,7 +4,7 @@ What our own detector sees is the finding, and DCGM's word is quoted beside it. 
 have a condition for is a sighting of that condition, with `source` dcgm in its evidence. Where NVML looked and saw
 nothing, DCGM must say so for as long as the table of codes asks, a minute at least; where NVML has no such reading,
 two passes are enough, unless the code is about growth, which one error makes. A finding that DCGM alone raised ends
-when DCGM is heard and no longer says so (see dcgm_words).
+when DCGM is heard and no longer says so (see dcgm_silence).
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 from gpuwarden.health.dcgm_catalogue import DCGM_CODES, TWO_PASSES
-from gpuwarden.health.dcgm_words import Word, heard, may_end, words
+from gpuwarden.health.dcgm_silence import heard, may_end
+from gpuwarden.health.dcgm_words import Word, words
 from gpuwarden.health.look import Detector, Look
 from gpuwarden.health.model import NODE, Key, Severity, Sighting, Subject, gpu
 from gpuwarden.health.state import State, Track

@@ -1,4 +1,4 @@
-"""What DCGM says in its newest pass, one word for each fault and subject, and where its silence means something.
+"""What DCGM says in its newest pass, one word for each fault and subject.
 
 A GPU is known by the entity of an incident, never by its text, which can name another. What comes from an Xid is no
 word here: the engine keeps such incidents through resets of the GPU, so their first appearance is an event (see
@@ -8,21 +8,18 @@ about the node, with the kind and number of the entity as the detail.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gpuwarden.health.dcgm_catalogue import DCGM_CODES, dcgm_row, incident_health, own_code
 from gpuwarden.health.gpu_signs import RECOVERY_ACTIONS
-from gpuwarden.health.model import NODE, Advice, Evidence, Health, Key, Severity, Subject, gpu
-from gpuwarden.health.state import State, Track, counts
+from gpuwarden.health.model import NODE, Advice, Health, Key, Severity, Subject, gpu
+from gpuwarden.health.state import State, counts
 from gpuwarden.health.view import Sight
-from gpuwarden_collectors.base import PassOutcome
-from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmGpu, DcgmGpuStatus, DcgmIncident, DcgmTrouble
+from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmIncident, DcgmTrouble
 
-SETTLED = 90.0
-"""Seconds after the watches were set before silence means health: two samples 30 s apart, and a pass."""
-FORGOTTEN = 600.0
-"""Seconds without any engine on this host after which what only it said is given up: as long as a slow boot takes."""
+FRESH = 600.0
+"""Seconds for which an incident that began before our eyes is new, where only its beginning counts."""
 WORDS_MOST = 256
 """More than any host has wrong at once; what goes beyond is one word, so that a broken engine cannot fill memory."""
 
@@ -30,16 +27,13 @@ _POWER_UNREADABLE, _XID_ERROR, _TOO_MANY = 11, 101, 69
 _SWITCH_ERRORS = (15, 16)
 _CONNECTX = 9
 _ENTITIES = {1: "gpu", 3: "switch", 7: "cpu", _CONNECTX: "connectx"}  # dcgm_fields.h: dcgm_field_entity_group_t
-_USABLE = (DcgmGpuStatus.OK, DcgmGpuStatus.FAKE)
-_DEAF = (DcgmTrouble.BLIND, DcgmTrouble.CHECK_INCOMPLETE, DcgmTrouble.WATCHES_CHANGED)
-"""Troubles with which a check that reports nothing is no word for health."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
     """What DCGM holds against one subject. `severity` None: only worth quoting. `lasts` as in the table of codes.
 
-    `fresh`: it began in the last ten minutes, before our eyes.
+    `fresh`: it began within `FRESH`, before our eyes.
     """
 
     key: Key
@@ -107,7 +101,7 @@ def _word(incident: DcgmIncident, sight: Sight) -> Word:
     row = dcgm_row(incident.code)
     health = incident_health(incident.code, incident.health)
     severity = None if health is Health.HEALTHY else Severity(health.value)
-    fresh = not incident.preexisting and sight.now.boottime - incident.first_seen.boottime <= FORGOTTEN
+    fresh = not incident.preexisting and sight.now.boottime - incident.first_seen.boottime <= FRESH
     if incident.preexisting and incident.code in _SWITCH_ERRORS:
         severity = severity and Severity.WARNING  # counted since the driver was loaded: of any age
     if incident.latched:  # an Xid without its number, which the engine keeps whatever becomes of the GPU
@@ -188,50 +182,3 @@ def _imex(facts: DcgmFacts) -> str:
     if daemon is None or daemon in (_READY, _UNAVAILABLE, *_NOT_USED):
         return ""
     return f"the IMEX daemon is in state {daemon}, not ready ({_READY})"
-
-
-# --- silence
-
-
-def heard(sight: Sight) -> frozenset[Subject]:
-    """The GPUs, as subjects, and the node, of which DCGM would say it if anything were wrong."""
-    facts = sight.dcgm
-    if facts is None or any(problem.trouble in _DEAF for problem in facts.problems):
-        return frozenset()
-    if sight.now.boottime - facts.watched_since.boottime < SETTLED:
-        return frozenset()
-    gpus = frozenset(gpu(each.slot) for each in facts.gpus if each.slot and _watched(each))
-    whole = not any(problem.trouble is DcgmTrouble.NOT_WATCHED for problem in facts.problems)
-    return gpus | {NODE} if whole else gpus
-
-
-def _watched(each: DcgmGpu) -> bool:
-    return each.watched and each.status in _USABLE
-
-
-def may_end(track: Track, said_of: Collection[Subject], sight: Sight) -> bool:
-    """Whether DCGM's silence ends what it said of a subject; `said_of` is what `heard` gives.
-
-    While an engine does not answer nobody knows, and a finding stays. Where there is no engine any more for
-    `FORGOTTEN` seconds its word is given up. What is not yet a finding needs its word at every pass.
-    """
-    subject = track.key.subject
-    of_gpu = gpu(subject.slot) if subject.slot else NODE
-    return not track.raised or of_gpu in said_of or forgotten(track, sight)
-
-
-def forgotten(track: Track, sight: Sight) -> bool:
-    """No engine is here, or DCGM is switched off, and what it said of this is old."""
-    read = sight.rules.dcgm_fresh_for > 0
-    if read and sight.view.dcgm.outcome is not PassOutcome.ABSENT:
-        return False
-    waited = sight.now.boottime - track.last_seen.boottime  # the clock of this boot, which may be another than then
-    return sight.now.boottime >= FORGOTTEN and (waited >= FORGOTTEN or waited < 0)
-
-
-def given_up(track: Track, sight: Sight) -> Evidence:
-    """Why a finding ended that nobody looked for any more, for its event; nothing for every other one."""
-    theirs = track.evidence.get("source") == "dcgm" or track.key.code.startswith("dcgm_")
-    if not theirs or not forgotten(track, sight):
-        return {}
-    return {"by": "time: there is no DCGM here any more"}

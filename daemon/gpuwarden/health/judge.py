@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from gpuwarden.health import inventory, resets
 from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import condition
-from gpuwarden.health.dcgm_words import given_up
+from gpuwarden.health.dcgm_silence import given_up
 from gpuwarden.health.detectors import COUNTERS, DETECTORS, FAMILIES
 from gpuwarden.health.host_learning import counted_host, learn_host
 from gpuwarden.health.look import Look, answering

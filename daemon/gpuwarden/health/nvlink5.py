@@ -21,10 +21,10 @@ R575 = 575
 """The driver branch that moved the unit within the first word."""
 
 _LINE = re.compile(
-    r"(?P<units>[A-Z][A-Z0-9_]{1,31}(?:/[A-Z][A-Z0-9_]{1,31})?) +(?P<word>Fatal|Nonfatal) +XC\d{1,3} +i\d{1,3} +"
+    r"(?P<units>[A-Z][A-Z0-9_]{1,15}(?:/[A-Z][A-Z0-9_]{1,15})?) +(?P<word>Fatal|Nonfatal) +XC\d{1,3} +i\d{1,3} +"
     r"Link +(?P<link>-?\d{1,4}) +\(0x(?P<info>[0-9a-fA-F]{1,8}) +0x(?P<status>[0-9a-fA-F]{1,8})\b"
 )
-_SIGN = re.compile(r"([A-Z0-9_/]{2,65}) ([FN]) ([0-9a-f]{1,8}) ([0-9a-f]{1,8})")
+_SIGN = re.compile(r"([A-Z0-9_/]{2,33}) ([FN]) ([0-9a-f]{1,8}) ([0-9a-f]{1,8})")
 _ASKED = 0x03F0_07FF  # the bits of the first word that some rule asks for; the rest differs from line to line
 
 

@@ -16,6 +16,8 @@ from gpuwarden.health.model import Advice, Evidence
 
 COUNTS_FOR = 7 * 86_400.0
 """Seconds. Own choice: the window in which NVSentinel's analyser counts the remediations of a node."""
+FORGOTTEN_AFTER = 4 * COUNTS_FOR
+"""Seconds. Until then a treatment still speaks of a failure that stands since before it."""
 TAKES_EFFECT = 60.0
 """Seconds after which what is still seen was not cured: passes that were under way, and a driver that starts, need some."""
 KEPT = 1024  # (board, kind) pairs
@@ -36,8 +38,9 @@ Treatments = Mapping[Case, Treated]
 
 
 def treated(treatments: Treatments, cases: Iterable[Case], at: float, how: str) -> Treatments:
-    """These cases were treated now; `how` is "reset" or "reboot". Those treated longest ago are forgotten."""
-    result = dict(treatments)
+    """These cases were treated now; `how` is "reset" or "reboot". Those treated long ago are forgotten."""
+    since = at - FORGOTTEN_AFTER
+    result = {case: done for case, done in treatments.items() if max(done.reset, done.reboot) >= since}
     for case in cases:
         done = result.pop(case, Treated())
         result[case] = replace(done, reset=at) if how == "reset" else replace(done, reboot=at)

@@ -1,0 +1,64 @@
+"""Where DCGM's silence means something, and what becomes of its findings while it means nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from gpuwarden.health.model import NODE, Evidence, Subject, gpu
+from gpuwarden.health.state import Track
+from gpuwarden.health.view import Sight
+from gpuwarden_collectors.base import PassOutcome
+from gpuwarden_collectors.dcgm.facts import DcgmGpu, DcgmGpuStatus, DcgmTrouble
+
+SETTLED = 90.0
+"""Seconds after the watches were set before silence means health: two samples 30 s apart, and a pass."""
+FORGOTTEN = 600.0
+"""Seconds without any engine on this host after which what only it said is given up: as long as a slow boot takes."""
+
+_USABLE = (DcgmGpuStatus.OK, DcgmGpuStatus.FAKE)
+_DEAF = (DcgmTrouble.BLIND, DcgmTrouble.CHECK_INCOMPLETE, DcgmTrouble.WATCHES_CHANGED)
+"""Troubles with which a check that reports nothing is no word for health."""
+
+
+def heard(sight: Sight) -> frozenset[Subject]:
+    """The GPUs, as subjects, and the node, of which DCGM would say it if anything were wrong."""
+    facts = sight.dcgm
+    if facts is None or any(problem.trouble in _DEAF for problem in facts.problems):
+        return frozenset()
+    if sight.now.boottime - facts.watched_since.boottime < SETTLED:
+        return frozenset()
+    gpus = frozenset(gpu(each.slot) for each in facts.gpus if each.slot and _watched(each))
+    whole = not any(problem.trouble is DcgmTrouble.NOT_WATCHED for problem in facts.problems)
+    return gpus | {NODE} if whole else gpus
+
+
+def _watched(each: DcgmGpu) -> bool:
+    return each.watched and each.status in _USABLE
+
+
+def may_end(track: Track, said_of: Collection[Subject], sight: Sight) -> bool:
+    """Whether DCGM's silence ends what it said of a subject; `said_of` is what `heard` gives.
+
+    While an engine does not answer nobody knows, and a finding stays. Where there is no engine any more for
+    `FORGOTTEN` seconds its word is given up. What is not yet a finding needs its word at every pass.
+    """
+    subject = track.key.subject
+    of_gpu = gpu(subject.slot) if subject.slot else NODE
+    return not track.raised or of_gpu in said_of or forgotten(track, sight)
+
+
+def forgotten(track: Track, sight: Sight) -> bool:
+    """No engine is here, or DCGM is switched off, and what it said of this is old."""
+    read = sight.rules.dcgm_fresh_for > 0
+    if read and sight.view.dcgm.outcome is not PassOutcome.ABSENT:
+        return False
+    waited = sight.now.boottime - track.last_seen.boottime  # the clock of this boot, which may be another than then
+    return sight.now.boottime >= FORGOTTEN and (waited >= FORGOTTEN or waited < 0)
+
+
+def given_up(track: Track, sight: Sight) -> Evidence:
+    """Why a finding ended that nobody looked for any more, for its event; nothing for every other one."""
+    theirs = track.evidence.get("source") == "dcgm" or track.key.code.startswith("dcgm_")
+    if not theirs or not forgotten(track, sight):
+        return {}
+    return {"by": "time: there is no DCGM here any more"}
