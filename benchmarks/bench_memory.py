@@ -47,8 +47,8 @@ def day(host: Host, dice: Random, number: int) -> None:
     for _ in range(PASSES):
         gpu = dice.randrange(GPUS)
         host.change(gpu, remapped_rows_failure=dice.randint(0, 1), pcie_replays=dice.randint(0, 10**6))
-        lines = [host.xid(gpu, dice.randint(1, 60))] * dice.choice((0, 0, 1, 1, 100))
-        switch = SxidEvent(at=host.now, slot="0000:05:00.0", sxid=dice.randint(20_000, 20_100), fatal=False)
+        lines = [host.xid(gpu, dice.randint(1, 24))] * dice.choice((0, 0, 1, 1, 100))
+        switch = SxidEvent(at=host.now, slot="0000:05:00.0", sxid=dice.randint(20_000, 20_020), fatal=False)
         host.step(*lines, *([switch] if dice.random() < 0.1 else []))
         host.uptime += dice.choice((5.0, 5.0, 15.0, 600.0, 900.0))
     mishaps(host, dice, number)

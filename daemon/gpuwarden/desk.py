@@ -131,6 +131,7 @@ class Desk:
             service=service, sequence=self.sequence, made=now, observed=self.observed_at, verdict=verdict,
             nvml=self.view.nvml.fresh(now, service.fresh_for), jobs=self.view.jobs.fresh(now, self.rules.host_fresh_for),
             collectors=tuple(self.collectors.values()), xids=xids,
+            site_failures=tuple(n for n, rule in self.rules.xids.items() if rule.severity == "failure"),
             ready=self.observed_at is not None and verdict.expected is not None and self.view.pci.outcome is not None,
             dropped=dropped, log_gaps=self.log_gaps, log_lost=self.log_lost,
         )  # fmt: skip

@@ -66,7 +66,7 @@ LINES: dict[EventKind, tuple[str, str]] = {
     EventKind.LEDGER_MOVED: ("error", "the ledger was corrupt: moved aside, begun anew"),
 }
 """What a log line says of an event, and how loud."""
-HIDDEN = ("first_boottime", "first_wall", "latch", "links")
+HIDDEN = ("first_boottime", "first_wall", "latch", "links", "signs", "sequence", "bursts")
 
 
 def tell(event: Event) -> None:

@@ -142,6 +142,11 @@ def test_every_failure_xid_of_every_expected_gpu_counts_from_zero() -> None:
     assert page.values("gpuwarden_xid_last_timestamp_seconds") == []
 
 
+def test_an_xid_that_this_site_makes_a_failure_counts_from_zero_too() -> None:
+    page = scrape(replace(snapshot(1), site_failures=("31",)))
+    assert page.value("gpuwarden_xid_total", gpu="0", xid="31") == 0
+
+
 def test_xids_are_counted_whatever_their_class() -> None:
     xids = (XidCount(slot=slot(1), xid=79, count=2, last=5.5), XidCount(slot=slot(1), xid=13, count=40, last=6.5))
     page = scrape(replace(snapshot(2), xids=xids))

@@ -107,7 +107,7 @@ def test_other_rules_give_another_verdict() -> None:
     assert strict.verdict.expected == 8
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 @given(name=st.sampled_from(NAMES), place=st.floats(0.0, 0.999), away=st.sampled_from((0.0, 3.0, 30.0)))
 def test_a_restart_at_any_point_of_any_fault_leads_to_the_same_end(name: str, place: float, away: float) -> None:
     fault = next(row for row in CLASSES if row.name == name)

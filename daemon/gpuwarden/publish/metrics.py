@@ -103,7 +103,7 @@ def _missing(snapshot: Snapshot) -> Iterator[Sample]:
 def _xids(snapshot: Snapshot) -> Iterator[Sample]:
     for gpu in _expected(snapshot):
         labels = gpu_labels(gpu)
-        for number in FAILURE_XIDS:
+        for number in (*FAILURE_XIDS, *snapshot.site_failures):
             yield (*labels, number), 0
     labels_of = _labels_of_slot(snapshot)
     for xid in snapshot.xids:

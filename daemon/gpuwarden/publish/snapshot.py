@@ -98,6 +98,7 @@ class Snapshot:
     jobs: JobsFacts | None = None
     collectors: tuple[CollectorStatus, ...] = ()
     xids: tuple[XidCount, ...] = ()
+    site_failures: tuple[str, ...] = ()  # numbers of Xids that this site makes failures
     ready: bool = False
     excluded_by: tuple[str, ...] = ()
     notice: Mapping[str, object] | None = None
