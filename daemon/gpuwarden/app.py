@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwarden.acting import Acting
+from gpuwarden.actuators.detail import detail
 from gpuwarden.config import Config
 from gpuwarden.event_lines import EventLines
 from gpuwarden.health.checkpoint import checkpoint
@@ -103,7 +104,7 @@ class Daemon:
         self.desk = TappedDesk(site.boot_id, site.rules, clock)
         self._readers = Readers(site.sources, site.boot_id, self._happened, clock)
         self._ledger = Ledger(site.ledger, machine=site.machine, boot_id=site.boot_id, clock=clock)
-        actuators = site.actuators(clock)
+        actuators = site.actuators(clock, lambda: detail(self._verdict))
         self._slurm = SlurmSide(site, actuators, clock, file)
         self.acting = Acting(
             actuators, site.acting, record=self._acted, changed=self._soon, committed=self._committed,
@@ -292,6 +293,8 @@ class Daemon:
         interval = self._site.sources.nvml.interval
         while True:
             await asyncio.sleep(interval)
+            if found := await self._slurm.found():
+                self.record(found)
             if asyncio.get_running_loop().time() - self._stepped >= interval:
                 self._step()
 

@@ -18,10 +18,11 @@ from gpuwarden.actuators.outbox import Limits, Outbox
 from gpuwarden.config import Config
 from gpuwarden.health.model import Event, EventKind, Json
 from gpuwarden.ledger.ledger import Ledger
-from gpuwarden.policy import breaker, reasons
+from gpuwarden.policy import breaker
 from gpuwarden.policy.model import Act, Intent, Outcome, Result, Why
 from gpuwarden.policy.state import data_of, outcome_data
 from gpuwarden.publish.files import replace_file
+from gpuwarden.silent_note import NOTE, REASON
 from gpuwarden.site import Site
 from gpuwarden_collectors.base import Clock, host_clock
 
@@ -31,7 +32,6 @@ SPREAD_MOST = 10.0
 """Seconds that one check can wait for its turn: slurmd ends it after 60. Where a pool needs more, most checks leave it to
 a later one, so that a thousand nodes with the same broken package still come one after the other.
 """
-REASON = reasons.unknown(["daemon_silent"])
 
 
 def silent_for(state_dir: Path, verdict: str, boot_id: str, now: float) -> float:
@@ -71,12 +71,18 @@ async def check(config: Config, clock: Clock = host_clock) -> str:
     if isinstance(actuator, HookGate):
         actuator.asked()
     ledger = Ledger(site.ledger, machine=site.machine, boot_id=site.boot_id, clock=clock)
-    outcome = await drain(actuator, ledger, site.acting.limits, site.boot_id, clock)
+    note = config.state.dir / NOTE
+    outcome = await drain(actuator, ledger, site.acting.limits, site.boot_id, clock, note=note)
     return f"drain: {outcome.result.value} {outcome.text}".rstrip()
 
 
-async def drain(actuator: Actuator, ledger: Ledger, limits: Limits, boot_id: str, clock: Clock) -> Outcome:
-    """One attempt; the next check makes the next. Never raises."""
+async def drain(
+    actuator: Actuator, ledger: Ledger, limits: Limits, boot_id: str, clock: Clock, *, note: Path | None = None
+) -> Outcome:
+    """One attempt; the next check makes the next.
+
+    A daemon that hangs has the ledger locked: then `note` tells it what was written, for when it goes on.
+    """
     remembers = await ledger.open(LEDGER_OPENS_WITHIN) is not None
 
     def write(kind: EventKind, data: dict[str, Json]) -> None:
@@ -104,6 +110,9 @@ async def drain(actuator: Actuator, ledger: Ledger, limits: Limits, boot_id: str
         if outcome.result in (Result.DONE, Result.ALREADY):
             about: dict[str, Json] = {"actuator": actuator.name, "why": Why.FAILURE.value, "reason": REASON}
             write(EventKind.EXCLUDED, {**about, "since": outcome.since})
+            if note is not None and not await committed():
+                with contextlib.suppress(OSError):
+                    replace_file(note, f"{boot_id} {outcome.since:.0f}\n", mode=0o600)
         return outcome
     finally:
         await actuator.close()

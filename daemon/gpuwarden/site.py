@@ -10,7 +10,7 @@ from pathlib import Path
 from gpuwarden.acting import ActingOptions
 from gpuwarden.actuators.base import Actuator
 from gpuwarden.actuators.outbox import Limits
-from gpuwarden.actuators.registry import actuators
+from gpuwarden.actuators.registry import Detail, actuators
 from gpuwarden.config import Config
 from gpuwarden.config_catalogue import check_rules, xid_rules
 from gpuwarden.config_collectors import switched_off
@@ -82,9 +82,9 @@ class Site:
     def ledger(self) -> Path:
         return self.config.state.dir / LEDGER
 
-    def actuators(self, clock: Clock) -> tuple[Actuator, ...]:
+    def actuators(self, clock: Clock, detail: Detail = str) -> tuple[Actuator, ...]:
         """None with simulated GPUs: no simulated fault reaches a scheduler."""
-        return () if self.simulation is not None else actuators(self.config, clock)
+        return () if self.simulation is not None else actuators(self.config, clock, detail)
 
     @property
     def acting(self) -> ActingOptions:

@@ -8,14 +8,17 @@ from pathlib import Path
 
 from gpuwarden.actuators.base import Actuator
 from gpuwarden.actuators.hook_gate import HookGate
+from gpuwarden.health.model import Event
 from gpuwarden.publish.hook_settings import own_command, settings_text, write_settings
 from gpuwarden.publish.job_mapping import JobMapping
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden.schedule import detached
+from gpuwarden.silent_note import taken
 from gpuwarden.site import Site
 from gpuwarden_collectors.base import Clock
 
 SETTINGS_WRITTEN_WITHIN = 2.0
+LOOKED_EVERY = 10.0
 
 
 class SlurmSide:
@@ -32,6 +35,8 @@ class SlurmSide:
         wanted = folder is not None and self._options.enabled and self._options.jobs and site.simulation is None
         self._mapping = JobMapping(folder, lambda: clock().boottime) if folder is not None and wanted else None
         self._error = ""
+        self._clock = clock
+        self._looked = float("-inf")
 
     async def start(self) -> None:
         """The scripts know the configuration from now on; with simulated GPUs they are told nothing."""
@@ -56,6 +61,16 @@ class SlurmSide:
     def hook_asked(self) -> None:
         for gate in self._gates:
             gate.asked()
+
+    async def found(self) -> tuple[Event, ...]:
+        """A drain that a health check made while this daemon hung. Looks once in `LOOKED_EVERY`."""
+        now = self._clock().boottime
+        if self._options.on_stale != "drain" or not self._options.enabled or now - self._looked < LOOKED_EVERY:
+            return ()
+        self._looked = now
+        reading = detached("silent", lambda: taken(self._site.config.state.dir, self._site.boot_id, self._clock))
+        await asyncio.wait((reading,), timeout=SETTINGS_WRITTEN_WITHIN)
+        return reading.result() if reading.done() and reading.exception() is None else ()
 
     def trouble(self) -> str:
         """What of this cannot be done; empty if all can. The settings matter only where the scripts are in use."""

@@ -181,6 +181,16 @@ async def test_a_fault_in_an_actuator_ends_neither_it_nor_the_daemon() -> None:
     await rig.kill()
 
 
+async def test_it_stops_in_the_moment_in_which_it_is_woken(rig: Rig) -> None:
+    for _ in range(20):
+        rig.acting.run()
+        rig.passes()
+        await asyncio.sleep(0.005)
+        rig.acting.hurry()
+        async with asyncio.timeout(PATIENCE):
+            await rig.kill()
+
+
 async def test_mode_observe_asks_the_scheduler_how_the_node_is_and_writes_nothing(rig: Rig) -> None:
     rig.options = acting_options(settings=Settings(enforce=False), look_every=0.01)
     rig.begin()

@@ -15,7 +15,8 @@ from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.reader import read_only
 from gpuwarden.policy.model import Budget, Census, Held, Intent, Outcome, Owner, Result, Standing, Why
 from gpuwarden.policy.state import PolicyState, fold
-from gpuwarden.silent import REASON, drain, silent_for
+from gpuwarden.silent import drain, silent_for
+from gpuwarden.silent_note import NOTE, REASON, taken
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host import MachineIdentity
@@ -119,12 +120,24 @@ async def test_it_goes_past_no_brake_and_leaves_nothing_wanted(
 
 
 async def test_without_a_ledger_it_still_drains(tmp_path: Path) -> None:
-    """The daemon that hangs has it locked; it knows its own by the reason."""
+    """The daemon that hangs has it locked; it finds a note when it goes on."""
     (tmp_path / "ledger.db").mkdir()
     ledger = Ledger(tmp_path / "ledger.db", machine=MACHINE, boot_id="boot", clock=host_clock)
     scheduler = Scheduler()
-    outcome = await drain(scheduler, ledger, Limits(recount_after=0.0), "boot", host_clock)
+    note = tmp_path / NOTE
+    outcome = await drain(scheduler, ledger, Limits(recount_after=0.0), "boot", host_clock, note=note)
     assert (outcome.result, len(scheduler.writes)) == (Result.DONE, 1)
+    (event,) = taken(tmp_path, "boot", host_clock)
+    hold = fold(PolicyState(), event).holds["slurm"]
+    assert (hold.reason, hold.since, hold.why) == (REASON, 50.0, Why.FAILURE)
+    assert taken(tmp_path, "boot", host_clock) == (), "it is taken once"
+
+
+@pytest.mark.parametrize("content", [b"", b"another 50\n", b"boot x\n", b"boot 99999999999999\n", b"\xff\0"])
+def test_a_note_that_makes_no_sense_is_thrown_away(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / NOTE).write_bytes(content)
+    assert taken(tmp_path, "boot", host_clock) == ()
+    assert not (tmp_path / NOTE).exists()
 
 
 async def test_a_gate_lets_through_only_for_a_while_after_the_hook_was_here() -> None:

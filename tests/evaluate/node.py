@@ -38,7 +38,7 @@ from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
 from support.hosts import WALL, readings, slot
 
 INTERVAL, PCI_INTERVAL, DCGM_INTERVAL, JOBS_INTERVAL, DEADLINE = 5.0, 10.0, 15.0, 10.0, 10.0
-WALKS_EVERY = 60.0
+WALKS_EVERY = 120.0
 
 
 class Node(Clockwork):
@@ -288,12 +288,12 @@ class Node(Clockwork):
         return self._facts
 
     def _walk(self) -> None:
-        """Temperatures follow the load, a dozen degrees a minute."""
+        """Temperatures follow the load, two dozen degrees in two minutes at most."""
         for n, gpu in enumerate(self.gpus):
             now = gpu.readings.temperature or 40
             goal = self.warm[n] + self.dice.randint(-2, 2)
             if goal != now:
-                self.heat(n, now + max(-12, min(12, goal - now)))
+                self.heat(n, now + max(-24, min(24, goal - now)))
 
     # --- what may be done to GPUs
 

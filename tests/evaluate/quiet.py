@@ -1,71 +1,56 @@
-"""A replay that passes over steps in which nothing can happen: a healthy node has fifteen of them for each one in which it may.
+"""A replay that passes over what can change nothing: of a healthy node's passes one in twenty is judged.
 
-A step is passed over while everything that was seen is the very same as at the last one, nothing else arrived, nothing is on its way to be said (every track is raised), and that step itself said nothing; and for `MOST` seconds at
-most, lest what follows from the passing of time alone be missed. The node is then judged less often and never otherwise.
+A pass is passed over while it says the very same as the one before it, the last step said nothing, and nothing is on its
+way to be said (every track is raised); and for `MOST` seconds at most, lest what follows from the passing of time alone be
+missed. What was passed over last of each collector is handed to the desk before anything else is. The node is judged less
+often and never otherwise.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from gpuwarden.health.judge import Step
-from gpuwarden.health.view import COLLECTORS, Rules
+from gpuwarden.health.view import Rules
 from gpuwarden.replay import Replay
 from gpuwarden.trace.records import Passed, Record
 from gpuwarden_collectors.facts import Stamp
 
-MOST = 57.0
+MOST = 117.0
 WAKE = 1200.0
 """Seconds of uptime in which every step is made: the graces after a boot end within them."""
 
 
 class QuietReplay(Replay):
-    """`quiet`: steps are passed over; else it is any replay. `judged`: steps that were made."""
+    """`quiet`: passes are passed over; else it is any replay. `judged`: steps that were made."""
 
     def __init__(self, rules: Rules | None = None) -> None:
         super().__init__(rules)
-        self._calm: tuple[Any, ...] = ()
-        self._calm_since = 0.0
-        self._last: Step | None = None
         self.quiet = False
         self.judged = 0
+        self._calm_since: float | None = None
+        self._held: dict[str, Passed] = {}
 
-    def _arrives(self, record: Record) -> bool:
-        if not isinstance(record, Passed):
-            self._calm = ()
-        return super()._arrives(record)
+    def take(self, record: Record) -> list[Step]:
+        if isinstance(record, Passed) and self._says_the_same(record):
+            self._held[record.observation.collector] = record
+            if record.observation.collector == "nvml":
+                self._now = max(record.at, self._now)
+            return []
+        for held in self._held.values():
+            self.desk.observed(held.observation)
+        self._held.clear()
+        return super().take(record)
+
+    def _says_the_same(self, record: Passed) -> bool:
+        """By identity: to compare all readings of eight GPUs would take as long as to judge them."""
+        since, new = self._calm_since, record.observation
+        if not self.quiet or since is None or not 0 <= record.at.boottime - since <= MOST:
+            return False
+        old = self.desk.view.seen(new.collector).latest
+        return old is not None and old.facts is new.facts and (old.outcome, old.worker) == (new.outcome, new.worker)
 
     def _step(self, at: Stamp) -> Step:
-        seen = self._seen() if self.quiet else ()
-        if self._last is not None and seen and seen == self._calm and 0 <= at.boottime - self._calm_since <= MOST:
-            self._now = max(at, self._now)
-            return Step(self.desk.state, (), self._last.verdict)
         self.judged += 1
-        self._last = step = super()._step(at)
+        step = super()._step(at)
         still = not step.events and all(track.raised for track in step.state.tracks.values())
-        self._calm = seen if still and at.boottime > WAKE else ()
-        self._calm_since = at.boottime
+        self._calm_since = at.boottime if still and at.boottime > WAKE else None
         return step
-
-    def _seen(self) -> tuple[Any, ...]:
-        view = self.desk.view
-        seen: list[Any] = [view.boot_id, *view.troubles.items()]
-        for name in COLLECTORS:
-            latest = view.seen(name).latest
-            if latest is not None:
-                seen += (latest.outcome, _Same(latest.facts), latest.worker)
-        return tuple(seen)
-
-
-class _Same:
-    """Equal only to itself: comparing all readings of eight GPUs would take as long as judging them."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: object) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.value is self.value
-
-    __hash__ = object.__hash__

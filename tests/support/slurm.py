@@ -29,7 +29,7 @@ from pathlib import Path
 
 import pytest
 
-SLURM = pytest.mark.xdist_group("slurm")
+SLURM = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 """For every test that runs on a Slurm: one after the other."""
 
 PATIENCE = 60.0

@@ -90,7 +90,8 @@ class Outbox:
 
     async def pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.wake.wait(), seconds)
+            async with asyncio.timeout(seconds):  # wait_for of Python 3.11 loses a cancellation that comes with the wake
+                await self.wake.wait()
 
     async def _stay(self, intent: Intent, seconds: float) -> None:
         """All of these seconds, as long as the intent is wanted."""

@@ -12,12 +12,15 @@ from gpuwarden_collectors.base import Clock
 if TYPE_CHECKING:  # the builders take their own part of it
     from gpuwarden.config import Config
 
-Builder = Callable[["Config", Clock], Actuator | None]
+Detail = Callable[[], str]
+"""Says more of why this node is out than a reason has room for."""
+
+Builder = Callable[["Config", Clock, Detail], Actuator | None]
 """None if the configuration does not ask for this one."""
 
 BUILDERS: tuple[Builder, ...] = (slurm_actuator,)
 
 
-def actuators(config: Config, clock: Clock) -> tuple[Actuator, ...]:
-    made = (build(config, clock) for build in BUILDERS)
+def actuators(config: Config, clock: Clock, detail: Detail) -> tuple[Actuator, ...]:
+    made = (build(config, clock, detail) for build in BUILDERS)
     return tuple(actuator for actuator in made if actuator is not None)

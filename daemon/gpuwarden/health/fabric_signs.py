@@ -24,7 +24,7 @@ def nvlink_down(state: State, sight: Sight) -> Look:
     return Look(tuple(sightings), _links(tuple(examined)))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=4)
 def _links(of: tuple[tuple[str, tuple[int, ...]], ...]) -> frozenset[Subject]:
     """Made once: every pass looks at the same links."""
     return frozenset(link(slot, number) for slot, numbers in of for number in numbers)

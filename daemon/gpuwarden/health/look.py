@@ -33,7 +33,7 @@ def node_look(sightings: Iterable[Sighting]) -> Look:
     return Look(tuple(sightings), _THE_NODE)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=32)
 def gpus(slots: tuple[str, ...]) -> frozenset[Subject]:
     """Made once: most detectors look at the same GPUs in every pass."""
     return frozenset(map(gpu, slots))

@@ -136,11 +136,11 @@ class SlurmActuator:
         return fields.get(self._options.detail, "")
 
 
-def slurm_actuator(config: Config, clock: Clock) -> Actuator | None:
+def slurm_actuator(config: Config, clock: Clock, detail: Callable[[], str]) -> Actuator | None:
     """For the registry."""
     if not config.slurm.enabled:
         return None
-    actuator = SlurmActuator(config.slurm, clock=clock, hostname=os.uname().nodename)
+    actuator = SlurmActuator(config.slurm, clock=clock, hostname=os.uname().nodename, detail=detail)
     return HookGate(actuator, clock) if config.slurm.drain_by == "hook" else actuator
 
 

@@ -1,0 +1,192 @@
+"""EC2: interruption of spot instances, rebalance recommendations, scheduled maintenance, scale-in of a group.
+
+Nothing here tells of a termination by a user or the API, nor of the end of a Capacity Block: see docs/termination.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.cloud.facts import (
+    NONE,
+    REASON_MOST,
+    Answer,
+    Kind,
+    Said,
+    TerminationNotice,
+    answer,
+    clean,
+    identity,
+    unknown,
+)
+from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
+from gpuwarden_collectors.cloud.reply import Reply, ReplyError, listing, mapping, text_of, time_of, word_of
+from gpuwarden_collectors.cloud.source import Question
+from gpuwarden_collectors.cloud.tokens import TokenHeaders, TokenMetadata
+from gpuwarden_collectors.facts import Stamp
+
+NAME = "aws"
+_BASE = "/latest/meta-data"
+_HEADERS = TokenHeaders("X-aws-ec2-metadata-token-ttl-seconds", "X-aws-ec2-metadata-token")
+_INSTANCE = re.compile(r"i-[0-9a-f]{8,32}")
+_ACTIONS = ("terminate", "stop", "hibernate")
+_CODES = {
+    "instance-stop": True, "instance-retirement": True, "instance-reboot": True, "system-reboot": True,
+    "system-maintenance": False,
+}  # fmt: skip
+"""Codes of scheduled events, and whether the machine goes down."""
+_ENDED = ("[Canceled]", "[Completed]")
+_STAYS = re.compile(r"InService|Standby|Detached|Warmed:(?:Running|Stopped|Hibernated)")
+_LEAVES = ("Terminated", "Warmed:Terminated")
+
+
+class Aws:
+    """`interval` of the question that counts, in seconds."""
+
+    name = NAME
+
+    def __init__(self, metadata: Metadata, clock: Clock, interval: float = 1.0) -> None:
+        self._session = TokenMetadata(metadata, _HEADERS, clock)
+        self._clock = clock
+        self._interval = interval
+
+    @property
+    def questions(self) -> Sequence[Question]:
+        rows = (
+            ("spot", Kind.INTERRUPTION, "/spot/instance-action", spot, self._interval, True),
+            ("rebalance", Kind.REBALANCE, "/events/recommendations/rebalance", rebalance, 5.0, False),
+            ("maintenance", Kind.MAINTENANCE, "/events/maintenance/scheduled", maintenance, 60.0, False),
+            ("lifecycle", Kind.SCALE_IN, "/autoscaling/target-lifecycle-state", lifecycle, 2.0, False),
+        )
+        return [
+            Question(name=name, kind=kind, ask=self._asking(path, read), interval=interval, main=main)
+            for name, kind, path, read, interval, main in rows
+        ]
+
+    def _asking(self, path: str, read: Callable[[Reply, Stamp], Answer]) -> Callable[[], Any]:
+        async def ask() -> Answer:
+            try:
+                reply = await self._session.get(_BASE + path)
+            except MetadataError as error:
+                return unknown(str(error))
+            said = read(reply, self._clock())
+            if said.said is Said.UNKNOWN and self._session.trouble:
+                return unknown(f"{said.trouble}; {self._session.trouble}")
+            return said
+
+        return ask
+
+    async def confirm(self) -> str:
+        try:
+            reply = await self._session.get(f"{_BASE}/instance-id")
+            reply.expect()
+            if not _INSTANCE.fullmatch(reply.text()):
+                return "what answers at the endpoint names no EC2 instance"
+        except (MetadataError, ReplyError) as error:
+            return f"the metadata service cannot be confirmed: {error} {self._session.trouble}".strip()
+        return ""
+
+    async def close(self) -> None:
+        await self._session.close()
+
+
+def spot(reply: Reply, at: Stamp) -> Answer:
+    if reply.status == 404:
+        return NONE
+    try:
+        reply.expect()
+        found = mapping(reply.json())
+        action = word_of(found, "action", _ACTIONS)
+        deadline = reply.deadline(time_of(found, "time"), at)
+    except ReplyError as error:
+        return unknown(f"spot/instance-action: {error}")
+    notice = TerminationNotice(
+        source=NAME, kind=Kind.INTERRUPTION, id=identity("spot", action), hard=True, deadline=deadline,
+        reason=f"spot interruption: {action}",
+    )  # fmt: skip
+    return answer((notice,))
+
+
+def rebalance(reply: Reply, _: Stamp) -> Answer:
+    """Its time is that of the recommendation: it says nothing of an end."""
+    if reply.status == 404:
+        return NONE
+    try:
+        reply.expect()
+        time_of(mapping(reply.json()), "noticeTime")
+    except ReplyError as error:
+        return unknown(f"recommendations/rebalance: {error}")
+    return answer(
+        (
+            TerminationNotice(
+                source=NAME, kind=Kind.REBALANCE, id=identity("rebalance", "recommendation"), hard=False,
+                reason="rebalance recommendation: an interruption has become likely",
+            ),
+        )
+    )  # fmt: skip
+
+
+def maintenance(reply: Reply, at: Stamp) -> Answer:
+    """Every event for itself: one that cannot be read does not hide the others."""
+    if reply.status == 404:
+        return NONE
+    try:
+        reply.expect()
+        items = listing(reply.json())
+    except ReplyError as error:
+        return unknown(f"maintenance/scheduled: {error}")
+    found: dict[str, TerminationNotice] = {}
+    trouble = ""
+    for item in items[:64]:
+        try:
+            notice = _event(mapping(item), reply, at)
+        except ReplyError as error:
+            trouble = f"maintenance/scheduled: {error}"
+        else:
+            if notice is not None and (notice.id not in found or _earlier(notice, found[notice.id])):
+                found[notice.id] = notice
+    return answer(tuple(found.values()), trouble)
+
+
+def _event(item: Any, reply: Reply, at: Stamp) -> TerminationNotice | None:
+    state = word_of(item, "State", ("active", "completed", "canceled"))
+    description = item.get("Description")
+    text = clean(description, REASON_MOST) if isinstance(description, str) else ""
+    if state != "active" or text.startswith(_ENDED):
+        return None
+    code = word_of(item, "Code", _CODES)
+    deadline = reply.deadline(time_of(item, "NotBefore"), at, past_most=30 * 86_400.0)  # while it lasts it stays active
+    return TerminationNotice(
+        source=NAME, kind=Kind.MAINTENANCE, id=identity("maintenance", text_of(item, "EventId")), hard=_CODES[code],
+        deadline=deadline, reason=clean(f"{code}: {text}", REASON_MOST),
+    )  # fmt: skip
+
+
+def _earlier(one: TerminationNotice, other: TerminationNotice) -> bool:
+    return one.deadline is not None and other.deadline is not None and one.deadline < other.deadline
+
+
+def lifecycle(reply: Reply, _: Stamp) -> Answer:
+    """How long it takes is up to the group's hooks, which the metadata does not tell."""
+    if reply.status == 404:
+        return NONE
+    try:
+        reply.expect()
+        state = reply.text()
+    except ReplyError as error:
+        return unknown(f"target-lifecycle-state: {error}")
+    if _STAYS.fullmatch(state):
+        return NONE
+    if state not in _LEAVES:
+        return unknown(f"target-lifecycle-state: {state[:40]!r}")
+    return answer(
+        (
+            TerminationNotice(
+                source=NAME, kind=Kind.SCALE_IN, id=identity("lifecycle", "Terminated"), hard=True,
+                reason="the Auto Scaling group terminates this instance",
+            ),
+        )
+    )  # fmt: skip

@@ -1,0 +1,84 @@
+"""What a source says of the end of this machine: nothing, one or more notices, or nothing that can be used.
+
+*Unknown* neither makes a notice nor ends one. Silence, a broken answer, and an answer of the wrong shape are all unknown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gpuwarden_collectors.facts import Stamp
+
+REASON_MOST = 200
+"""Characters of a notice's text."""
+_ID_MOST = 80
+
+
+class Kind(StrEnum):
+    """What is going to happen."""
+
+    INTERRUPTION = "interruption"  # a spot or preemptible machine is taken back
+    REBALANCE = "rebalance"  # a hint that an interruption has become likely
+    MAINTENANCE = "maintenance"
+    SCALE_IN = "scale_in"  # the group that this machine is in shrinks
+    SHUTDOWN = "shutdown"  # the operating system was told to go down
+    PLANNED_END = "planned_end"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TerminationNotice:
+    """One announced end. `id` is the same in each answer that tells of it, and begins with the question that it answers.
+
+    `hard`: the machine will stop or reboot; a soft one is a hint. `deadline` None: nobody said when. `estimated`: the source
+    names no time, and `deadline` is its documented lead time after the first sight.
+    """
+
+    source: str
+    kind: Kind
+    id: str
+    hard: bool
+    deadline: Stamp | None = None
+    estimated: bool = False
+    reason: str = ""
+
+
+class Said(StrEnum):
+    NONE = "none"
+    NOTICE = "notice"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to one question. `partial`: not all of it could be read, so that what is absent means nothing."""
+
+    said: Said
+    notices: tuple[TerminationNotice, ...] = field(default=())
+    trouble: str = ""
+    partial: bool = False
+
+
+NONE = Answer(Said.NONE)
+
+
+def unknown(trouble: str) -> Answer:
+    return Answer(Said.UNKNOWN, trouble=clean(trouble, REASON_MOST))
+
+
+def answer(notices: tuple[TerminationNotice, ...], trouble: str = "") -> Answer:
+    """`trouble`: why a part of the answer could not be read."""
+    if trouble and not notices:
+        return unknown(trouble)
+    said = Said.NOTICE if notices else Said.NONE
+    return Answer(said, notices, clean(trouble, REASON_MOST), partial=bool(trouble))
+
+
+def identity(question: str, text: str) -> str:
+    return f"{question}:{clean(text, _ID_MOST).replace(' ', '_')}"
+
+
+def clean(text: str, most: int) -> str:
+    """One printable line."""
+    shown = "".join(char if char.isprintable() else " " for char in text[: 4 * most])
+    return " ".join(shown.split())[:most]

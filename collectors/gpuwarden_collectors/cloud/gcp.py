@@ -1,0 +1,187 @@
+"""Compute Engine: preemption, and maintenance of the host. Each key is watched by a hanging GET of its own.
+
+A key is read first and only then waited for: one that was set before we came would else be told a minute late.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.cloud.facts import (
+    NONE,
+    REASON_MOST,
+    Answer,
+    Kind,
+    Said,
+    TerminationNotice,
+    answer,
+    clean,
+    identity,
+    unknown,
+)
+from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
+from gpuwarden_collectors.cloud.reply import Reply, ReplyError, mapping, time_of, word_of
+from gpuwarden_collectors.cloud.source import Question
+from gpuwarden_collectors.facts import Stamp
+
+NAME = "gcp"
+WAIT = 60
+"""Seconds that the service is asked to hold an answer back; what it costs on top is `_SLACK`."""
+_SLACK = 10.0
+_BASE = "/computeMetadata/v1/instance/"
+_FLAVOR = {"Metadata-Flavor": "Google"}
+_ETAG = re.compile(r"[A-Za-z0-9_.:+/=-]{1,128}", re.ASCII)
+_READ_AGAIN = 4
+"""Answers that are read without waiting once a notice is gone, so that its end is known in seconds."""
+PREEMPTED_WITHIN = 30.0
+"""Seconds; with preemptionNoticeDuration it is 120 more, but nothing in the machine says so."""
+TERMINATED_WITHIN = 3_600.0
+MIGRATED_WITHIN = 60.0
+_STARTS = ("window_start_time", "windowStartTime", "startTime")
+_STATUS = ("maintenance_status", "maintenanceStatus")
+
+Read = Callable[[Reply, Stamp], Answer]
+
+
+class Gcp:
+    name = NAME
+
+    def __init__(self, metadata: Metadata, clock: Clock, interval: float = 1.0) -> None:
+        self._metadata = metadata
+
+        def question(
+            name: str, kind: Kind, path: str, read: Read, seconds: float, *, main: bool = False, hang: bool = True
+        ) -> Question:
+            ask = Key(metadata, path, read, clock, hang=hang).ask
+            hangs = WAIT + _SLACK if hang else 0.0
+            return Question(name=name, kind=kind, ask=ask, interval=seconds, hangs=hangs, main=main)
+
+        self.questions: Sequence[Question] = (
+            question("preempted", Kind.INTERRUPTION, "preempted", preempted, interval, main=True),
+            question("maintenance-event", Kind.MAINTENANCE, "maintenance-event", maintenance_event, interval),
+            question("upcoming", Kind.MAINTENANCE, "upcoming-maintenance?alt=json", upcoming, 60.0, hang=False),
+        )
+
+    async def confirm(self) -> str:
+        try:
+            reply = await self._metadata.get(f"{_BASE}id", _FLAVOR)
+            _ours(reply)
+            if not reply.text().isdigit():
+                return "what answers at the endpoint names no Compute Engine instance"
+        except (MetadataError, ReplyError) as error:
+            return f"the metadata server cannot be confirmed: {error}"
+        return ""
+
+    async def close(self) -> None:
+        await self._metadata.close()
+
+
+class Key:
+    """One key, read or waited for. `hang` False: it is only read."""
+
+    def __init__(self, metadata: Metadata, path: str, read: Read, clock: Clock, *, hang: bool) -> None:
+        self._metadata = metadata
+        self._path = path
+        self._read = read
+        self._clock = clock
+        self._hang = hang
+        self._etag = ""  # of the last good answer; without one there is nothing to wait for
+        self._noticed = False
+        self._plain = 0
+
+    async def ask(self) -> Answer:
+        waits = self._hang and bool(self._etag) and not self._plain
+        query = f"?wait_for_change=true&timeout_sec={WAIT}&last_etag={self._etag}" if waits else ""
+        try:
+            reply = await self._metadata.get(
+                _BASE + self._path + query, _FLAVOR, within=WAIT + _SLACK if waits else None
+            )
+        except MetadataError as error:
+            self._etag = ""  # read before waiting again
+            return unknown(str(error))
+        said = self._read(reply, self._clock())
+        self._remember(reply, said)
+        return said
+
+    def _remember(self, reply: Reply, said: Answer) -> None:
+        if said.said is Said.UNKNOWN:
+            self._etag = ""
+            return
+        etag = reply.headers.get("etag", "")
+        self._etag = etag if _ETAG.fullmatch(etag) else ""
+        if self._noticed and said.said is Said.NONE:
+            self._plain = _READ_AGAIN
+        self._plain = max(0, self._plain - 1)
+        self._noticed = said.said is Said.NOTICE
+
+
+def _ours(reply: Reply) -> None:
+    """Raises ReplyError for whatever is not an answer of this service: a portal's, a proxy's, an error."""
+    reply.expect()
+    if reply.headers.get("metadata-flavor") != "Google":
+        raise ReplyError("the answer lacks Metadata-Flavor: Google")
+
+
+def preempted(reply: Reply, at: Stamp) -> Answer:
+    try:
+        _ours(reply)
+        value = reply.text()
+    except ReplyError as error:
+        return unknown(f"preempted: {error}")
+    if value == "FALSE":
+        return NONE
+    if value != "TRUE":
+        return unknown(f"preempted: {value[:40]!r}")
+    return answer((_after(PREEMPTED_WITHIN, at, Kind.INTERRUPTION, identity("preempted", "TRUE"), "preempted"),))
+
+
+def maintenance_event(reply: Reply, at: Stamp) -> Answer:
+    try:
+        _ours(reply)
+        value = reply.text()
+    except ReplyError as error:
+        return unknown(f"maintenance-event: {error}")
+    name = identity("maintenance-event", value)
+    match value:
+        case "NONE":
+            return NONE
+        case "MIGRATE_ON_HOST_MAINTENANCE":
+            return answer((_after(MIGRATED_WITHIN, at, Kind.MAINTENANCE, name, value, hard=False),))
+        case "TERMINATE_ON_HOST_MAINTENANCE":
+            return answer((_after(TERMINATED_WITHIN, at, Kind.MAINTENANCE, name, value),))
+    return unknown(f"maintenance-event: {value[:40]!r}")
+
+
+def _after(seconds: float, at: Stamp, kind: Kind, name: str, reason: str, *, hard: bool = True) -> TerminationNotice:
+    deadline = Stamp(at.boottime + seconds, at.wall + seconds)
+    return TerminationNotice(
+        source=NAME, kind=kind, id=name, hard=hard, deadline=deadline, estimated=True, reason=reason
+    )
+
+
+def upcoming(reply: Reply, at: Stamp) -> Answer:
+    """Machines of types that do not know it answer 404, which says nothing. Two spellings of the keys are about."""
+    try:
+        _ours(reply)
+        found = "NONE" if reply.body.strip() == b"NONE" else reply.json()
+        if found == "NONE":
+            return NONE
+        found = mapping(found)
+        key = next((key for key in _STATUS if key in found), "")
+        if key:
+            word_of(found, key, ("PENDING", "ONGOING"))
+        start = time_of(found, next((key for key in _STARTS if key in found), _STARTS[0]))
+        deadline = reply.deadline(start, at, past_most=30 * 86_400.0)  # a window lasts for a while
+    except ReplyError as error:
+        return unknown(f"upcoming-maintenance: {error}")
+    told = ", ".join(f"{key}={value}" for key, value in found.items() if isinstance(value, str))
+    return answer(
+        (
+            TerminationNotice(
+                source=NAME, kind=Kind.MAINTENANCE, id=identity("upcoming", "maintenance"), hard=True,
+                deadline=deadline, reason=clean(f"host maintenance {told}", REASON_MOST),
+            ),
+        )
+    )  # fmt: skip

@@ -1,0 +1,88 @@
+"""Asking a metadata service over HTTP: nobody in between, nothing followed, everything bounded.
+
+No proxy, whatever the environment says: through one a token would leak, and its answer would be somebody else's. No
+redirect. At most `BODY_MOST` bytes, not decompressed. The time limit is for the whole exchange, so that a service that sends a
+byte a second costs no more than one that is silent. Connections are kept: a question costs two packets, not ten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import aiohttp
+
+from gpuwarden_collectors.cloud.reply import BODY_MOST, Reply
+
+
+class MetadataError(Exception):
+    """No whole answer. The message says what was asked, and why there is none."""
+
+
+class Metadata:
+    """The service at `endpoint`, as in `http://169.254.169.254`. `timeout` in seconds."""
+
+    def __init__(self, endpoint: str, timeout: float = 2.0) -> None:
+        self.endpoint = endpoint.rstrip("/")
+        self.timeout = timeout
+        self._session: aiohttp.ClientSession | None = None
+
+    async def get(self, path: str, headers: Mapping[str, str] | None = None, *, within: float | None = None) -> Reply:
+        return await self.ask("GET", path, headers, within=within)
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        body: bytes | None = None,
+        within: float | None = None,
+    ) -> Reply:
+        """Raises MetadataError. `within`: seconds, where this one may take longer or shorter."""
+        limit = self.timeout if within is None else within
+        what = f"{method} {self.endpoint}{path.partition('?')[0]}"
+        try:
+            async with asyncio.timeout(limit):
+                return await self._exchange(method, path, dict(headers or {}), body)
+        except TimeoutError as error:
+            raise MetadataError(f"{what}: no answer within {limit:g} s") from error
+        except (aiohttp.ClientError, OSError, ValueError, AssertionError) as error:
+            told = str(error) or type(error).__name__
+            raise MetadataError(f"{what}: {told[:120]}") from error
+
+    async def _exchange(self, method: str, path: str, headers: dict[str, str], body: bytes | None) -> Reply:
+        session = self._open()
+        async with session.request(
+            method, self.endpoint + path, headers=headers, data=body, allow_redirects=False
+        ) as response:
+            found = bytearray()
+            async for chunk in response.content.iter_any():
+                found += chunk
+                if len(found) > BODY_MOST:
+                    response.close()
+                    raise MetadataError(f"{method} {self.endpoint}{path}: more than {BODY_MOST} bytes")
+            encoding = response.headers.get("Content-Encoding", "identity").lower()
+            if encoding not in ("identity", ""):
+                raise MetadataError(f"{method} {self.endpoint}{path}: compressed, which was not asked for")
+            fields = {name.lower(): value for name, value in response.headers.items()}
+            return Reply(response.status, bytes(found), fields)
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=4, keepalive_timeout=70.0),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers={"Accept-Encoding": "identity", "User-Agent": "gpuwarden"},
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+                trust_env=False,
+                auto_decompress=False,
+                max_line_size=4096,
+                max_field_size=4096,
+            )
+        return self._session
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None

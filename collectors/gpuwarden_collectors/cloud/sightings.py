@@ -1,0 +1,67 @@
+"""What stands announced, by the answers to one question so far. Pure.
+
+    seen ──▶ held ── missing in `WITHDRAWN_AFTER` good answers, one after the other ──▶ withdrawn
+
+An unknown answer leaves everything as it is: it neither counts as missing nor begins the count anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from gpuwarden_collectors.cloud.facts import Answer, Said, TerminationNotice
+from gpuwarden_collectors.facts import Stamp
+
+WITHDRAWN_AFTER = 3
+HELD_MOST = 64
+EARLIER_BY = 2.0
+"""Seconds: a Date header has whole ones, so that the same end moves by one between two answers."""
+LATER_BY = 60.0
+"""Seconds between two answers, in one step. Less is a service that counts from now each time it is asked, not a respite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """`said`: the deadline in the last answer, which need not be the one that counts. `missing`: good answers without it."""
+
+    notice: TerminationNotice
+    said: Stamp | None
+    missing: int = 0
+
+
+Held = Mapping[str, Sighting]
+
+
+def held_before(notices: Mapping[str, TerminationNotice]) -> Held:
+    """What was announced before we were started: it is withdrawn by answers, as if we had seen it ourselves."""
+    return {name: Sighting(notice, None) for name, notice in notices.items()}
+
+
+def follow(held: Held, answer: Answer) -> Held:
+    if answer.said is Said.UNKNOWN:
+        return held
+    told = {notice.id: notice for notice in answer.notices}
+    after = {name: _seen(sighting, told[name]) for name, sighting in held.items() if name in told}
+    for name, sighting in held.items():
+        if name not in told and (answer.partial or sighting.missing + 1 < WITHDRAWN_AFTER):
+            after[name] = replace(sighting, missing=sighting.missing + (not answer.partial))
+    for name, notice in told.items():
+        if name not in held and len(after) < HELD_MOST:
+            after[name] = Sighting(notice, notice.deadline)
+    return after
+
+
+def _seen(before: Sighting, now: TerminationNotice) -> Sighting:
+    return Sighting(replace(now, deadline=_deadline(before, now)), now.deadline)
+
+
+def _deadline(before: Sighting, now: TerminationNotice) -> Stamp | None:
+    """The one that holds: an earlier one at once, a later one only if it was moved."""
+    held, new = before.notice.deadline, now.deadline
+    if held is None or new is None:
+        return new if held is None else held
+    if new.boottime < held.boottime - EARLIER_BY:
+        return new
+    moved = before.said is not None and new.boottime > before.said.boottime + LATER_BY
+    return new if moved and not now.estimated else held

@@ -1,0 +1,77 @@
+"""How the questions of a source are asked: each at its own pace, for ever, none waiting for another.
+
+An interval runs from the beginning of a question, so that a hanging one is put again at once, and one that comes back
+at once (a service that does not hang as it should) no more often than each `interval`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpuwarden_collectors.cloud.facts import Answer, Kind, Said, unknown
+
+RETRY_FIRST, RETRY_MOST = 0.25, 2.0
+"""Seconds from a question that failed to its repetition: a window of 30 s cannot pay for more."""
+CONFIRM_MOST = 30.0
+"""Seconds between attempts to find the service at all; it may come up after us."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """`ask` never raises. `interval` in seconds; `hangs`: the answer may take that much longer. `main`: without it the source is blind."""
+
+    name: str
+    kind: Kind
+    ask: Callable[[], Awaitable[Answer]]
+    interval: float
+    hangs: float = 0.0
+    main: bool = False
+
+
+class CloudSource(Protocol):
+    """`confirm` says why this is not the cloud that it is taken for, or does not answer; "" if it does."""
+
+    name: str
+
+    @property
+    def questions(self) -> Sequence[Question]: ...
+    async def confirm(self) -> str: ...
+    async def close(self) -> None: ...
+
+
+Told = Callable[[Question, Answer], None]
+
+
+async def follow(source: CloudSource, told: Told, chance: random.Random) -> None:
+    """For ever. `told` is called with every answer; while the service cannot be found, with unknown for every main question."""
+    pause = RETRY_FIRST
+    while trouble := await source.confirm():
+        for question in source.questions:
+            if question.main:
+                told(question, unknown(trouble))
+        await asyncio.sleep(pause * chance.uniform(0.8, 1.2))
+        pause = min(2.0 * pause, CONFIRM_MOST)
+    async with asyncio.TaskGroup() as group:
+        for question in source.questions:
+            group.create_task(_keep_asking(question, told, chance))
+
+
+async def _keep_asking(question: Question, told: Told, chance: random.Random) -> None:
+    loop = asyncio.get_running_loop()
+    await asyncio.sleep(min(question.interval, 1.0) * chance.random() * 0.5)  # a fleet is started in one go
+    retry = RETRY_FIRST
+    most = RETRY_MOST if question.main else max(RETRY_MOST, question.interval)
+    while True:
+        begun = loop.time()
+        said = await question.ask()
+        told(question, said)
+        if said.said is Said.UNKNOWN:
+            await asyncio.sleep(retry)
+            retry = min(2.0 * retry, most)
+        else:
+            retry = RETRY_FIRST
+            await asyncio.sleep(max(0.0, begun + question.interval - loop.time()))

@@ -1,0 +1,55 @@
+"""Tencent Cloud: the end of spot instances, in China's time and without saying so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.cloud.facts import Answer, Kind, unknown
+from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
+from gpuwarden_collectors.cloud.reply import Reply, ReplyError
+from gpuwarden_collectors.cloud.source import Question
+from gpuwarden_collectors.cloud.spot_time import spot_at
+from gpuwarden_collectors.facts import Stamp
+
+NAME = "tencent"
+ZONE = 8 * 3600.0
+"""Seconds east of UTC of a time that names no zone."""
+_BASE = "/latest/meta-data/"
+_INSTANCE = re.compile(r"ins-[0-9a-z]{4,40}", re.ASCII)
+
+
+class Tencent:
+    name = NAME
+
+    def __init__(self, metadata: Metadata, clock: Clock, interval: float = 1.0) -> None:
+        self._metadata = metadata
+        self._clock = clock
+        self.questions: Sequence[Question] = (
+            Question(name="spot", kind=Kind.INTERRUPTION, ask=self._ask, interval=interval, main=True),
+        )
+
+    async def _ask(self) -> Answer:
+        try:
+            reply = await self._metadata.get(f"{_BASE}spot/termination-time")
+        except MetadataError as error:
+            return unknown(str(error))
+        return spot(reply, self._clock())
+
+    async def confirm(self) -> str:
+        try:
+            reply = await self._metadata.get(f"{_BASE}instance-id")
+            reply.expect()
+            if not _INSTANCE.fullmatch(reply.text()):
+                return "what answers at the endpoint names no instance of Tencent Cloud"
+        except (MetadataError, ReplyError) as error:
+            return f"the metadata service cannot be confirmed: {error}"
+        return ""
+
+    async def close(self) -> None:
+        await self._metadata.close()
+
+
+def spot(reply: Reply, at: Stamp) -> Answer:
+    return spot_at(reply, at, NAME, ZONE)

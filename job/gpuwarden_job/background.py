@@ -1,0 +1,37 @@
+"""One save at a time beside the training. What it raised is kept until somebody asks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class Background:
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+
+    @property
+    def busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self, job: Callable[[], object]) -> None:
+        """`job` raises only Exceptions. Call it only while nothing is running and no error waits."""
+
+        def run() -> None:
+            try:
+                job()
+            except Exception as error:  # noqa: BLE001 - handed to whoever asks next
+                self._error = error
+
+        # A daemon thread: a save to storage that hangs must not keep a finished process.
+        self._thread = threading.Thread(target=run, name="gpuwarden-save", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+
+    def take_error(self) -> Exception | None:
+        error, self._error = self._error, None
+        return error

@@ -1,0 +1,43 @@
+"""Files that are there after a power cut: written, flushed, renamed, and the folder that names them flushed too.
+
+Without the flush of the file the new name may stand for an empty file after a crash; without that of the folder the name may be gone.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+
+def flush(path: Path) -> None:
+    """The file or folder is on the disk. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def flush_folders(folder: Path) -> None:
+    """The folder and all folders below it."""
+    for path, _, _ in os.walk(folder):
+        flush(Path(path))
+
+
+def replace(path: Path, content: bytes) -> None:
+    """`path` is the old file or the new one, never half of it. The name that it has meanwhile is nobody else's."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    flush(path.parent)

@@ -1,0 +1,144 @@
+"""What a checkpoint consists of. A folder is a checkpoint if its manifest is whole and every file is what the manifest says.
+
+`manifest.json` is written last. It names each file with its size and SHA-256 and ends with a digest of itself, so that a
+truncated or altered one, or a copy that was made while we wrote, is told from a good one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpuwarden_job import durable
+
+NAME = "manifest.json"
+FORMAT = 1
+_LIMIT = 64 << 20  # bytes: some 400,000 files
+_CHUNK = 4 << 20
+
+
+class Broken(ValueError):  # noqa: N818
+    """This is not a whole checkpoint, and why."""
+
+
+@dataclass(frozen=True)
+class File:
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """`world`: how many ranks wrote it. `metric` is None where none was given or it was not a number."""
+
+    sequence: int
+    step: int
+    world: int
+    files: Mapping[str, File]
+    metric: float | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def digest(path: Path) -> File:
+    """Raises OSError."""
+    sha, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            sha.update(chunk)
+            size += len(chunk)
+    return File(size, sha.hexdigest())
+
+
+def listing(files: Mapping[str, File]) -> dict[str, Any]:
+    return {name: [file.size, file.sha256] for name, file in sorted(files.items())}
+
+
+def files_of(table: object) -> dict[str, File]:
+    """Raises Broken."""
+    if not isinstance(table, dict):
+        raise Broken("no list of files")
+    return dict(_row(name, row) for name, row in table.items())
+
+
+def _row(name: str, row: object) -> tuple[str, File]:
+    parts = Path(name).parts
+    if not parts or Path(name).is_absolute() or ".." in parts:
+        raise Broken(f"{name!r} is no name of a file in it")
+    if not (isinstance(row, list) and len(row) == 2 and isinstance(row[0], int) and isinstance(row[1], str)):
+        raise Broken(f"{name} has neither size nor hash")
+    return name, File(row[0], row[1])
+
+
+def write(folder: Path, manifest: Manifest) -> None:
+    """Raises OSError; TypeError or ValueError if `extra` is not JSON."""
+    content: dict[str, Any] = {
+        "format": FORMAT, "sequence": manifest.sequence, "step": manifest.step, "world": manifest.world,
+        "metric": manifest.metric, "extra": dict(manifest.extra), "files": listing(manifest.files),
+    }  # fmt: skip
+    content["digest"] = _own_digest(content)
+    durable.replace(folder / NAME, json.dumps(content, indent=1, allow_nan=False).encode())
+
+
+def _own_digest(content: Mapping[str, Any]) -> str:
+    body = {key: value for key, value in content.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def read(folder: Path) -> Manifest:
+    """Raises Broken."""
+    try:
+        with (folder / NAME).open("rb") as file:
+            text = file.read(_LIMIT + 1)
+        content = json.loads(text)
+    except (OSError, ValueError, RecursionError) as error:
+        raise Broken(f"its manifest cannot be read: {error}") from error
+    if not isinstance(content, dict) or content.get("digest") != _own_digest(content):
+        raise Broken("its manifest does not agree with its own digest")
+    if content.get("format") != FORMAT:
+        raise Broken(f"its manifest has format {content.get('format')!r}, and {FORMAT} is understood here")
+    numbers = [content.get(key) for key in ("sequence", "step", "world")]
+    if not all(isinstance(number, int) for number in numbers):
+        raise Broken("its manifest lacks sequence, step or world")
+    metric, extra = content.get("metric"), content.get("extra")
+    return Manifest(
+        *numbers, files=files_of(content.get("files")), metric=number_or_none(metric),
+        extra=extra if isinstance(extra, dict) else {},
+    )  # fmt: skip
+
+
+def number_or_none(value: object) -> float | None:
+    """A number that can be compared; a NaN would win or lose against everything, as the order happens to be."""
+    if isinstance(value, bool) or not hasattr(value, "__float__"):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def check_sizes(folder: Path, manifest: Manifest) -> None:
+    """Cheap: everything is there and as long as it should be. Raises Broken."""
+    for name, file in manifest.files.items():
+        try:
+            size = (folder / name).stat().st_size
+        except OSError as error:
+            raise Broken(f"{name} cannot be read: {error}") from error
+        if size != file.size:
+            raise Broken(f"{name} has {size} bytes, and {file.size} were written")
+
+
+def check_content(folder: Path, manifest: Manifest, names: Iterable[str]) -> None:
+    """Every byte of these files. Raises Broken."""
+    for name in names:
+        try:
+            found = digest(folder / name)
+        except OSError as error:
+            raise Broken(f"{name} cannot be read: {error}") from error
+        if found != manifest.files[name]:
+            raise Broken(f"{name} is not what was written: its hash differs")

@@ -1,0 +1,119 @@
+"""How a checkpoint comes to be: every rank writes its shard, rank 0 makes one checkpoint of them, at once for all readers.
+
+    shard        files → flushed → their sizes and hashes as `shard-N.json`, itself flushed
+    publish      all shards there → manifest → flushed → the folder gets its name → the folder above flushed → `latest`
+
+A process may be killed between any two of these steps: before the renaming there is nothing to see, after it the
+checkpoint is whole. The ranks meet in the file system, so that nothing here is a collective and a thread may run it.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from gpuwarden_job import durable, manifest
+from gpuwarden_job.errors import SaveFailed
+from gpuwarden_job.manifest import Broken, File, Manifest
+
+LATEST = "latest"
+_NAME = re.compile(r"(\d{8,})-step-(\d+)")
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
+_LOOK = 0.05  # s between looks for the shards of others
+
+Write = Callable[[Path], Iterable[Path]]
+"""Writes this rank's files into the folder given, or folders in it, and says which they are."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`world` ranks write. `patience`: seconds that rank 0 waits for the shards of the others."""
+
+    step: int
+    world: int = 1
+    metric: float | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    patience: float = 600.0
+
+
+def name_of(sequence: int, step: int) -> str:
+    return f"{sequence:08d}-step-{step}"
+
+
+def folders(root: Path) -> dict[int, Path]:
+    """By sequence, oldest first; whole or not. Raises OSError, but not where `root` does not exist yet."""
+    try:
+        found = [(match, path) for path in root.iterdir() if (match := _NAME.fullmatch(path.name))]
+    except FileNotFoundError:
+        return {}
+    return dict(sorted((int(match[1]), path) for match, path in found))
+
+
+def write_shard(folder: Path, rank: int, write: Write) -> None:
+    """Raises OSError, and what `write` raises."""
+    files = {}
+    for path in write(folder):
+        durable.flush(path)
+        files[path.relative_to(folder).as_posix()] = manifest.digest(path)
+    durable.flush_folders(folder)
+    durable.replace(_shard(folder, rank), json.dumps(manifest.listing(files)).encode())
+
+
+def publish(root: Path, folder: Path, plan: Plan) -> Manifest:
+    """The checkpoint is there, whole and on the disk. Raises OSError; SaveFailed if shards do not come."""
+    made = Manifest(
+        sequence=max(folders(root), default=0) + 1, step=plan.step, world=plan.world, files=_gather(folder, plan),
+        metric=plan.metric, extra=plan.extra,
+    )  # fmt: skip
+    while True:
+        manifest.write(folder, made)
+        try:
+            os.rename(folder, root / name_of(made.sequence, made.step))
+            break
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                raise
+            made = replace(made, sequence=made.sequence + 1)  # another writer was first
+    durable.flush(root)
+    return made
+
+
+def mark_latest(root: Path, made: Manifest) -> None:
+    """For tools that copy files one by one: what they find under this name was whole before. Raises OSError, Broken."""
+    name = name_of(made.sequence, made.step)
+    manifest.check_sizes(root / name, manifest.read(root / name))
+    durable.replace(root / LATEST, f"{name}\n".encode())
+
+
+def _shard(folder: Path, rank: int) -> Path:
+    return folder / f"shard-{rank:05d}.json"
+
+
+def _gather(folder: Path, plan: Plan) -> dict[str, File]:
+    files: dict[str, File] = {}
+    until = time.monotonic() + plan.patience
+    for rank in range(plan.world):
+        while not _shard(folder, rank).exists():
+            if not folder.exists():
+                raise SaveFailed(f"step {plan.step} was not saved: another rank gave up; its own message says why")
+            if time.monotonic() > until:
+                raise SaveFailed(
+                    f"step {plan.step} was not saved: rank {rank} wrote nothing within {plan.patience:g} s. "
+                    f"Is {folder.parent} the same folder on all nodes?"
+                )
+            time.sleep(_LOOK)
+        try:
+            mine = manifest.files_of(json.loads(_shard(folder, rank).read_bytes()))
+        except (ValueError, Broken) as error:
+            raise SaveFailed(f"step {plan.step} was not saved: the shard of rank {rank} is broken: {error}") from error
+        if both := files.keys() & mine.keys():
+            raise SaveFailed(f"step {plan.step} was not saved: two ranks wrote {min(both)}")
+        files.update(mine)
+    return files

@@ -1,0 +1,58 @@
+"""How the ranks of a job agree: by the largest of one whole number each, and nothing else.
+
+`largest` is a collective: every rank calls it the same number of times in the same order. Whoever has another way than
+torch.distributed (MPI, JAX, a socket) gives a `Ranks` with that one function; values lie between -1 and 2**62.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+_NOBODY = -1
+
+
+def _itself(value: int) -> int:
+    return value
+
+
+@dataclass(frozen=True)
+class Ranks:
+    rank: int = 0
+    size: int = 1
+    largest: Callable[[int], int] = _itself
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def any(self, fact: bool) -> bool:
+        """Whether it holds on some rank; the same answer on all."""
+        return self.largest(int(fact)) > 0
+
+    def told(self, value: int) -> int:
+        """What rank 0 gave (0 or more); what the others gave does not count."""
+        return self.largest(value if self.first else _NOBODY)
+
+    @classmethod
+    def detect(cls, environ: Mapping[str, str] = os.environ) -> Ranks:
+        """Those of torch.distributed where it is initialised, else this process alone.
+
+        Raises RuntimeError where WORLD_SIZE says that there are others and nothing is known to reach them: ranks that each
+        think themselves alone would save different steps.
+        """
+        torch = sys.modules.get("torch")
+        distributed = getattr(torch, "distributed", None)
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            from gpuwarden_job.torch_ranks import torch_ranks
+
+            return torch_ranks()
+        size = environ.get("WORLD_SIZE", "1").strip()
+        if size not in ("", "0", "1"):
+            raise RuntimeError(
+                f"WORLD_SIZE is {size}, and torch.distributed is not initialised: call init_process_group first, "
+                "or pass ranks=Ranks(rank, size, largest=…)"
+            )
+        return cls()

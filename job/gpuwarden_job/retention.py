@@ -1,0 +1,70 @@
+"""Which checkpoints may go: all but the last N, the best one, and those that somebody reads.
+
+A reader holds a shared lock on the manifest; it goes with its process, so that a killed reader holds nothing up.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from gpuwarden_job import staging
+from gpuwarden_job.manifest import NAME, Manifest
+
+_NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+MODES = ("min", "max")
+
+
+def best(saved: Sequence[Manifest], mode: str) -> Manifest | None:
+    """Of equals the newest; those without a metric never."""
+    sign = -1.0 if mode == "min" else 1.0
+    ranked = [(sign * one.metric, one.sequence, one) for one in saved if one.metric is not None]
+    return max(ranked, key=lambda row: row[:2])[2] if ranked else None
+
+
+def superfluous(saved: Sequence[Manifest], keep_last: int, keep_best: str | None) -> list[Manifest]:
+    """`keep_best`: "min", "max" or None. The best one is kept besides the last `keep_last`."""
+    ordered = sorted(saved, key=lambda one: one.sequence)
+    kept = {one.sequence for one in ordered[-keep_last:]}
+    winner = None if keep_best is None else best(ordered, keep_best)
+    if winner is not None:
+        kept.add(winner.sequence)
+    return [one for one in ordered if one.sequence not in kept]
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Nobody prunes it meanwhile. Quiet where it cannot be locked: the hash then tells."""
+    handle = None
+    try:
+        with suppress(OSError):
+            handle = os.open(folder / NAME, os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def prune(folder: Path) -> None:
+    """Unless it is being read. Quiet: what cannot go now goes after the next save."""
+    with suppress(OSError):
+        # For writing, since NFS grants an exclusive lock to nobody else.
+        handle = os.open(folder / NAME, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if _locked(handle):
+                staging.discard(folder)
+        finally:
+            os.close(handle)
+
+
+def _locked(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in _NO_LOCKS_HERE
+    return True

@@ -1,0 +1,95 @@
+"""Where a checkpoint is while it is written, and how what a killed process left behind is told from what is being written.
+
+The folder's name starts with a dot and ends in a token of that one attempt, so that no two attempts meet and no reader
+takes it for a checkpoint. `owner` inside says who writes. A process of this boot and this PID namespace is asked for by
+its pid and start time; of any other only silence tells: nothing in the folder was touched for a quarter of an hour,
+by the clock of the file system.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from gpuwarden_job import durable
+
+PREFIX = ".saving-"
+_DOOMED = ".removing-"
+_OWNER = "owner"
+_SILENT = 15 * 60.0  # s
+
+
+def place(root: Path, token: int) -> Path:
+    return root / f"{PREFIX}{token:016x}"
+
+
+def claim(folder: Path) -> None:
+    """Raises OSError."""
+    folder.mkdir(exist_ok=True)
+    durable.replace(folder / _OWNER, json.dumps(_self()).encode())
+
+
+def discard(folder: Path) -> None:
+    """Gone under its name at once, so that nobody publishes or reads half of it. Quiet: what is left is taken up later."""
+    doomed = folder.with_name(f"{_DOOMED}{folder.name.lstrip('.')}")
+    with suppress(OSError):
+        folder.rename(doomed)
+    for path in (doomed, folder):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def sweep(root: Path, keep: Path) -> None:
+    """Discard what the dead left. `keep` is being written."""
+    with suppress(OSError):
+        now = keep.stat().st_mtime
+        for path in root.iterdir():
+            if path.name.startswith(_DOOMED):
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name.startswith(PREFIX) and path != keep and not _alive(path, now):
+                discard(path)
+
+
+def _alive(folder: Path, now: float) -> bool:
+    try:
+        owner = json.loads((folder / _OWNER).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        owner = None
+    mine = _self()
+    if isinstance(owner, dict) and mine["boot"] and all(owner.get(key) == mine[key] for key in ("boot", "namespace")):
+        pid = owner.get("pid")
+        return isinstance(pid, int) and owner.get("started") == _started(pid)
+    with suppress(OSError):
+        newest = max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
+        return now - newest < _SILENT
+    return True
+
+
+def _self() -> dict[str, object]:
+    return {"boot": boot_id(), "namespace": _namespace(), "pid": os.getpid(), "started": _started(os.getpid())}
+
+
+def boot_id() -> str:
+    """Empty where there is none to read."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str | None:
+    """Clock ticks since the boot; None if there is no such process."""
+    try:
+        after_name = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2]
+        return after_name.split()[19].decode()
+    except (OSError, IndexError):
+        return None

@@ -1,0 +1,152 @@
+"""Checkpoints in a folder: saved as a whole or not at all, kept as long as told, loaded from the newest that is whole.
+
+Every method but `saved` is collective where there are several ranks: all of them call it, in the same order. Give a folder
+that outlives the node, the same on all nodes, and one for each run of a training (not for each restart of it).
+
+`sharded`: every rank saves its own state (FSDP, ZeRO). Otherwise all have the same (DDP): rank 0 saves, all load that.
+The newest is the one saved last, whatever its step: who goes back to an older one and trains on resumes from there.
+
+The default format is pickle, which runs what it reads: the hash tells a broken checkpoint, not a forged one. Whoever may
+write the folder may run code in the job.
+"""
+
+from __future__ import annotations
+
+import pickle
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+from gpuwarden_job import manifest, publishing, retention, staging
+from gpuwarden_job.background import Background
+from gpuwarden_job.errors import CheckpointError, SaveFailed
+from gpuwarden_job.loading import Loaded, Loader, Read, Reshard, read_shards, shard_name
+from gpuwarden_job.manifest import Broken, Manifest
+from gpuwarden_job.publishing import Plan, Write
+from gpuwarden_job.ranks import Ranks
+from gpuwarden_job.state import host_copy
+
+Dump = Callable[[Any, IO[bytes]], object]
+Load = Callable[[IO[bytes]], Any]
+
+
+class CheckpointStore:
+    """`keep_best`: "min" or "max" of the metric, or None; the best one is kept besides the last `keep_last`.
+
+    `seconds` is how long the last save took, None before the first: what a notice must leave time for.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        ranks: Ranks | None = None,
+        sharded: bool = False,
+        keep_last: int = 3,
+        keep_best: str | None = None,
+        dump: Dump = partial(pickle.dump, protocol=4),
+        load: Load = pickle.load,
+        patience: float = 600.0,
+    ) -> None:
+        if keep_last < 1:
+            raise ValueError(f"keep_last is {keep_last}: one is the least, or there is nothing to resume from")
+        if keep_best not in (None, *retention.MODES):
+            raise ValueError(f"keep_best is {keep_best!r}: min, max or None")
+        self.folder = Path(folder)
+        self.ranks = Ranks.detect() if ranks is None else ranks
+        self.seconds: float | None = None
+        self._sharded = sharded
+        self._keep = (keep_last, keep_best)
+        self._dump, self._load = dump, load
+        self._patience = patience
+        self._background = Background()
+
+    def save(self, state: Any, step: int, *, metric: object = None, extra: Mapping[str, Any] | None = None) -> None:
+        """When it returns, the checkpoint is on the disk. Raises SaveFailed, on all ranks; what was there is untouched."""
+        self.save_files(self._writer(state), step, metric=metric, extra=extra)
+
+    def save_files(
+        self, write: Write, step: int, *, metric: object = None, extra: Mapping[str, Any] | None = None
+    ) -> None:
+        """As `save`, for a format of several files; `write` may be collective (torch.distributed.checkpoint)."""
+        self.flush()
+        self._agreed(self._attempt(write, self._plan(step, metric, extra)), step)
+
+    def save_async(
+        self, state: Any, step: int, *, metric: object = None, extra: Mapping[str, Any] | None = None
+    ) -> bool:
+        """Copies the state to the host, then saves it beside the training. False: one is in flight, this one is skipped.
+
+        Raises SaveFailed if the one before failed, on all ranks. Call `flush` before leaving.
+        """
+        if self.ranks.any(self._background.busy):
+            return False
+        self.flush()
+        copy, failed = None, None
+        try:
+            copy = host_copy(state) if self._writes else None
+        except Exception as error:  # noqa: BLE001 - told to all ranks first
+            failed = error
+        self._agreed(failed, step)
+        self._background.start(self._attempt(self._writer(copy), self._plan(step, metric, extra)))
+        return True
+
+    def flush(self) -> None:
+        """Nothing is in flight any more. Raises SaveFailed if what was in flight failed, on all ranks."""
+        self._background.wait()
+        error = self._background.take_error()
+        if self.ranks.any(error is not None):
+            raise SaveFailed(f"the save beside the training failed: {error or 'on another rank'}") from error
+
+    def saved(self) -> list[Manifest]:
+        """Those with a whole manifest, oldest first; their files are checked only when loaded. Raises OSError."""
+        found = []
+        for folder in publishing.folders(self.folder).values():
+            with suppress(Broken):
+                found.append(manifest.read(folder))
+        return found
+
+    def load_latest(self, *, reshard: Reshard | None = None, read: Read | None = None) -> Loaded | None:
+        """The newest that is whole; None if nothing was ever saved. The same one on all ranks.
+
+        `reshard` deals the states of all old ranks out to this one, if their number changed. `read` is for `save_files`.
+        Raises NothingLoadable, Undecodable, WorldChanged, on all ranks.
+        """
+        order = (path for _, path in sorted(publishing.folders(self.folder).items(), reverse=True))
+        return self._loader(reshard, read).first_whole(order)
+
+    def load_best(self, *, reshard: Reshard | None = None, read: Read | None = None) -> Loaded | None:
+        """The best by its metric, else the next best; None if none has a metric. Raises as `load_latest`."""
+        places, saved, order = publishing.folders(self.folder), self.saved(), []
+        while self._keep[1] is not None and (winner := retention.best(saved, self._keep[1])) is not None:
+            saved.remove(winner)
+            order.append(places[winner.sequence])
+        return self._loader(reshard, read).first_whole(iter(order))
+
+    @property
+    def _writes(self) -> bool:
+        return self._sharded or self.ranks.first
+
+    def _loader(self, reshard: Reshard | None, read: Read | None) -> Loader:
+        self.flush()
+        chosen = read or partial(read_shards, load=self._load, ranks=self.ranks, reshard=reshard)
+        return Loader(self.folder, self.ranks, chosen)
+
+    def _plan(self, step: int, metric: object, extra: Mapping[str, Any] | None) -> Plan:
+        return Plan(
+            step=step, world=self.ranks.size if self._sharded else 1, metric=manifest.number_or_none(metric),
+            extra=extra or {}, patience=self._patience,
+        )  # fmt: skip
+
+    def _writer(self, state: Any) -> Write:
+        def write(folder: Path) -> Sequence[Path]:
+            path = folder / shard_name(self.ranks.rank)
+            with path.open("xb") as file:
+                self._dump(state, file)
+            return [path]
+
+        return write

@@ -1,0 +1,26 @@
+"""Agreement through torch.distributed, on the CPU: asking must not wait for what is queued on the GPU."""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+from typing import Any
+
+from gpuwarden_job.ranks import Ranks
+
+# Longer than a save that one rank is late with, shorter than the 30 min after which NCCL gives up by default.
+_PATIENCE = datetime.timedelta(minutes=10)
+
+
+def torch_ranks() -> Ranks:
+    """All ranks call this together, once: it makes a process group of its own. Raises what torch raises."""
+    torch: Any = importlib.import_module("torch")
+    distributed: Any = importlib.import_module("torch.distributed")
+    group = distributed.new_group(backend="gloo", timeout=_PATIENCE)
+
+    def largest(value: int) -> int:
+        tensor = torch.tensor([value], dtype=torch.int64)
+        distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX, group=group)
+        return int(tensor.item())
+
+    return Ranks(distributed.get_rank(), distributed.get_world_size(), largest)
