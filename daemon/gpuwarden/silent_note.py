@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from gpuwarden.health.model import Event, EventKind
+from gpuwarden.health.model import Event, EventKind, Json
 from gpuwarden.policy import reasons
 from gpuwarden.policy.model import Why
 from gpuwarden_collectors.base import Clock
@@ -25,5 +25,5 @@ def taken(state_dir: Path, boot_id: str, clock: Clock) -> tuple[Event, ...]:
         note.unlink()
     if boot != boot_id or not since.isdecimal() or len(since) > 12:
         return ()
-    data = {"actuator": "slurm", "why": Why.FAILURE.value, "reason": REASON, "since": float(since)}
+    data: dict[str, Json] = {"actuator": "slurm", "why": Why.FAILURE.value, "reason": REASON, "since": float(since)}
     return (Event(kind=EventKind.EXCLUDED, at=clock(), boot_id=boot_id, data=data),)

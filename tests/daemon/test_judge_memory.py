@@ -279,7 +279,7 @@ def test_lines_that_are_read_again_are_counted_once_whether_acknowledged_or_not(
     assert host.state.records[Key("xid", gpu(slot(3)), "95")].count == 101
 
 
-def test_a_latch_says_so_at_the_same_time_with_and_without_a_restart() -> None:
+def test_a_latch_is_an_event_at_the_same_time_with_and_without_a_restart() -> None:
     hosts = [Host(1), Host(1)]
     for host in hosts:
         host.step(host.xid(0, 95))
@@ -287,7 +287,7 @@ def test_a_latch_says_so_at_the_same_time_with_and_without_a_restart() -> None:
     hosts[0].restart_daemon()
     for host in hosts:
         host.run(10)
-    assert [host.findings[0].latched for host in hosts] == [True, True]
+    assert [event.kind for host in hosts for event in host.ledger].count(EventKind.LATCHED) == 2
 
 
 # --- the memory of records

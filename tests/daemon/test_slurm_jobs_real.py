@@ -156,12 +156,33 @@ def test_a_silent_daemon_drains_its_node_if_asked_to_and_takes_it_back(rig: Rig,
         rig.slurm.wait(lambda: "DRAIN" not in rig.slurm.state("n1"), "the node to come back with its daemon")
 
 
+def test_a_daemon_that_hangs_is_told_of_the_drain_when_it_goes_on(rig: Rig, host: FakeHost) -> None:
+    """It has the ledger locked meanwhile."""
+    configure(
+        host, rig, 'on_stale = "drain"\nstale_grace = "60s"', '[policy]\nrestore_after = "0s"\nrestore_passes = 1\n'
+    )
+    text = host.config.read_text().replace('[policy]\nlook_every = "60s"\nlook_often = "5s"\n', "")
+    host.config.write_text('mode = "enforce"\n' + text)
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        daemon.process.send_signal(signal.SIGSTOP)
+        mark = host.state_dir / "silent-since"
+        rig.slurm.wait(mark.exists, "the first check that found it silent")
+        words = mark.read_text().split()
+        mark.write_text(" ".join([*words[:-1], str(int(words[-1]) - 61)]) + "\n")
+        rig.slurm.wait((host.state_dir / "silent-drain").exists, "n1 to be drained, and the note")
+        assert rig.slurm.reason("n1") == "gpuwarden: failure unknown=daemon_silent"
+        daemon.process.send_signal(signal.SIGCONT)
+        rig.slurm.wait(lambda: "DRAIN" not in rig.slurm.state("n1"), "the daemon to take it back")
+
+
 def test_the_doctor_finds_this_slurm_in_order_but_for_what_is_not(rig: Rig, host: FakeHost) -> None:
     done = host.command("doctor", "--config", host.config)
     rows = [line for line in done.stdout.splitlines() if line[:4].strip()]
     told = {line[6:].split("  ")[0]: line[:4].strip() for line in rows}
     good = (
         "controller",
+        "scripts",
         "authority",
         "node name",
         "clock",

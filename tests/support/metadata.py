@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 from urllib.parse import parse_qsl
 
 Fault = Callable[["Request", asyncio.StreamWriter], Awaitable[None]]
@@ -61,7 +61,7 @@ class Simulator:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._server: asyncio.Server | None = None
 
-    async def __aenter__(self) -> Simulator:
+    async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 16)
         return self
 
@@ -292,10 +292,9 @@ class GcpCloud(_Cloud):
             return Response(403)
         name = request.path.removeprefix("/computeMetadata/v1/instance/")
         if request.query.get("wait_for_change") == "true" and self.etags:
-            async with contextlib.AsyncExitStack() as stack:
-                patience = min(float(request.query.get("timeout_sec", "60")), self.longest)
-                with contextlib.suppress(TimeoutError):
-                    await stack.enter_async_context(asyncio.timeout(patience))
+            patience = min(float(request.query.get("timeout_sec", "60")), self.longest)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience):
                     while request.query.get("last_etag") == self.etag(name):
                         await self.changed.wait()
         response = self._plain(name)

@@ -89,8 +89,9 @@ class Outbox:
         return outcome, self._next(outcome)
 
     async def pause(self, seconds: float) -> None:
+        # Not wait_for: that of Python 3.11 loses a cancellation that comes together with the wake.
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):  # wait_for of Python 3.11 loses a cancellation that comes with the wake
+            async with asyncio.timeout(seconds):
                 await self.wake.wait()
 
     async def _stay(self, intent: Intent, seconds: float) -> None:

@@ -40,6 +40,8 @@ def _scheduler(scheduler: Document) -> str:
     state = clean(scheduler["state"])
     if not scheduler["excluded"]:
         return f"{name}: {state}, not excluded"
-    who = "by somebody else" if scheduler["excluded"] == "foreign" else f"by gpuwarden for {clean(scheduler['excluded'])}"
+    who = (
+        "by somebody else" if scheduler["excluded"] == "foreign" else f"by gpuwarden for {clean(scheduler['excluded'])}"
+    )
     since = f" since {when(scheduler['since'])}" if scheduler.get("since") else ""
     return f"{name}: {state}, excluded {who}{since}: {clean(scheduler['reason'])}"

@@ -9,7 +9,7 @@ from gpuwarden.health.conditions import condition
 from gpuwarden.health.inventory import Presence, absent, expected_count, presences
 from gpuwarden.health.lemon_signs import lemon_days
 from gpuwarden.health.memory import State, Track
-from gpuwarden.health.model import Finding, GpuVerdict, Health, Key, Pin, Severity, Verdict
+from gpuwarden.health.model import Finding, GpuVerdict, Health, Key, Latch, Pin, Severity, Verdict
 from gpuwarden.health.roots import roots
 from gpuwarden.health.view import Sight
 from gpuwarden.health.weighing import AS_THE_TABLE_HAS_IT, fall
@@ -56,10 +56,11 @@ def _worst_first(finding: Finding) -> tuple[bool, float, str, str, str, str, str
 def _finding(track: Track, root: Key | None, state: State, sight: Sight) -> Finding:
     key = track.key
     row, rule = condition(key.code), sight.rules.checks.get(key.code, AS_THE_TABLE_HAS_IT)
+    latched = track.latched or (track.latch is not Latch.NONE and track.clean_since is not None)
     return Finding(
         key=key, severity=track.severity, title=row.title if row else key.code, advice=track.advice,
         evidence=track.evidence, first_seen=track.first_seen, last_seen=track.last_seen, count=track.count,
-        latch=track.latch, latched=track.latched, silenced_by="" if root is None else str(root), shadow=rule.shadow,
+        latch=track.latch, latched=latched, silenced_by="" if root is None else str(root), shadow=rule.shadow,
         fall=None if row is None else fall(state, row, rule, track),
     )  # fmt: skip
 

@@ -1,0 +1,201 @@
+"""Each cloud's answers, as their vendors document them: nothing, a notice, or nothing that can be used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpuwarden_collectors.cloud import alibaba, aws, azure, gcp, tencent
+from gpuwarden_collectors.cloud.facts import Answer, Kind, Said
+from gpuwarden_collectors.cloud.reply import Reply
+from gpuwarden_collectors.facts import Stamp
+from support.cloud_replies import HERE, google, left, only, reply
+
+IN_120 = "2026-11-21T03:02:00Z"
+OWN = "gpu-vm-3"
+
+
+def own_events(answer: Reply, at: Stamp) -> Answer:
+    return azure.events(answer, at, OWN)
+
+
+PARSERS: dict[str, Callable[[Reply, Stamp], Answer]] = {
+    "aws spot": aws.spot, "aws rebalance": aws.rebalance, "aws maintenance": aws.maintenance,
+    "aws lifecycle": aws.lifecycle, "gcp preempted": gcp.preempted, "gcp maintenance-event": gcp.maintenance_event,
+    "gcp upcoming": gcp.upcoming, "azure": own_events, "alibaba": alibaba.spot, "tencent": tencent.spot,
+}  # fmt: skip
+HTML = b"<!doctype html><html><head><title>Log in</title></head><body>TRUE</body></html>"
+BODIES = {
+    "a portal": HTML, "null": b"null", "a text": b'"x"', "NaN": b"NaN", "an object": b"{}", "a number": b"5",
+    "twice": b'{"action":"stop","action":"terminate","time":"2026-11-21T03:02:00Z","Events":[],"Events":[]}',
+    "wrong types": b'{"action":5,"time":5,"Events":{},"noticeTime":[],"window_start_time":7}',
+    "unknown words": b'{"action":"explode","time":"2026-11-21T03:02:00Z"}', "deep": b"[" * 100_000,
+    "deep objects": b'{"Events":' * 50_000, "binary": bytes(range(256)), "UTF-16": '{"action"'.encode("utf-16"),
+    "a huge number": b'{"time":' + b"9" * 60_000 + b"}", "1970": b'{"action":"stop","time":"1970-01-01T00:00:00Z"}',
+    "9999": b'{"action":"stop","time":"9999-12-31T23:59:59Z"}', "no zone": b'{"action":"stop","time":"2026-11-21T03:02:00"}',
+    "words": b"TRUE LOVE", "lower case": b"true",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+@pytest.mark.parametrize("body", BODIES)
+def test_an_answer_of_the_wrong_shape_is_unknown(parser: str, body: str) -> None:
+    """With the header that Google's answers have, and without."""
+    for answer in (google(BODIES[body]), reply(BODIES[body])):
+        said = PARSERS[parser](answer, HERE)
+        assert (said.said, said.notices) == (Said.UNKNOWN, ())
+        assert said.trouble.isprintable()
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+@pytest.mark.parametrize("code", [100, 204, 206, 301, 302, 307, 400, 401, 403, 429, 500, 503])
+def test_nothing_but_a_200_is_acted_on(parser: str, code: int) -> None:
+    for body in (b"", b"TRUE", HTML, f'{{"action":"terminate","time":"{IN_120}"}}', "2026-11-21T03:02:00Z", []):
+        assert PARSERS[parser](google(body, code), HERE).said is Said.UNKNOWN
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+def test_no_such_key_is_nothing_announced_where_the_vendor_says_so(parser: str) -> None:
+    expected = Said.UNKNOWN if parser.startswith(("gcp", "azure")) else Said.NONE
+    assert PARSERS[parser](google(HTML, 404), HERE).said is expected
+
+
+# --- AWS
+
+
+@pytest.mark.parametrize("action", ["terminate", "stop", "hibernate"])
+def test_aws_spot_interruption(action: str) -> None:
+    notice = only(aws.spot(reply({"action": action, "time": IN_120, "new-key": 1}), HERE))
+    assert (notice.kind, notice.hard, left(notice), notice.id) == (Kind.INTERRUPTION, True, 120.0, f"spot:{action}")
+
+
+def test_aws_rebalance_is_a_hint_without_an_end() -> None:
+    notice = only(aws.rebalance(reply({"noticeTime": "2026-11-21T02:00:00Z"}), HERE))
+    assert (notice.hard, notice.deadline, notice.kind) == (False, None, Kind.REBALANCE)
+
+
+def event(**more: Any) -> dict[str, Any]:
+    return {
+        "NotBefore": "1 Dec 2026 09:00:43 GMT", "NotAfter": "1 Dec 2026 10:00:43 GMT", "Code": "instance-reboot",
+        "Description": "scheduled reboot", "EventId": "instance-event-0d59937288b749b32", "State": "active", **more,
+    }  # fmt: skip
+
+
+def test_aws_maintenance_each_event_for_itself() -> None:
+    items = [
+        event(), event(EventId="b", NotBefore="soon"), event(EventId="c", State="completed"),
+        event(EventId="d", Description="[Canceled] reboot"), event(EventId="e", Code="system-maintenance"),
+        event(EventId="f", Code="instance-ascension"), "nonsense", event(EventId="g", State="perhaps"),
+        event(NotBefore="30 Nov 2026 09:00:43 GMT"),
+    ]  # fmt: skip
+    said = aws.maintenance(reply(items), HERE)
+    assert {(n.id, n.hard) for n in said.notices} == {
+        ("maintenance:instance-event-0d59937288b749b32", True), ("maintenance:e", False),
+    }  # fmt: skip
+    assert said.partial
+    assert left(said.notices[0]) == pytest.approx(9.25 * 86_400, abs=43.5)  # the earlier of the two with the same id
+    assert aws.maintenance(reply([]), HERE).said is Said.NONE
+    assert aws.maintenance(reply([event(State="canceled")]), HERE).said is Said.NONE
+
+
+def test_aws_lifecycle_of_a_group() -> None:
+    for state in ("InService", "Standby", "Detached", "Warmed:Stopped", "InService\n"):
+        assert aws.lifecycle(reply(state), HERE).said is Said.NONE
+    notice = only(aws.lifecycle(reply("Terminated"), HERE))
+    assert (notice.hard, notice.deadline, notice.kind) == (True, None, Kind.SCALE_IN)
+
+
+# --- GCP
+
+
+def test_gcp_preempted() -> None:
+    assert gcp.preempted(google("FALSE\n"), HERE).said is Said.NONE
+    notice = only(gcp.preempted(google("TRUE\n"), HERE))
+    assert (notice.hard, left(notice), notice.estimated) == (True, 30.0, True)
+    for nobody in (reply("TRUE"), reply("TRUE", metadata_flavor="ibm"), google("PREEMPT")):
+        assert gcp.preempted(nobody, HERE).said is Said.UNKNOWN
+
+
+def test_gcp_maintenance_event() -> None:
+    assert gcp.maintenance_event(google("NONE"), HERE).said is Said.NONE
+    moves = only(gcp.maintenance_event(google("MIGRATE_ON_HOST_MAINTENANCE"), HERE))
+    ends = only(gcp.maintenance_event(google("TERMINATE_ON_HOST_MAINTENANCE"), HERE))
+    assert (moves.hard, left(moves), ends.hard, left(ends)) == (False, 60.0, True, 3_600.0)
+
+
+@pytest.mark.parametrize("key", ["window_start_time", "windowStartTime", "startTime"])
+def test_gcp_upcoming_maintenance_in_both_spellings(key: str) -> None:
+    body = {
+        "can_reschedule": "false",
+        "maintenance_status": "PENDING",
+        "type": "SCHEDULED",
+        key: "2026-11-21T08:00:00+0000",
+    }
+    notice = only(gcp.upcoming(google(body), HERE))
+    assert (notice.hard, left(notice)) == (True, 5 * 3600.0)
+    ongoing = {**body, "maintenance_status": "ONGOING", key: "2026-11-20T03:00:00+00:00"}
+    assert left(only(gcp.upcoming(google(ongoing), HERE))) == 0.0
+
+
+def test_gcp_upcoming_maintenance_none_or_not_known() -> None:
+    for nothing in (b"NONE", b"NONE\n", b'"NONE"'):
+        assert gcp.upcoming(google(nothing), HERE).said is Said.NONE
+    for odd in ({"error": "no notifications have been received yet, try again later"}, {"maintenance_status": "DONE"}):
+        assert gcp.upcoming(google(odd), HERE).said is Said.UNKNOWN
+
+
+# --- Azure
+
+
+def scheduled(**more: Any) -> dict[str, Any]:
+    return {
+        "EventId": "602d9444-d2cd-49c7-8624-8643e7171297", "EventType": "Preempt", "ResourceType": "VirtualMachine",
+        "Resources": [OWN], "EventStatus": "Scheduled", "NotBefore": "Sat, 21 Nov 2026 03:00:30 GMT",
+        "Description": "", "EventSource": "Platform", "DurationInSeconds": -1, **more,
+    }  # fmt: skip
+
+
+def document(*items: Any) -> Reply:
+    return reply({"DocumentIncarnation": 7, "Events": list(items)})
+
+
+def test_azure_tells_of_the_whole_set_and_only_this_machine_counts() -> None:
+    for name in (OWN, OWN.upper(), f"_{OWN}"):
+        assert left(only(own_events(document(scheduled(Resources=["vm-1", name])), HERE))) == 30.0
+    for others in (["gpu-vm-4"], [], ["vm-1", "vm-2"], ["gpu-vm-33"], [5, None]):
+        assert own_events(document(scheduled(Resources=others)), HERE).said is Said.NONE
+    assert azure.events(document(scheduled()), HERE, "the-hostname").said is Said.NONE
+
+
+def test_azure_started_has_no_time_and_is_now() -> None:
+    notice = only(own_events(document(scheduled(EventType="Reboot", EventStatus="Started", NotBefore="")), HERE))
+    assert (notice.hard, left(notice)) == (True, 0.0)
+    assert own_events(document(scheduled(NotBefore="")), HERE).said is Said.UNKNOWN
+
+
+def test_azure_a_freeze_is_a_hint_and_one_odd_event_hides_no_other() -> None:
+    assert not only(own_events(document(scheduled(EventType="Freeze", DurationInSeconds=9)), HERE)).hard
+    said = own_events(document(scheduled(EventType="Vanish", EventId="x"), scheduled()), HERE)
+    assert (len(said.notices), said.partial) == (1, True)
+    assert own_events(document(), HERE).said is Said.NONE
+    assert len(own_events(document(scheduled(), scheduled()), HERE).notices) == 1
+
+
+def test_azure_approval_is_only_for_what_names_this_machine_alone() -> None:
+    assert azure.approvable(scheduled(), OWN)
+    assert not azure.approvable(scheduled(Resources=[OWN, "vm-1"]), OWN)
+    assert not azure.approvable(scheduled(Resources=["vm-1"]), OWN)
+
+
+# --- Alibaba, Tencent
+
+
+def test_alibaba_and_tencent_tell_a_bare_time() -> None:
+    assert left(only(alibaba.spot(reply(IN_120), HERE))) == 120.0
+    assert left(only(tencent.spot(reply("2026-11-21 11:02:00"), HERE))) == 120.0  # in China's time
+    assert left(only(tencent.spot(reply(IN_120), HERE))) == 120.0
+    assert alibaba.spot(reply("2026-11-21 11:02:00"), HERE).said is Said.UNKNOWN
+    for empty in (alibaba.spot(reply(""), HERE), tencent.spot(reply("\n"), HERE)):
+        assert empty.said is Said.NONE
