@@ -26,7 +26,7 @@ from gpuwarden.config_policy import PolicyOptions
 from gpuwarden.policy.model import Act, Census, Held, Intent, Owner, Result, Standing, Why
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm.nodes import read_node, read_partitions
-from support.slurm import CONTROLLER, Slurm, running
+from support.slurm import CONTROLLER, Slurm, missing_parts, running
 from support.slurm_outbox import FAILURE, an_actuator, an_outbox, exclude
 
 ROUNDS, RUNS = 40, 5
@@ -269,6 +269,10 @@ def simulate(failing: int, pool: int) -> list[object]:
 
 
 def main() -> None:
+    missing = missing_parts()
+    if missing:
+        print(f"Not measured, since it runs a real Slurm: {'; '.join(missing)}\n")
+        return
     with cluster() as slurm:
         measure_drains(slurm)
         measure_looks(slurm)

@@ -79,10 +79,9 @@ def _form(kind: Any) -> _Form:
         return _Form(frozenset({kind}), _refusal("null" if kind is NoneType else kind.__name__), None)
     if kind is float:
         return _float_form()
-    if typing.get_origin(kind) is tuple:
-        return _tuple_form(*typing.get_args(kind))
-    if typing.get_origin(kind) is Mapping:
-        return _mapping_form(*typing.get_args(kind))
+    if typing.get_origin(kind) in (tuple, Mapping):
+        make = _tuple_form if typing.get_origin(kind) is tuple else _mapping_form
+        return make(*typing.get_args(kind))
     if typing.get_origin(kind) in (UnionType, typing.Union):
         return _union_form(typing.get_args(kind))
     if isinstance(kind, type) and issubclass(kind, StrEnum):

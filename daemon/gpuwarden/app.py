@@ -250,6 +250,7 @@ class Daemon:
         step = self.desk.step(now)
         self._verdict = step.verdict
         decided = self.acting.step(step.events, self.situation, now)
+        self.desk.remember(decided)
         self._write((*step.events, *decided), reached)
         self.acting.carry_out()
         self.holder.show(self._snapshot(now))
@@ -304,10 +305,13 @@ class Daemon:
         """Events that an operator caused, already folded by the desk."""
         events = tuple(events)
         self.acting.remember(events)
-        self._acted(events)
+        self._write(events)
+        self._step()
 
     def _acted(self, events: Iterable[Event]) -> None:
-        """Events that acting has folded: what was ordered, and what came of what was wanted."""
+        """Events that acting has folded: what was ordered, and what came of what was wanted. The judge counts them."""
+        events = tuple(events)
+        self.desk.remember(events)
         self._write(events)
         self._step()
 

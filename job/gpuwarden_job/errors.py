@@ -1,10 +1,10 @@
 """What can go wrong with a checkpoint.
 
-    CheckpointError        the root: nothing else leaves the store, whatever the disk does
-      SaveFailed           this save did not happen; what was saved before is untouched. Training may go on.
-      NothingLoadable      there are checkpoints and none is whole. To begin anew would throw work away: a person decides.
-      Undecodable          a checkpoint is whole, and the code that reads it cannot: older ones would fail alike
-      WorldChanged         saved in shards by another number of ranks, and nobody said how to deal them out anew
+CheckpointError        the root: nothing else leaves the store, whatever the disk does
+  SaveFailed           this save did not happen; what was saved before is untouched. Training may go on.
+  NothingLoadable      there are checkpoints and none is whole. To begin anew would throw work away: a person decides.
+  Undecodable          a checkpoint is whole, and the code that reads it cannot: older ones would fail alike
+  WorldChanged         saved in shards by another number of ranks, and nobody said how to deal them out anew
 """
 
 from __future__ import annotations

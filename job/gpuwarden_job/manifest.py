@@ -23,7 +23,7 @@ _CHUNK = 4 << 20
 
 
 class Broken(ValueError):  # noqa: N818
-    """This is not a whole checkpoint, and why."""
+    """Not a whole checkpoint, and why."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,12 @@ def read(folder: Path) -> Manifest:
         raise Broken("its manifest does not agree with its own digest")
     if content.get("format") != FORMAT:
         raise Broken(f"its manifest has format {content.get('format')!r}, and {FORMAT} is understood here")
-    numbers = [content.get(key) for key in ("sequence", "step", "world")]
-    if not all(isinstance(number, int) for number in numbers):
+    sequence, step, world = (content.get(key) for key in ("sequence", "step", "world"))
+    if not (isinstance(sequence, int) and isinstance(step, int) and isinstance(world, int)):
         raise Broken("its manifest lacks sequence, step or world")
-    metric, extra = content.get("metric"), content.get("extra")
+    extra = content.get("extra")
     return Manifest(
-        *numbers, files=files_of(content.get("files")), metric=number_or_none(metric),
+        sequence, step, world, files_of(content.get("files")), metric=number_or_none(content.get("metric")),
         extra=extra if isinstance(extra, dict) else {},
     )  # fmt: skip
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -75,7 +74,7 @@ def publish(root: Path, folder: Path, plan: Plan) -> Manifest:
     while True:
         manifest.write(folder, made)
         try:
-            os.rename(folder, root / name_of(made.sequence, made.step))
+            folder.rename(root / name_of(made.sequence, made.step))
             break
         except OSError as error:
             if error.errno not in _TAKEN:

@@ -46,7 +46,7 @@ class Ranks:
         torch = sys.modules.get("torch")
         distributed = getattr(torch, "distributed", None)
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            from gpuwarden_job.torch_ranks import torch_ranks
+            from gpuwarden_job.torch_ranks import torch_ranks  # noqa: PLC0415 - it builds on this file
 
             return torch_ranks()
         size = environ.get("WORLD_SIZE", "1").strip()

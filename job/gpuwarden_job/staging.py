@@ -28,7 +28,7 @@ def place(root: Path, token: int) -> Path:
 
 def claim(folder: Path) -> None:
     """Raises OSError."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir()
     durable.replace(folder / _OWNER, json.dumps(_self()).encode())
 
 
@@ -81,7 +81,7 @@ def boot_id() -> str:
 
 def _namespace() -> str:
     try:
-        return os.readlink("/proc/self/ns/pid")
+        return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         return ""
 

@@ -12,6 +12,7 @@ write the folder may run code in the job.
 
 from __future__ import annotations
 
+import logging
 import pickle
 import secrets
 import time
@@ -29,6 +30,8 @@ from gpuwarden_job.manifest import Broken, Manifest
 from gpuwarden_job.publishing import Plan, Write
 from gpuwarden_job.ranks import Ranks
 from gpuwarden_job.state import host_copy
+
+_log = logging.getLogger("gpuwarden_job")
 
 Dump = Callable[[Any, IO[bytes]], object]
 Load = Callable[[IO[bytes]], Any]
@@ -48,7 +51,7 @@ class CheckpointStore:
         sharded: bool = False,
         keep_last: int = 3,
         keep_best: str | None = None,
-        dump: Dump = partial(pickle.dump, protocol=4),
+        dump: Dump = pickle.dump,
         load: Load = pickle.load,
         patience: float = 600.0,
     ) -> None:
@@ -73,8 +76,9 @@ class CheckpointStore:
         self, write: Write, step: int, *, metric: object = None, extra: Mapping[str, Any] | None = None
     ) -> None:
         """As `save`, for a format of several files; `write` may be collective (torch.distributed.checkpoint)."""
-        self.flush()
-        self._agreed(self._attempt(write, self._plan(step, metric, extra)), step)
+        self._settle()
+        job = self._attempt(write, self._plan(step, metric, extra))
+        self._agree(_error_of(job), step)
 
     def save_async(
         self, state: Any, step: int, *, metric: object = None, extra: Mapping[str, Any] | None = None
@@ -86,12 +90,9 @@ class CheckpointStore:
         if self.ranks.any(self._background.busy):
             return False
         self.flush()
-        copy, failed = None, None
-        try:
-            copy = host_copy(state) if self._writes else None
-        except Exception as error:  # noqa: BLE001 - told to all ranks first
-            failed = error
-        self._agreed(failed, step)
+        copies: list[Any] = []
+        self._agree(_error_of(lambda: copies.append(host_copy(state) if self._writes else None)), step)
+        copy = copies[0]
         self._background.start(self._attempt(self._writer(copy), self._plan(step, metric, extra)))
         return True
 
@@ -131,8 +132,14 @@ class CheckpointStore:
     def _writes(self) -> bool:
         return self._sharded or self.ranks.first
 
+    def _settle(self) -> None:
+        """Nothing is in flight. What failed there is made good by the save that follows, which tells its own fault."""
+        self._background.wait()
+        if (error := self._background.take_error()) is not None:
+            _log.warning("the save beside the training failed: %s", error)
+
     def _loader(self, reshard: Reshard | None, read: Read | None) -> Loader:
-        self.flush()
+        self._settle()
         chosen = read or partial(read_shards, load=self._load, ranks=self.ranks, reshard=reshard)
         return Loader(self.folder, self.ranks, chosen)
 
@@ -150,3 +157,61 @@ class CheckpointStore:
             return [path]
 
         return write
+
+    def _attempt(self, write: Write, plan: Plan) -> Callable[[], None]:
+        """Begins: the folder to write into is there, the same for all. What is returned does the rest, without collectives."""
+        token, error = 0, None
+        if self.ranks.first:
+            token = secrets.randbits(62) or 1
+            error = _error_of(lambda: self._claim(token))
+        token = self.ranks.told(0 if error else token)
+        folder = staging.place(self.folder, token)
+
+        def job() -> None:
+            if error is not None or not token:
+                raise error or SaveFailed("rank 0 could not begin; its own message says why")
+            began = time.monotonic()
+            if self._writes:
+                self._write(folder, write, plan)
+            self.seconds = time.monotonic() - began
+
+        return job
+
+    def _claim(self, token: int) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        staging.claim(staging.place(self.folder, token))
+        staging.sweep(self.folder, staging.place(self.folder, token))
+
+    def _write(self, folder: Path, write: Write, plan: Plan) -> None:
+        try:
+            publishing.write_shard(folder, self.ranks.rank, write)
+            if not self.ranks.first:
+                return
+            made = publishing.publish(self.folder, folder, plan)
+        except BaseException:
+            staging.discard(folder)
+            raise
+        # What follows changes nothing about the checkpoint: where it fails, older ones stay a while longer.
+        with suppress(OSError, Broken):
+            publishing.mark_latest(self.folder, made)
+            self._prune()
+
+    def _prune(self) -> None:
+        places = publishing.folders(self.folder)
+        for one in retention.superfluous(self.saved(), *self._keep):
+            retention.prune(places[one.sequence])
+
+    def _agree(self, error: Exception | None, step: int) -> None:
+        if self.ranks.any(error is not None):
+            if isinstance(error, CheckpointError):
+                raise error
+            reason = f"{type(error).__name__}: {error}" if error else "it failed on another rank"
+            raise SaveFailed(f"step {step} was not saved in {self.folder}: {reason}") from error
+
+
+def _error_of(job: Callable[[], object]) -> Exception | None:
+    try:
+        job()
+    except Exception as error:  # noqa: BLE001 - told to all ranks before it is raised
+        return error
+    return None

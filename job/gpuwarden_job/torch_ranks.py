@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import importlib
 from typing import Any
 
 from gpuwarden_job.ranks import Ranks
 
 # Longer than a save that one rank is late with, shorter than the 30 min after which NCCL gives up by default.
-_PATIENCE = datetime.timedelta(minutes=10)
+_PATIENCE = dt.timedelta(minutes=10)
 
 
 def torch_ranks() -> Ranks:

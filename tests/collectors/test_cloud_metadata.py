@@ -59,7 +59,7 @@ async def test_a_broken_exchange_is_no_answer_and_the_next_one_is(
 ) -> None:
     service.always = BROKEN[fault]
     async with asyncio.timeout(30.0):
-        with pytest.raises(MetadataError, match="GET http://127.0.0.1"):
+        with pytest.raises(MetadataError, match=r"GET http://127\.0\.0\.1"):
             await metadata.get("/latest/meta-data/instance-id")
     service.always = None
     assert (await metadata.get("/latest/meta-data/instance-id")).status == 401

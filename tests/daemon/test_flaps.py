@@ -72,7 +72,7 @@ def test_a_storm_slower_than_its_lines_are_seen_costs_one_row_a_line() -> None:
     host.step()
     for _ in range(50):
         host.step(host.xid(0, 95))
-        host.run(20)
+        host.run(10)
     kinds = [event.kind for event in host.ledger if event.key == Key("xid", gpu(slot(0)), "95")]
     assert kinds.count(EventKind.XID) == 50
     assert len(kinds) == 51  # and it was raised once

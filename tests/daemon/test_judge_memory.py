@@ -283,10 +283,10 @@ def test_a_latch_is_an_event_at_the_same_time_with_and_without_a_restart() -> No
     hosts = [Host(1), Host(1)]
     for host in hosts:
         host.step(host.xid(0, 95))
-        host.run(50)
+        host.run(10)
     hosts[0].restart_daemon()
     for host in hosts:
-        host.run(10)
+        host.run(5)
     assert [event.kind for host in hosts for event in host.ledger].count(EventKind.LATCHED) == 2
 
 

@@ -151,6 +151,12 @@ def link_down(node: Node, n: int) -> Process:
     yield 0.0
 
 
+def all_links_down(node: Node, n: int) -> Process:
+    """Nobody trains them again; a fabric manager that starts takes up to 300 s for that."""
+    node.train(n, down=range(node.link_count))
+    yield 0.0
+
+
 def switch_error(node: Node, n: int) -> Process:
     text = "Fatal, Link 46 LTSSM fault up"
     node.say_lines(SxidEvent(at=node.now, slot=SWITCH, sxid=20034, fatal=True, link=46, text=text))

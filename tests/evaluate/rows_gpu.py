@@ -42,6 +42,7 @@ AT_ONCE = (
     FaultClass(name="fabric registration failed", strike=reading(fabric_status=999), says=("fabric_unhealthy",), models=FABRIC),
     FaultClass(name="fabric health mask", strike=reading(fabric_health_mask=0x19A), says=("fabric_unhealthy",), grace=60, models=FABRIC),
     FaultClass(name="NVLink down", strike=faults.link_down, says=("nvlink_down",), about="link", grace=60),
+    FaultClass(name="all NVLinks of a GPU down", strike=faults.all_links_down, says=("nvlink_down",), about="link", grace=300),
     FaultClass(name="NVSwitch, fatal SXid", strike=faults.switch_error, says=("sxid.20034",), about="switch", shown=LINE),
     FaultClass(name="temperature at shutdown point", strike=hot(6), says=("thermal_limit",), grace=10),
 )  # fmt: skip

@@ -29,6 +29,8 @@ from pathlib import Path
 
 import pytest
 
+from support.slurm_conf import CONF
+
 SLURM = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 """For every test that runs on a Slurm: one after the other."""
 
@@ -42,40 +44,6 @@ CONTROLLER = "slurmctld"
 MUNGE = "munged"
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _OURS = ("SLURM_", "SQUEUE_", "SINFO_", "SCONTROL_", "SBATCH_")
-
-_CONF = """
-ClusterName=test
-SlurmctldHost=localhost(127.0.0.1)
-SlurmUser=root
-SlurmdUser=root
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge.sock,cred_expire=5
-CredType=cred/munge
-SlurmctldPort={port}
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool.%n
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.%n.pid
-SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/%n.log
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-SchedulerParameters=sched_interval=5,bf_interval=5,nohold_on_prolog_fail
-SwitchType=switch/none
-MpiDefault=none
-MailProg=/bin/true
-ReturnToService=1
-KillWait=2
-MinJobAge=60
-SlurmdTimeout={slurmd_timeout}
-SlurmdParameters=config_overrides
-GresTypes=gpu
-"""
-# config_overrides lets a node have more CPUs than this machine; cred_expire=5 lets a requeued job start after 6 s.
 
 
 @dataclass(slots=True)
@@ -136,7 +104,7 @@ class Slurm:
         self.more = self.more if more is None else more
         self.ports = self.ports or free_ports(self.nodes + 1)
         names = [*self.names, *(f"f{n}" for n in range(1, self.phantoms + 1))]
-        lines = [_CONF.format(folder=self.folder, port=self.ports[0], slurmd_timeout=self.slurmd_timeout), self.more]
+        lines = [CONF.format(folder=self.folder, port=self.ports[0], slurmd_timeout=self.slurmd_timeout), self.more]
         shape = f"NodeHostname=localhost NodeAddr=127.0.0.1 CPUs=4 RealMemory=1000 Gres=gpu:{GPUS}"
         lines += [f"NodeName={n} Port={p} {shape}" for n, p in zip(self.names, self.ports[1:], strict=True)]
         if self.phantoms:
@@ -357,11 +325,15 @@ def processes_with(variable: str) -> list[int]:
     return [pid for pid in found if pid != os.getpid()]
 
 
+def missing_parts() -> list[str]:
+    path = os.environ.get("PATH", "") + ":" + _PATH
+    absent = [f"no {program}: {PACKAGES}" for program in PROGRAMS if shutil.which(program, path=path) is None]
+    return absent[:1] + (["it needs root"] if os.geteuid() else [])
+
+
 def require_slurm() -> None:
     """Skips the test, or fails it in CI, saying what is missing."""
-    path = os.environ.get("PATH", "") + ":" + _PATH
-    missing = [f"no {program}: {PACKAGES}" for program in PROGRAMS if shutil.which(program, path=path) is None][:1]
-    missing += ["it needs root"] if os.geteuid() else []
+    missing = missing_parts()
     if not missing:
         return
     message = f"this test runs a real Slurm and did not run: {'; '.join(missing)}"

@@ -34,7 +34,7 @@ from gpuwarden_collectors.facts import HostEvent, Stamp
 
 SUBSIDES_AFTER = 15.0
 """Seconds without a sighting after which a rising condition starts anew: three passes, so that one gap is no gap."""
-LATCHES_AFTER = 60.0
+LATCHES_AFTER = 15.0
 """Seconds without a sighting after which a latch is an event: lines that come now and then are no news each time."""
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuwarden.health.model import Event, EventKind, Json
-from gpuwarden.policy.model import Act, Notice
+from gpuwarden.policy.model import Act
+from gpuwarden.policy.notices import noticed
 from gpuwarden.policy.state import Hold, Order, PolicyState, data_of, text_of
 from gpuwarden_collectors.facts import Stamp
 
@@ -26,8 +27,8 @@ def _events(state: PolicyState, now: Stamp) -> Iterator[Event]:
         yield Event(kind=EventKind.RETURNED, at=Stamp(0.0, wall), boot_id=boot)
     for actuator, at in state.lifted.items():
         yield Event(kind=EventKind.LIFTED, at=at, boot_id=boot, data={"actuator": actuator})
-    if state.notice is not None:
-        yield noticed(state.notice)
+    for notice in state.notices.values():
+        yield noticed(notice)
     for hold in state.holds.values():
         yield Event(kind=EventKind.HELD, at=hold.at, boot_id=hold.boot_id, data=held(hold))
     for observed, intents in ((False, state.pending), (True, state.would)):
@@ -47,10 +48,3 @@ def held(hold: Hold) -> dict[str, Json]:
         "actuator": hold.actuator, "why": hold.why.value, "reason": hold.reason, "since": hold.since,
     }  # fmt: skip
     return data | ({"released": True} if hold.released else {})
-
-
-def noticed(notice: Notice) -> Event:
-    data: dict[str, Json] = {"source": notice.source, "notice": notice.kind, "reason": notice.reason}
-    if notice.deadline is not None:
-        data |= {"deadline_boottime": notice.deadline.boottime, "deadline_wall": notice.deadline.wall}
-    return Event(kind=EventKind.NOTICED, at=notice.at, boot_id=notice.boot_id, data=data)

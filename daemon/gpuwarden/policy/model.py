@@ -8,6 +8,11 @@ from enum import StrEnum
 from gpuwarden_collectors.facts import Stamp
 
 
+HORIZON = 600.0
+OPERATOR = "operator"
+"""The source of a notice that an operator gave; there is one at a time."""
+
+
 class Act(StrEnum):
     EXCLUDE = "exclude"
     RESTORE = "restore"
@@ -123,7 +128,11 @@ class Census:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """An announced end of this machine. `deadline` is None if nobody said when; `boot_id` is the boot that was told."""
+    """An announced end of this machine. `deadline` is None if nobody said when; `boot_id` is the boot that was told.
+
+    `id` is the source's own, and stays while it announces this. A notice that is not `hard` is a hint. `called_off`: an
+    operator said so, while the source goes on announcing it.
+    """
 
     source: str
     kind: str
@@ -131,6 +140,13 @@ class Notice:
     boot_id: str
     reason: str = ""
     deadline: Stamp | None = None
+    id: str = ""
+    hard: bool = True
+    called_off: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.source}/{self.id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +156,7 @@ class Settings:
     `unknown_after` None: a node that cannot be observed is never excluded for that. `restore_passes` clean passes and
     `restore_after` since the exclusion are both needed before it is lifted, and at most `restores_per_day` are lifted without
     a person. `lifted_for`: how long it is respected that somebody else lifted an exclusion of ours while its cause goes on.
+    An end of this machine that is announced counts from `horizon` before it.
     """
 
     enforce: bool = False
@@ -148,6 +165,7 @@ class Settings:
     restore_after: float = 600.0
     restores_per_day: int = 3
     lifted_for: float = 300.0
+    horizon: float = HORIZON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

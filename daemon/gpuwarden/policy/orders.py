@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 
 from gpuwarden.health.model import Event, EventKind, Json, Severity, Verdict
 from gpuwarden.policy import reasons
-from gpuwarden.policy.checkpoint import noticed, ordered
-from gpuwarden.policy.model import Act, Intent, Notice, Result, Why
+from gpuwarden.policy.checkpoint import ordered
+from gpuwarden.policy.model import HORIZON, OPERATOR, Act, Intent, Notice, Result, Why
+from gpuwarden.policy.notices import imminent, noticed
 from gpuwarden.policy.state import Order, PolicyState, data_of, intent_key, outcome_data, text_of
 from gpuwarden_collectors.facts import Stamp
 
@@ -23,13 +24,20 @@ def exclude(by: str, text: str, boot_id: str, now: Stamp) -> Event:
 
 
 def restore(
-    state: PolicyState, verdict: Verdict, actuators: Iterable[str], *, by: str, boot_id: str, now: Stamp
+    state: PolicyState,
+    verdict: Verdict,
+    actuators: Iterable[str],
+    *,
+    by: str,
+    boot_id: str,
+    now: Stamp,
+    horizon: float = HORIZON,
 ) -> list[Event]:
     """Back in: whatever of ours stands is lifted, and what is found now does not exclude again until it is over or a new boot.
 
-    Raises ValueError while the end of this machine is announced.
+    Raises ValueError while the end of this machine is announced and imminent.
     """
-    if state.notice is not None:
+    if imminent(state.notices, horizon, now) is not None:
         raise ValueError(
             "the end of this machine is announced: call that off first (gpuwarden notify-termination --cancel)"
         )
@@ -54,7 +62,7 @@ def announce(within: float, text: str, by: str, boot_id: str, now: Stamp) -> Eve
     """The end of this machine in `within` seconds, as an operator says. A later one takes the place of an earlier."""
     deadline = Stamp(now.boottime + within, now.wall + within)
     notice = Notice(
-        source="operator", kind="termination", at=now, boot_id=boot_id, deadline=deadline,
+        source=OPERATOR, kind="termination", at=now, boot_id=boot_id, deadline=deadline,
         reason=reasons.line(f"{by}: {text}" if text else by),
     )  # fmt: skip
     return noticed(notice)
@@ -62,6 +70,7 @@ def announce(within: float, text: str, by: str, boot_id: str, now: Stamp) -> Eve
 
 def call_off(state: PolicyState, by: str, boot_id: str, now: Stamp) -> Event:
     """Raises ValueError where nothing was announced and nothing stands for it."""
-    if state.notice is None and not any(hold.why is Why.TERMINATION for hold in state.holds.values()):
+    announced = any(not notice.called_off for notice in state.notices.values())
+    if not announced and not any(hold.why is Why.TERMINATION for hold in state.holds.values()):
         raise ValueError("there is no termination notice to call off")
     return Event(kind=EventKind.NOTICE_ENDED, at=now, boot_id=boot_id, data={"by": by})

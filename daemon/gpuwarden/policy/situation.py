@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from gpuwarden.health.model import Finding, Severity, Verdict
 from gpuwarden.policy import reasons
 from gpuwarden.policy.model import Owner, Settings, Standing, Why
+from gpuwarden.policy.notices import imminent
 from gpuwarden.policy.state import PolicyState
 from gpuwarden_collectors.facts import Stamp
 
@@ -40,7 +41,7 @@ def wanted(state: PolicyState, seen: Situation, settings: Settings, now: Stamp) 
     """None: in. An order goes before a notice, and that before a failure."""
     if state.order is not None:
         return Want(Why.OPERATOR, state.order.reason, force=True)
-    if state.notice is not None:
+    if imminent(state.notices, settings.horizon, now) is not None:
         return Want(Why.TERMINATION, reasons.termination(seen.boot_id, seen.instance))
     if findings := failing(state, seen.verdict):
         return Want(Why.FAILURE, reasons.failure(findings, {gpu.slot: gpu for gpu in seen.verdict.gpus}))

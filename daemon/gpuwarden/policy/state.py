@@ -9,14 +9,17 @@ was replaced. What spans only moments (`clean`, `sequence`, `unknown_since`, `fo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from gpuwarden.health.model import Event, EventKind, Json, Key
-from gpuwarden.policy.model import Act, Intent, Notice, Result, Why
+from gpuwarden.policy.model import OPERATOR, Act, Intent, Notice, Result, Why
+from gpuwarden.policy.notices import called_off, imminent
 from gpuwarden_collectors.facts import Stamp
 
+NOTICES_MOST = 256
 KEYS_MOST = 64
 """Findings remembered of one exclusion, and restorations remembered: more than any node has."""
 TEXT_MOST = 1_900
@@ -56,7 +59,7 @@ class PolicyState:
 
     boot_id: str = ""
     order: Order | None = None
-    notice: Notice | None = None
+    notices: Mapping[str, Notice] = field(default_factory=dict)
     holds: Mapping[str, Hold] = field(default_factory=dict)
     pending: Mapping[str, Intent] = field(default_factory=dict)
     would: Mapping[str, Intent] = field(default_factory=dict)
@@ -68,6 +71,11 @@ class PolicyState:
     sequence: int = 0
     unknown_since: Stamp | None = None
     foreign: frozenset[str] = frozenset()
+
+    @property
+    def notice(self) -> Notice | None:
+        """The one that ends this machine first, however far away; whether it counts by now is `notices.imminent`."""
+        return imminent(self.notices, math.inf, Stamp(0.0, 0.0))
 
 
 def fold(state: PolicyState, event: Event) -> PolicyState:
@@ -125,8 +133,8 @@ def text_of(keys: frozenset[Key]) -> str:
 def _boot(state: PolicyState, event: Event) -> PolicyState:
     if event.boot_id == state.boot_id:
         return state
-    notice = state.notice if state.notice is not None and state.notice.boot_id == event.boot_id else None
-    return replace(state, boot_id=event.boot_id, notice=notice, lifted={}, overridden=frozenset())
+    notices = {name: notice for name, notice in state.notices.items() if notice.boot_id == event.boot_id}
+    return replace(state, boot_id=event.boot_id, notices=notices, lifted={}, overridden=frozenset())
 
 
 def _another_machine(_: PolicyState, event: Event) -> PolicyState:
@@ -202,18 +210,31 @@ def _noticed(state: PolicyState, event: Event) -> PolicyState:
         deadline = Stamp(_number(event, "deadline_boottime"), _number(event, "deadline_wall"))
     notice = Notice(
         source=_text(event, "source"), kind=_text(event, "notice"), at=event.at, boot_id=event.boot_id,
-        reason=_text(event, "reason"), deadline=deadline,
+        reason=_text(event, "reason"), deadline=deadline, id=_text(event, "id"), hard=event.data.get("hard") is not False,
+        called_off=event.data.get("called_off") is True,
     )  # fmt: skip
-    return replace(state, notice=notice, holds=_released(state, released=False))
+    before = state.notices.get(notice.name)
+    if before is None and len(state.notices) >= NOTICES_MOST:
+        return state
+    if before is not None and notice.source != OPERATOR:  # the same one, with another end
+        notice = replace(notice, at=before.at, called_off=before.called_off)
+    return replace(state, notices={**state.notices, notice.name: notice})
 
 
-def _notice_ended(state: PolicyState, _: Event) -> PolicyState:
-    return replace(state, notice=None, holds=_released(state, released=True))
+def _notice_ended(state: PolicyState, event: Event) -> PolicyState:
+    """Withdrawn by its source, which is named then, or called off by an operator."""
+    source = _text(event, "source")
+    if source:
+        notices: Mapping[str, Notice] = _without(state.notices, f"{source}/{_text(event, 'id')}")
+    else:
+        notices = called_off(state.notices, f"{OPERATOR}/")
+    left = any(notice.hard and not notice.called_off for notice in notices.values())
+    return replace(state, notices=notices, holds=dict(state.holds) if left else _released(state))
 
 
-def _released(state: PolicyState, *, released: bool) -> dict[str, Hold]:
+def _released(state: PolicyState) -> dict[str, Hold]:
     return {
-        name: replace(hold, released=released) if hold.why is Why.TERMINATION else hold
+        name: replace(hold, released=True) if hold.why is Why.TERMINATION else hold
         for name, hold in state.holds.items()
     }
 

@@ -1,0 +1,83 @@
+"""Announced ends of this machine: which of them counts now, and what has changed about them. Pure.
+
+A notice is *imminent* when it is hard, within the horizon (or nobody said when), and no operator called it off. Only that takes
+a node out; every other one is shown, no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from gpuwarden.health.model import Event, EventKind, Json
+from gpuwarden.policy.model import Notice
+from gpuwarden_collectors.facts import Stamp
+
+MOVED = 1.0
+"""Seconds by which an end must move to be told again."""
+
+Notices = Mapping[str, Notice]
+
+
+def imminent(notices: Notices, horizon: float, now: Stamp) -> Notice | None:
+    """Of several the one that ends first; one of which nobody said when goes before them all."""
+    near = [notice for notice in notices.values() if is_imminent(notice, horizon, now)]
+    return min(near, key=_end, default=None)
+
+
+def is_imminent(notice: Notice, horizon: float, now: Stamp) -> bool:
+    if not notice.hard or notice.called_off:
+        return False
+    return notice.deadline is None or notice.deadline.boottime - now.boottime <= horizon
+
+
+def _end(notice: Notice) -> float:
+    return float("-inf") if notice.deadline is None else notice.deadline.boottime
+
+
+def differences(known: Notices, source: str, told: Iterable[Notice], *, horizon: float, now: Stamp) -> Iterator[Event]:
+    """What is new, moved or withdrawn, given all that `source` tells of now. One that moves out of the horizon is withdrawn first."""
+    seen = {notice.name: notice for notice in told}
+    boot_id = next((notice.boot_id for notice in seen.values()), "")
+    for name, notice in known.items():
+        if notice.source == source and name not in seen:
+            yield ended(notice, notice.boot_id or boot_id, now)
+    for name, notice in seen.items():
+        before = known.get(name)
+        if before is None:
+            yield noticed(notice)
+        elif _changed(before, notice):
+            if is_imminent(before, horizon, now) and not is_imminent(notice, horizon, now):
+                yield ended(before, notice.boot_id, now)
+            yield noticed(notice)
+
+
+def _changed(before: Notice, now: Notice) -> bool:
+    if (before.kind, before.hard) != (now.kind, now.hard) or (before.deadline is None) != (now.deadline is None):
+        return True
+    if before.deadline is None or now.deadline is None:
+        return False
+    return abs(before.deadline.boottime - now.deadline.boottime) > MOVED
+
+
+def noticed(notice: Notice) -> Event:
+    data: dict[str, Json] = {"source": notice.source, "notice": notice.kind, "reason": notice.reason}
+    data |= {"id": notice.id, "hard": notice.hard}
+    if notice.called_off:
+        data |= {"called_off": True}
+    if notice.deadline is not None:
+        data |= {"deadline_boottime": notice.deadline.boottime, "deadline_wall": notice.deadline.wall}
+    return Event(kind=EventKind.NOTICED, at=notice.at, boot_id=notice.boot_id, data=data)
+
+
+def ended(notice: Notice, boot_id: str, now: Stamp) -> Event:
+    """Its own source withdrew it."""
+    data: dict[str, Json] = {"source": notice.source, "id": notice.id}
+    return Event(kind=EventKind.NOTICE_ENDED, at=now, boot_id=boot_id, data=data)
+
+
+def called_off(notices: Notices, operator: str) -> dict[str, Notice]:
+    """After an operator's word: his own is gone, else whatever others announce is disregarded for as long as they announce it."""
+    if operator in notices:
+        return {name: notice for name, notice in notices.items() if name != operator}
+    return {name: replace(notice, called_off=True) for name, notice in notices.items()}

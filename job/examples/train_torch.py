@@ -1,0 +1,124 @@
+"""A training loop with PyTorch, alone or under torchrun, on GPUs or CPUs. Kill it, start it again, it goes on.
+
+python train_torch.py --folder /shared/checkpoints/my-run
+torchrun --nproc-per-node=8 train_torch.py --folder /shared/checkpoints/my-run
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import logging
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gpuwarden_job import (
+    Cadence,
+    CheckpointGuard,
+    CheckpointStore,
+    PeerWatch,
+    Ranks,
+    capture,
+    leave,
+    reschedulable,
+    restore,
+    share,
+)
+
+BATCH = 32  # of all ranks together, however many there are
+
+
+def device() -> Any:
+    return (
+        torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        if torch.cuda.is_available()
+        else torch.device("cpu")
+    )
+
+
+def join() -> Ranks:
+    """All ranks, if torchrun started several."""
+    if "RANK" in os.environ:
+        if torch.cuda.is_available():
+            torch.cuda.set_device(device())
+        # Shorter than the 30 minutes that are usual: PeerWatch leaves before, this is the second line.
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
+        dist.init_process_group(backend, timeout=dt.timedelta(minutes=5))
+    return Ranks.detect()
+
+
+def batch(samples: range, where: Any) -> tuple[Any, Any]:
+    """The same sample always looks the same, whoever computes it."""
+    numbers = torch.tensor(list(samples), dtype=torch.float32, device=where)
+    x = torch.stack([(numbers * 37 % 101) / 101, (numbers * 61 % 103) / 103], dim=1)
+    return x, (3 * x[:, :1] - 2 * x[:, 1:] + 1)
+
+
+def train(given: argparse.Namespace, ranks: Ranks) -> None:
+    torch.manual_seed(7)
+    where = device()
+    model: Any = torch.nn.Sequential(torch.nn.Linear(2, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)).to(where)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=200, gamma=0.5)
+    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    store = CheckpointStore(
+        given.folder, ranks=ranks, keep_last=2, keep_best="min",
+        dump=torch.save, load=partial(torch.load, map_location="cpu"),
+    )  # fmt: skip
+    step = samples = 0
+    if (loaded := store.load_latest()) is not None:
+        # All ranks load what rank 0 saved: its random numbers are not theirs.
+        step, samples = restore(loaded.state, same_random=ranks.size == 1, **parts)
+    print(f"rank {ranks.rank} begins at step {step}", flush=True)
+    parallel = torch.nn.parallel.DistributedDataParallel(model) if ranks.size > 1 else model
+
+    def state() -> dict[str, Any]:
+        return capture(step=step, samples=samples, world=ranks.size, **parts)
+
+    cadence = Cadence(steps=given.save_every, seconds=600, ranks=ranks)
+    with CheckpointGuard(ranks=ranks) as guard, PeerWatch(guard, markers=given.markers) as watch:
+        while step < given.steps:
+            x, wanted = batch(share(samples, BATCH, ranks.rank, ranks.size), where)
+            loss = torch.nn.functional.mse_loss(parallel(x), wanted)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            step, samples = step + 1, samples + BATCH
+            watch.beat()
+
+            if guard.check(step):
+                if saved := guard.time_for(store.seconds):
+                    with watch.paused():
+                        store.save(state(), step, metric=loss.item())
+                guard.acknowledge(saved=saved, step=step if saved else None)
+                leave(guard, markers=given.markers)
+            if cadence.due(step) and store.save_async(state(), step, metric=loss.item()):
+                cadence.done()
+        with watch.paused():
+            store.flush()
+    if ranks.first:
+        print(f"result {loss.item():.9f} at step {step}", flush=True)
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--folder", type=Path, required=True, help="for the checkpoints: one for each run, not on the node"
+    )
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--save-every", type=int, default=100)
+    parser.add_argument("--markers", type=Path, default=Path("/tmp/reschedule"))
+    given = parser.parse_args()
+    with reschedulable(given.markers, rank=int(os.environ.get("RANK", "0"))):
+        train(given, join())
+
+
+if __name__ == "__main__":
+    main()

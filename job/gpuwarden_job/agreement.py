@@ -1,0 +1,37 @@
+"""Do all ranks save and leave now, and until when: one number of each rank, and the largest of them."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from gpuwarden_job.notice import boottime
+from gpuwarden_job.ranks import Ranks
+
+_log = logging.getLogger("gpuwarden_job")
+_FAR = 1 << 40  # ms, some 35 years: a deadline that nobody knows
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """`at` in seconds of this node's CLOCK_BOOTTIME; None if no rank knows."""
+
+    at: float | None
+
+
+def agree(ranks: Ranks, told: bool, deadline: float | None) -> Deadline | None:
+    """None: no rank was told. Else the soonest deadline of all. Raises nothing: without an answer this rank decides alone.
+
+    What is sent is 0, or 1 + how much sooner than never the deadline is: the largest is the soonest. It is sent as what
+    remains, since nodes do not share a clock.
+    """
+    left = _FAR if deadline is None else min(max(int((deadline - boottime()) * 1000), 0), _FAR)
+    mine = 1 + _FAR - left if told else 0
+    try:
+        largest = ranks.largest(mine)
+    except Exception:  # noqa: BLE001 - nothing here may end a training
+        _log.exception("the ranks could not agree: this one goes on by what it knows itself")
+        largest = mine
+    if largest <= 0:
+        return None
+    return Deadline(None if largest == 1 else boottime() + (1 + _FAR - largest) / 1000)

@@ -1,0 +1,39 @@
+"""When the next periodic save is due: every so many steps, or every so many seconds, whatever comes first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from gpuwarden_job.ranks import Ranks
+
+
+class Cadence:
+    """Times are those of rank 0, asked for every `agree_every` steps, so that all ranks save at the same step."""
+
+    def __init__(
+        self,
+        *,
+        steps: int | None = None,
+        seconds: float | None = None,
+        agree_every: int = 10,
+        ranks: Ranks | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if steps is None and seconds is None:
+            raise ValueError("neither steps nor seconds are given: nothing would ever be saved")
+        self._steps, self._seconds, self._agree_every = steps, seconds, agree_every
+        self._ranks = Ranks.detect() if ranks is None else ranks
+        self._clock = clock
+        self._since = clock()
+
+    def due(self, step: int) -> bool:
+        """Collective where `seconds` is given. Say `done` when the save was made or begun, so that a skipped one is tried again."""
+        if self._steps is not None and step > 0 and step % self._steps == 0:
+            return True
+        if self._seconds is None or step % self._agree_every:
+            return False
+        return self._ranks.told(int(self._clock() - self._since >= self._seconds)) > 0
+
+    def done(self) -> None:
+        self._since = self._clock()

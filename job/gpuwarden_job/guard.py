@@ -1,0 +1,210 @@
+"""Knows when to save and leave: a signal, or the daemon's notice, on this rank or on any other.
+
+    for step in …:
+        train(step)
+        if interruption := guard.check(step):
+            store.save(…)
+            guard.acknowledge(saved=True, step=step)
+            leave(guard)
+
+A signal only sets a flag: saving inside a handler can meet a save that is under way, a lock that is held, or a collective
+that no other rank enters. The flag is looked at between steps, by all ranks at the same step, since a save is collective.
+Python runs handlers in the main thread between two bytecodes: a rank that waits inside a kernel or a collective sees the
+signal when it comes out. `PeerWatch` is for those that never do.
+
+Nothing here raises into the training. Without the daemon there are signals, and no file: that is not a fault.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from gpuwarden_job import acknowledge, notice, staging
+from gpuwarden_job.agreement import agree
+from gpuwarden_job.notice import Notice, Unknown, boottime
+from gpuwarden_job.ranks import Ranks
+
+_log = logging.getLogger("gpuwarden_job")
+
+RUN_DIR = "/run/gpuwarden"
+SIGNALS = ("TERM", "INT", "USR1")
+# The daemon writes its notice and signals at once, ranks look at different moments, and a failing switch ends many nodes:
+# a notice first seen within this time of an answer is what was answered.
+_SAME_EVENT = 30.0  # s
+
+
+@dataclass(frozen=True)
+class Interruption:
+    """`deadline`: the soonest that any rank knows, in seconds of CLOCK_BOOTTIME; None if nobody knows.
+
+    `notice` is the id if this node has one; `signals` are the names of those that came to this rank. Both may be empty:
+    another rank was told.
+    """
+
+    deadline: float | None
+    notice: str | None = None
+    reason: str = ""
+    signals: tuple[str, ...] = ()
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds, never less than 0; None if nobody knows."""
+        return None if self.deadline is None else max(0.0, self.deadline - boottime())
+
+
+class CheckpointGuard:
+    """`every`: the ranks agree at each step that it divides. `poll`: seconds between looks at the notice, on each rank.
+
+    SIGINT a second time interrupts as ever. A signal that the job declares to the daemon (GPUWARDEN_SIGNAL) is caught too.
+    """
+
+    def __init__(
+        self,
+        *,
+        ranks: Ranks | None = None,
+        every: int = 1,
+        poll: float = 1.0,
+        signals: Iterable[str] = SIGNALS,
+        environ: Mapping[str, str] = os.environ,
+        boot_id: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if every < 1:
+            raise ValueError(f"every is {every}: the ranks agree every 1, 2, 3 … steps")
+        self.ranks = Ranks.detect(environ) if ranks is None else ranks
+        self.run_dir = Path(environ.get("GPUWARDEN_RUN_DIR") or RUN_DIR)
+        self.job = acknowledge.job_name(environ)
+        self.interruption: Interruption | None = None
+        self._every, self._poll, self._clock = every, poll, clock
+        self._boot_id = staging.boot_id() if boot_id is None else boot_id
+        declared = environ.get("GPUWARDEN_SIGNAL", "").upper()
+        self._signals = _numbers((*signals, declared))
+        self._before: dict[int, object] = {}
+        self._came: list[int] = []
+        self._notice: Notice | None = None
+        self._looked: float | None = None
+        self._complained = ""
+        self._handled: set[str] = set()
+        self._handled_signals = 0
+        self._answered_at: float | None = None
+
+    def __enter__(self) -> CheckpointGuard:  # noqa: PYI034 - Python 3.9 has no Self
+        if threading.current_thread() is not threading.main_thread():
+            _log.warning("signals are not caught: only the main thread can do that. The notice is still seen.")
+            return self
+        for number in self._signals:
+            with suppress(OSError, ValueError):
+                self._before[number] = signal.signal(number, self._signal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            with suppress(OSError, ValueError, TypeError):
+                signal.signal(number, handler)  # type: ignore[arg-type]
+        self._before.clear()
+
+    def _signal(self, number: int, _: FrameType | None) -> None:
+        if number == signal.SIGINT and number in self._came:
+            raise KeyboardInterrupt
+        self._came.append(number)
+
+    @property
+    def signals(self) -> int:
+        """How many came to this rank."""
+        return len(self._came)
+
+    @property
+    def pending(self) -> bool:
+        """Whether this rank knows of something not yet answered. No collective: for long stretches between two checks."""
+        try:
+            self._look()
+            return self._news()
+        except Exception:  # noqa: BLE001 - nothing here may end a training
+            _log.exception("the notice could not be looked at")
+            return len(self._came) > self._handled_signals
+
+    def check(self, step: int) -> Interruption | None:
+        """What to save and leave for, the same on all ranks and once for each notice. Collective at every `every`-th step."""
+        if step % self._every:
+            return None
+        news = self.pending
+        deadline = agree(self.ranks, news, self._notice.deadline if news and self._notice else None)
+        if deadline is None:
+            return None
+        self.interruption = self._answered(deadline.at)
+        _log.warning("save and leave: %s", self.interruption)
+        return self.interruption
+
+    def time_for(self, seconds: float | None, margin: float = 5.0) -> bool:
+        """Whether a save that takes so long fits before the deadline, on every rank. Collective; unknown times fit."""
+        remaining = None if self.interruption is None else self.interruption.remaining
+        late = seconds is not None and remaining is not None and seconds + margin > remaining
+        try:
+            return not self.ranks.any(late)
+        except Exception:  # noqa: BLE001 - nothing here may end a training
+            _log.exception("the ranks could not agree")
+            return not late
+
+    def acknowledge(self, *, saved: bool, step: int | None) -> bool:
+        """Tell the daemon. Whether anybody heard it; takes a second at most."""
+        told = None if self.interruption is None else self.interruption.notice
+        if told is None:
+            return False
+        return acknowledge.acknowledge(self.run_dir, self.job, told, self.ranks.rank, saved=saved, step=step)
+
+    def _look(self, *, at_once: bool = False) -> None:
+        now = self._clock()
+        fresh = self._looked is not None and now - self._looked < self._poll
+        if fresh and not at_once and len(self._came) == self._handled_signals:
+            return
+        self._looked = now
+        try:
+            found = notice.read(self.run_dir / "notice.json", self._boot_id)
+        except Unknown as error:
+            if str(error) != self._complained:
+                _log.warning("%s", error)
+            self._complained = str(error)
+            return
+        if found is not None and self._answered_at is not None and now - self._answered_at < _SAME_EVENT:
+            self._handled.add(found.id)
+        if found is None and self._notice is not None:
+            self._handled.clear()  # called off: should it come again, it is news
+            self._answered_at = None
+        self._notice = found
+
+    def _news(self) -> bool:
+        if self._notice is not None and self._notice.id not in self._handled:
+            return True
+        if self._notice is not None:  # answered already: the signal says the same again
+            self._handled_signals = len(self._came)
+        return len(self._came) > self._handled_signals
+
+    def _answered(self, deadline: float | None) -> Interruption:
+        came = self._came[self._handled_signals :]
+        self._handled_signals += len(came)
+        self._answered_at = self._clock()
+        if self._notice is None:  # it may be written by now
+            with suppress(Exception):
+                self._look(at_once=True)
+        found = self._notice
+        if found is not None:
+            self._handled.add(found.id)
+        names = tuple(signal.Signals(number).name for number in came)
+        return Interruption(deadline, found.id if found else None, found.reason if found else "", names)
+
+
+def _numbers(names: Iterable[str]) -> list[int]:
+    """Names without SIG; what is no signal is left out."""
+    found = (getattr(signal, f"SIG{name.strip().removeprefix('SIG')}", None) for name in names)
+    return list(dict.fromkeys(int(number) for number in found if isinstance(number, signal.Signals)))

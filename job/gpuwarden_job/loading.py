@@ -1,0 +1,119 @@
+"""The newest checkpoint that is whole, the same on all ranks: rank 0 proposes, every rank checks its part of the files.
+
+A broken one is passed over. One that is whole and cannot be decoded is not: it is the code that changed, and going back
+would throw work away without need and then fail in the same way.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from gpuwarden_job import manifest, publishing, retention
+from gpuwarden_job.errors import CheckpointError, NothingLoadable, Undecodable, WorldChanged
+from gpuwarden_job.manifest import Broken, Manifest
+from gpuwarden_job.ranks import Ranks
+
+_log = logging.getLogger("gpuwarden_job")
+
+Read = Callable[[Path, Manifest], Any]
+Reshard = Callable[[Sequence[Any], Ranks], Any]
+"""The states of all ranks that saved, in their order, and who we are → the state of this rank."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    state: Any
+    folder: Path
+    manifest: Manifest
+
+    @property
+    def step(self) -> int:
+        return self.manifest.step
+
+
+def shard_name(rank: int) -> str:
+    return f"rank-{rank:05d}.state"
+
+
+def read_shards(
+    folder: Path, made: Manifest, *, load: Callable[[IO[bytes]], Any], ranks: Ranks, reshard: Reshard | None
+) -> Any:
+    """The state of this rank. Raises WorldChanged, and what `load` and `reshard` raise."""
+
+    def one(rank: int) -> Any:
+        with (folder / shard_name(rank)).open("rb") as file:
+            return load(file)
+
+    if made.world in (1, ranks.size):
+        return one(0 if made.world == 1 else ranks.rank)
+    if reshard is None:
+        raise WorldChanged(
+            f"{folder} was saved in shards by {made.world} ranks, and there are {ranks.size} now: "
+            "pass reshard= to load_latest, or start with as many as before"
+        )
+    return reshard([one(rank) for rank in range(made.world)], ranks)
+
+
+class Loader:
+    def __init__(self, root: Path, ranks: Ranks, read: Read) -> None:
+        self._root, self._ranks, self._read = root, ranks, read
+        self._passed: list[str] = []
+
+    def first_whole(self, order: Iterator[Path]) -> Loaded | None:
+        """Only the order of rank 0 counts. Raises NothingLoadable, Undecodable, WorldChanged."""
+        while folder := self._proposed(order):
+            with retention.reading(folder):
+                made, problem = self._checked(folder)
+                if not self._ranks.any(made is None):
+                    return self._decoded(folder, made)
+            self._pass(folder, problem or "it is broken for another rank")
+        if self._ranks.any(bool(self._passed)):
+            raise NothingLoadable(
+                f"none of the checkpoints in {self._root} is whole ({'; '.join(self._passed)}): "
+                "restore one from a copy, or move them away to begin anew"
+            )
+        return None
+
+    def _proposed(self, order: Iterator[Path]) -> Path | None:
+        sequence = 0
+        if self._ranks.first:
+            sequence = next((number for path in order if (number := self._readable(path))), 0)
+        sequence = self._ranks.told(sequence)
+        # A rank that does not see it passes a folder on that cannot be read, and says so to the others.
+        return publishing.folders(self._root).get(sequence, self._root / f"{sequence:08d}") if sequence else None
+
+    def _readable(self, folder: Path) -> int:
+        try:
+            return manifest.read(folder).sequence
+        except Broken as error:
+            self._pass(folder, str(error))
+            return 0
+
+    def _checked(self, folder: Path) -> tuple[Manifest | None, str]:
+        try:
+            made = manifest.read(folder)
+            manifest.check_sizes(folder, made)
+            manifest.check_content(folder, made, sorted(made.files)[self._ranks.rank :: self._ranks.size])
+        except Broken as error:
+            return None, str(error)
+        return made, ""
+
+    def _decoded(self, folder: Path, made: Manifest | None) -> Loaded:
+        state, error = None, None
+        try:
+            state = None if made is None else self._read(folder, made)
+        except Exception as failed:  # noqa: BLE001 - told to all ranks before it is raised
+            error = failed
+        if self._ranks.any(error is not None) or made is None:
+            if isinstance(error, CheckpointError):
+                raise error
+            raise Undecodable(f"{folder} is whole and cannot be decoded: {error or 'on another rank'}") from error
+        return Loaded(state, folder, made)
+
+    def _pass(self, folder: Path, problem: str) -> None:
+        self._passed.append(f"{folder.name}: {problem}")
+        _log.warning("checkpoint %s is passed over: %s", folder, problem)

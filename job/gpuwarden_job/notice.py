@@ -1,0 +1,118 @@
+"""The notice that the daemon leaves for the jobs of its node: `notice.json` in its run directory.
+
+    act                 true: the machine ends soon, save now. Anything else is shown to people, and none of our business.
+    id                  one for each notice
+    kind, reason        for the log
+    deadline_boottime   seconds of CLOCK_BOOTTIME; `deadline` the same as RFC 3339 or seconds since 1970. Either may be null.
+    boot_id             of the boot that it is about
+
+Whoever reads it may be in a container, on a node without the daemon, or meet a file of another boot or none at all. There
+are three answers: a notice, none, and unknown. Unknown neither begins nor ends anything.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+import os
+import stat
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_LIMIT = 64 << 10  # bytes
+_TEXT = 200  # characters
+_LATEST = 1e11  # no time is later than this
+
+
+class Unknown(Exception):  # noqa: N818
+    """What the file says cannot be told."""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """`deadline` in seconds of CLOCK_BOOTTIME; None if nobody said when."""
+
+    id: str
+    kind: str = ""
+    reason: str = ""
+    deadline: float | None = None
+
+
+def boottime() -> float:
+    # A Mac has no such clock, and no daemon either.
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def read(path: Path, boot_id: str) -> Notice | None:
+    """The notice to act on, None if there is none. Raises Unknown."""
+    try:
+        text = _text(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Unknown(f"{path} cannot be read: {error}") from error
+    return _parsed(text, boot_id)
+
+
+def _text(path: Path) -> bytes:
+    """Raises OSError, Unknown."""
+    # Not blocking: what stands there might be a pipe.
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise Unknown(f"{path} is no file")
+        text = file.read(_LIMIT + 1)
+    if len(text) > _LIMIT:
+        raise Unknown(f"{path} is longer than any notice")
+    return text
+
+
+def _parsed(text: bytes, boot_id: str) -> Notice | None:
+    try:
+        content: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Unknown(f"the notice is not JSON: {error}") from error
+    if not isinstance(content, dict) or not isinstance(content.get("act"), bool):
+        raise Unknown("the notice does not say whether to act")
+    if not content["act"]:
+        return None
+    if not boot_id or not isinstance(content.get("boot_id"), str):
+        raise Unknown("whether the notice is about this boot cannot be told")
+    if content["boot_id"] != boot_id:
+        return None
+    number = content.get("id")
+    if not isinstance(number, (str, int)) or isinstance(number, bool):
+        raise Unknown("the notice has no id")
+    return Notice(str(number)[:_TEXT], _short(content.get("kind")), _short(content.get("reason")), _deadline(content))
+
+
+def _short(value: object) -> str:
+    return " ".join(value[:_TEXT].split()) if isinstance(value, str) else ""
+
+
+def _deadline(content: dict[str, Any]) -> float | None:
+    """The steady clock first: the other one may be set while we wait."""
+    if (steady := _number(content.get("deadline_boottime"))) is not None:
+        return steady
+    wall = content.get("deadline")
+    since_1970 = _rfc3339(wall) if isinstance(wall, str) else _number(wall)
+    return None if since_1970 is None else boottime() + since_1970 - time.time()
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if abs(value) < _LATEST and not math.isnan(value) else None
+
+
+def _rfc3339(text: str) -> float | None:
+    """A time without a zone is none: it may be hours off."""
+    try:
+        # Python before 3.11 does not know the Z.
+        moment = dt.datetime.fromisoformat(text.strip().upper().replace("Z", "+00:00"))
+        return moment.timestamp() if moment.tzinfo is not None else None
+    except (ValueError, OverflowError):
+        return None

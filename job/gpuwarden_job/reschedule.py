@@ -1,0 +1,75 @@
+"""A mark that says "not my fault, try me elsewhere", for launchers that lose the exit codes of their ranks.
+
+torchrun exits with 1 whatever its workers exited with. A rank that fails for a reason that another node does not have, or
+that saved and left, writes a file; the script that started torchrun turns it into the scheduler's code:
+
+    python -m gpuwarden_job clear /tmp/reschedule          # those of an earlier attempt would reschedule for ever
+    torchrun … && status=0 || status=$?                    # so that `set -e` does not end the script here
+    exit "$(python -m gpuwarden_job exit-code /tmp/reschedule "$status")"
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from gpuwarden_job import durable
+
+_log = logging.getLogger("gpuwarden_job")
+
+_PREFIX = "reschedule.rank-"
+_TEXT = 2000  # characters
+
+# By name, so that torch need not be there. ChildFailedError is none of them: torchrun raises it for every bug too.
+_CLASSES = ("DistBackendError", "DistNetworkError", "DistStoreError", "ConnectionError")
+# cudaGetErrorString of faults of the machine. An illegal access or a launch failure is the program's own, mostly.
+_TEXTS = (
+    "NCCL error", "uncorrectable ECC error", "uncorrectable NVLink error", "hardware stack error",
+    "busy or unavailable", "system not yet initialized",
+)  # fmt: skip
+
+
+def transient(error: BaseException) -> bool:
+    """Whether another node may fare better, as far as class and text tell."""
+    named = any(kind.__name__ in _CLASSES for kind in type(error).__mro__)
+    return named or any(text in str(error) for text in _TEXTS)
+
+
+@contextmanager
+def reschedulable(folder: str | Path, rank: int = 0, errors: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
+    """Marks what is transient, and `errors`, on their way out."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, errors) or (isinstance(error, Exception) and transient(error)):
+            mark(Path(folder), rank, f"{type(error).__name__}: {error}")
+        raise
+
+
+def mark(folder: Path, rank: int, text: str) -> None:
+    """Raises nothing: the error on its way out matters more."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        durable.replace(folder / f"{_PREFIX}{rank}", f"{text[:_TEXT]}\n".encode(errors="replace"))
+    except OSError as error:
+        _log.warning("no mark for rescheduling could be left: %s", error)
+
+
+def marks(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.name.startswith(_PREFIX))
+    except OSError:
+        return []
+
+
+def clear(folder: Path) -> None:
+    for path in marks(folder):
+        with suppress(FileNotFoundError):
+            path.unlink()
+
+
+def exit_code(folder: Path, status: int, code: int) -> int:
+    """`status` is what the launcher exited with: 0 stays, else `code` if any rank left a mark."""
+    return code if status != 0 and marks(folder) else status

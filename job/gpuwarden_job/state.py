@@ -1,0 +1,75 @@
+"""All that a training needs to go on as if nothing had been: parts, position in the data, random numbers, step, world.
+
+A part is anything with `state_dict` and `load_state_dict`: model, optimizer, scheduler, scaler, sampler. Nothing here
+imports torch or numpy; their random numbers are taken along where the job has loaded them.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+State = dict[str, Any]
+
+
+class StateMismatch(ValueError):  # noqa: N818
+    """What was saved and what is to be restored are not the same parts."""
+
+
+def capture(*, step: int, samples: int, world: int, **parts: Any) -> State:
+    """`samples`: how many of this epoch, or of the whole training, all ranks together have used up."""
+    state = {name: part.state_dict() for name, part in parts.items()}
+    return {"step": step, "samples": samples, "world": world, "random": random_state(), "parts": state}
+
+
+def restore(state: Mapping[str, Any], *, same_random: bool = True, **parts: Any) -> tuple[int, int]:
+    """(step, samples). Nothing is changed unless saved and present parts are the same. Raises StateMismatch."""
+    saved = state["parts"]
+    if missing := sorted(saved.keys() ^ parts.keys()):
+        raise StateMismatch(
+            f"only in the checkpoint or only in the job: {', '.join(missing)}; pass the same parts to both"
+        )
+    for name, part in parts.items():
+        part.load_state_dict(saved[name])
+    if same_random:
+        restore_random(state["random"])
+    return state["step"], state["samples"]
+
+
+def random_state() -> State:
+    found: State = {"python": random.getstate()}
+    if (numpy := sys.modules.get("numpy")) is not None:
+        found["numpy"] = numpy.random.get_state()
+    if (torch := sys.modules.get("torch")) is not None:
+        found["torch"] = torch.get_rng_state()
+        if torch.cuda.is_available():
+            found["cuda"] = torch.cuda.get_rng_state()
+    return found
+
+
+def restore_random(state: Mapping[str, Any]) -> None:
+    """What was not saved, or is not loaded now, stays as it is."""
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None and "numpy" in state:
+        numpy.random.set_state(state["numpy"])
+    if torch is not None and "torch" in state:
+        torch.set_rng_state(state["torch"])
+        if "cuda" in state and torch.cuda.is_available():
+            torch.cuda.set_rng_state(state["cuda"])
+
+
+def host_copy(value: Any) -> Any:
+    """A copy in the memory of the host that the next optimizer step does not change. Tensors are known by their methods."""
+    if callable(getattr(value, "detach", None)) and callable(getattr(value, "cpu", None)):
+        tensor = value.detach()
+        return tensor.clone() if tensor.device.type == "cpu" else tensor.cpu()
+    if isinstance(value, Mapping):
+        return {key: host_copy(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(host_copy(item) for item in value)
+    return copy.deepcopy(value)

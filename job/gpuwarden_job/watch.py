@@ -1,0 +1,101 @@
+"""A rank that waits for a dead peer waits as long as the collective's timeout: 30 minutes of NCCL, longer than any notice.
+
+This thread sees that the steps have stopped, and leaves with the code for "start me again" while there is time. It leaves
+without saving: half a world cannot. The newest whole checkpoint is what the job resumes from.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+
+from gpuwarden_job import notice, staging
+from gpuwarden_job.guard import CheckpointGuard
+from gpuwarden_job.requeue import requeue_code
+from gpuwarden_job.reschedule import mark
+
+_log = logging.getLogger("gpuwarden_job")
+_TICK = 0.2  # s
+
+
+class PeerWatch:
+    """Call `beat` at each step. `stall`: seconds without one after which the peers are taken for lost.
+
+    With a notice whose deadline is less than `margin` seconds away, `margin` seconds of silence are enough.
+    """
+
+    def __init__(
+        self,
+        guard: CheckpointGuard,
+        *,
+        stall: float = 300.0,
+        margin: float = 10.0,
+        markers: str | Path | None = None,
+        lost: Callable[[], object] | None = None,
+    ) -> None:
+        self._guard, self._stall, self._margin = guard, stall, margin
+        self._markers = None if markers is None else Path(markers)
+        self._lost = lost or self._leave
+        self._boot_id = staging.boot_id()
+        self._beaten = time.monotonic()
+        self._pauses = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="gpuwarden-peers", daemon=True)
+
+    def __enter__(self) -> PeerWatch:  # noqa: PYI034 - Python 3.9 has no Self
+        self.beat()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+
+    def beat(self) -> None:
+        self._beaten = time.monotonic()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """For what may take long without steps and is no stall: a save, an evaluation, the first compilation."""
+        self._pauses += 1
+        try:
+            yield
+        finally:
+            self.beat()
+            self._pauses -= 1
+
+    def _run(self) -> None:
+        while not self._ended.wait(_TICK):
+            if not self._pauses and self._stalled(time.monotonic() - self._beaten):
+                self._lost()
+                return
+
+    def _stalled(self, silent: float) -> bool:
+        if silent >= self._stall:
+            return True
+        if silent < self._margin:
+            return False
+        with suppress(Exception):
+            found = notice.read(self._guard.run_dir / "notice.json", self._boot_id)
+            return (
+                found is not None and found.deadline is not None and found.deadline - notice.boottime() < self._margin
+            )
+        return False
+
+    def _leave(self) -> None:
+        text = "no step for too long: a peer is taken for lost"
+        _log.error(text)
+        if self._markers is not None:
+            mark(self._markers, self._guard.ranks.rank, text)
+        with suppress(Exception):
+            sys.stderr.flush()
+        # The main thread sits in a collective: an exception would never reach it.
+        os._exit(requeue_code())

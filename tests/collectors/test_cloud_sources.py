@@ -1,0 +1,348 @@
+"""Each source against a service that behaves as its cloud's does, and against those that only look like it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+
+from gpuwarden_collectors.base import host_clock
+from gpuwarden_collectors.cloud.azure import Azure
+from gpuwarden_collectors.cloud.facts import Answer, Said
+from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
+from gpuwarden_collectors.cloud.registry import cloud_source
+from gpuwarden_collectors.cloud.source import CloudSource, Question, follow
+from gpuwarden_collectors.facts import Stamp
+from support.cloud_replies import only
+from support.metadata import (
+    PORTAL,
+    AlibabaCloud,
+    AwsCloud,
+    AzureCloud,
+    Cloud,
+    GcpCloud,
+    Response,
+    Simulator,
+    TencentCloud,
+    reset,
+    send,
+    silence,
+    status,
+)  # fmt: skip
+
+PATIENCE = 60.0
+CLOUDS: dict[str, Callable[..., Cloud]] = {
+    "aws": AwsCloud, "gcp": GcpCloud, "azure": AzureCloud, "alibaba": AlibabaCloud, "tencent": TencentCloud,
+}  # fmt: skip
+NAMES = sorted(CLOUDS)
+MAIN = {"aws": "spot", "gcp": "preempted", "azure": "events", "alibaba": "spot", "tencent": "spot"}
+
+
+def rfc3339(seconds: float) -> str:
+    return datetime.fromtimestamp(time.time() + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def announced(name: str, seconds: float = 120.0) -> tuple[str, Any]:
+    """What this cloud tells of an end in so many seconds, by the name under which its simulator keeps it."""
+    wall = time.time() + seconds
+    match name:
+        case "aws":
+            return "spot", {"action": "terminate", "time": rfc3339(seconds)}
+        case "gcp":
+            return "preempted", "TRUE"
+        case "alibaba":
+            return "spot", rfc3339(seconds)
+        case "tencent":
+            return "spot", datetime.fromtimestamp(wall + 8 * 3600, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    one = {"EventId": "E1", "EventType": "Preempt", "Resources": ["GPU-VM-3"], "EventStatus": "Scheduled"}
+    return "events", [{**one, "NotBefore": formatdate(wall, usegmt=True)}]
+
+
+QUIET = {"gcp": "FALSE", "azure": []}
+
+
+@asynccontextmanager
+async def source_of(name: str, service: Simulator, **more: Any) -> AsyncIterator[CloudSource]:
+    source = cloud_source(name, host_clock, endpoint=service.endpoint, **{"timeout": 0.5, "interval": 0.02, **more})
+    try:
+        yield source
+    finally:
+        await source.close()
+
+
+def question(source: CloudSource, name: str) -> Callable[[], Awaitable[Answer]]:
+    return next(q.ask for q in source.questions if q.name == name)
+
+
+class Listener:
+    """Follows a source in the background and keeps every answer."""
+
+    def __init__(self, source: CloudSource) -> None:
+        self.answers: list[tuple[str, Answer]] = []
+        self._news = asyncio.Event()
+        self._task = asyncio.create_task(follow(source, self._told, random.Random(1)))
+
+    def _told(self, question: Question, answer: Answer) -> None:
+        self.answers.append((question.name, answer))
+        self._news.set()
+
+    def last(self, name: str) -> Said | None:
+        return next((answer.said for told, answer in reversed(self.answers) if told == name), None)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not condition():
+                self._news.clear()
+                await self._news.wait()
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+# --- all of them
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_a_notice_comes_is_told_with_each_answer_and_goes(name: str) -> None:
+    main = MAIN[name]
+    async with Simulator(CLOUDS[name]()) as service, source_of(name, service) as source:
+        listener = Listener(source)
+        await listener.until(lambda: listener.last(main) is Said.NONE)
+        service.tell(*announced(name))
+        await listener.until(lambda: listener.last(main) is Said.NOTICE)
+        seen = {only(a).id for told, a in listener.answers if told == main and a.said is Said.NOTICE}
+        service.tell(announced(name)[0], QUIET.get(name))
+        begun = len(listener.answers)
+        good = lambda: [a.said for told, a in listener.answers[begun:] if told == main].count(Said.NONE)  # noqa: E731
+        await listener.until(lambda: good() >= 3)
+        assert len(seen) == 1
+        await listener.stop()
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_one_that_is_there_before_us_is_seen_at_once(name: str) -> None:
+    """With a service that holds answers back, it must be read before it is waited for."""
+    key, value = announced(name)
+    async with Simulator(CLOUDS[name](**{key: value})) as service, source_of(name, service) as source:
+        assert await source.confirm() == ""
+        assert (await question(source, MAIN[name])()).said is Said.NOTICE
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("code", [429, 500, 503])
+async def test_a_storm_of_errors_hides_no_notice_once_it_is_over(name: str, code: int) -> None:
+    main = MAIN[name]
+    async with Simulator(CLOUDS[name]()) as service, source_of(name, service) as source:
+        listener = Listener(source)
+        await listener.until(lambda: listener.last(main) is Said.NONE)
+        service.always = status(code)
+        service.tell("wake", None)
+        await listener.until(lambda: name == "gcp" or listener.last(main) is Said.UNKNOWN)
+        service.tell(*announced(name))
+        service.always = None
+        await listener.until(lambda: listener.last(main) is Said.NOTICE)
+        await listener.stop()
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_remaining_time_is_right_with_either_clock_ten_minutes_off(name: str) -> None:
+    for skew in (-600.0, 600.0):
+        key, value = announced(name, 120.0)
+        async with Simulator(CLOUDS[name](**{key: value})) as service:
+            wrong = lambda: Stamp(host_clock().boottime, host_clock().wall + skew)  # noqa: B023, E731
+            source = cloud_source(name, wrong, endpoint=service.endpoint)
+            await source.confirm()
+            deadline = only(await question(source, MAIN[name])()).deadline
+            await source.close()
+            assert deadline is not None
+            expected = 30.0 if name == "gcp" else 120.0
+            assert deadline.boottime - host_clock().boottime == pytest.approx(expected, abs=20.0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("stranger", NAMES)
+async def test_another_cloud_s_service_is_not_confirmed(name: str, stranger: str) -> None:
+    """Nebius answers where Azure does, Yandex and IBM with a header like Google's, OpenStack on the paths of EC2."""
+    async with Simulator(CLOUDS[stranger]()) as service, source_of(name, service) as source:
+        assert bool(await source.confirm()) == (name != stranger)
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_neither_a_portal_nor_a_proxy_for_pods_is_a_cloud(name: str) -> None:
+    async with Simulator(CLOUDS[name]()) as service, source_of(name, service) as source:
+        for nobody in (PORTAL, status(404, b"not found"), status(403), reset, status(200), status(302, Location="/")):
+            service.always = nobody
+            assert await source.confirm()
+
+
+async def test_a_service_that_comes_up_after_us_is_found() -> None:
+    async with Simulator(AwsCloud()) as service, source_of("aws", service) as source:
+        service.always = status(404)
+        listener = Listener(source)
+        await listener.until(lambda: listener.last("spot") is Said.UNKNOWN)
+        service.always = None
+        await listener.until(lambda: listener.last("spot") is Said.NONE)
+        assert {told for told, _ in listener.answers} >= {"spot"}
+        await listener.stop()
+
+
+# --- tokens
+
+
+@pytest.mark.parametrize("name", ["aws", "alibaba"])
+async def test_one_token_serves_all_questions_and_a_lost_one_is_replaced_once(name: str) -> None:
+    cloud = CLOUDS[name]()
+    async with Simulator(cloud) as service, source_of(name, service) as source:
+        for _ in range(10):
+            assert (await question(source, "spot")()).said is Said.NONE
+        assert service.asked("token") == 1
+        cloud.token = "another"  # type: ignore[attr-defined]
+        assert (await question(source, "spot")()).said is Said.NONE
+        assert service.asked("token") == 2
+        service.faults += [status(401), None, status(401)]
+        assert (await question(source, "spot")()).said is Said.UNKNOWN
+        assert service.asked("token") == 3
+        assert all("x-forwarded-for" not in r.headers for r in service.requests)
+
+
+@pytest.mark.parametrize("token", ["a\r\nX-Evil: 1", "a\nb", "", "é", "x" * 1_025, "a b"])
+async def test_a_token_that_could_not_go_into_a_header_is_none(token: str) -> None:
+    cloud = AwsCloud(need=False)
+    cloud.token = token
+    async with Simulator(cloud) as service, source_of("aws", service) as source:
+        assert (await question(source, "spot")()).said is Said.NONE
+        assert all("x-aws-ec2-metadata-token" not in r.headers and "x-evil" not in r.headers for r in service.requests)
+
+
+@pytest.mark.parametrize("ttl", [None, "", "soon", "-1", "9" * 30, "0"])
+async def test_a_lifetime_that_makes_no_sense_costs_no_answer(ttl: str | None) -> None:
+    cloud = AwsCloud()
+    cloud.ttl = ttl
+    async with Simulator(cloud) as service, source_of("aws", service) as source:
+        for _ in range(5):
+            assert (await question(source, "spot")()).said is Said.NONE
+        assert service.asked("token") <= 5
+
+
+async def test_where_a_token_cannot_reach_us_questions_go_without_and_are_not_held_up_by_it() -> None:
+    """As in a container on a bridge, where the reply to the PUT may travel one hop."""
+    async with Simulator(AwsCloud(need=False)) as service, source_of("aws", service) as source:
+        service.faults.append(silence)
+        for _ in range(10):
+            assert (await question(source, "spot")()).said is Said.NONE
+        assert service.asked("token") == 1
+
+
+async def test_where_a_token_is_needed_and_none_is_given_the_source_says_so() -> None:
+    async with Simulator(AwsCloud(tokens=False)) as service, source_of("aws", service) as source:
+        said = await question(source, "spot")()
+        assert (said.said, "token" in said.trouble) == (Said.UNKNOWN, True)
+
+
+# --- a hanging GET
+
+
+async def test_gcp_waits_for_a_change_on_one_connection_and_asks_no_more_than_it_must() -> None:
+    async with Simulator(GcpCloud()) as service, source_of("gcp", service, interval=0.01) as source:
+        ask = question(source, "preempted")
+        assert (await ask()).said is Said.NONE
+        waiting = asyncio.create_task(ask())
+        while service.asked("preempted") < 2:
+            await asyncio.sleep(0.01)
+        service.tell("preempted", "TRUE")
+        assert (await waiting).said is Said.NOTICE
+        assert service.requests[-1].query["last_etag"]
+        assert service.requests[-1].query["timeout_sec"] == "60"
+
+
+async def test_gcp_the_end_of_the_wait_is_an_answer_and_one_key_says_nothing_of_another() -> None:
+    cloud = GcpCloud(preempted="TRUE")
+    cloud.longest = 0.05
+    async with Simulator(cloud) as service, source_of("gcp", service) as source:
+        for _ in range(3):
+            assert (await question(source, "preempted")()).said is Said.NOTICE
+            assert (await question(source, "maintenance-event")()).said is Said.NONE
+
+
+async def test_gcp_a_service_that_never_waits_is_asked_at_our_pace_and_not_in_a_spin() -> None:
+    cloud = GcpCloud()
+    cloud.etags = False
+    async with Simulator(cloud) as service, source_of("gcp", service, interval=0.2) as source:
+        listener = Listener(source)
+        begun = asyncio.get_running_loop().time()
+        await listener.until(lambda: service.asked("preempted") >= 5)
+        assert asyncio.get_running_loop().time() - begun >= 4 * 0.2 * 0.9
+        await listener.stop()
+
+
+async def test_gcp_a_connection_lost_in_a_wait_is_read_again_before_the_next_one() -> None:
+    async with Simulator(GcpCloud()) as service, source_of("gcp", service) as source:
+        ask = question(source, "preempted")
+        await ask()
+        service.always = reset
+        assert (await ask()).said is Said.UNKNOWN
+        service.always = None
+        service.tell("preempted", "TRUE")
+        assert (await ask()).said is Said.NOTICE
+        assert "wait_for_change" not in service.requests[-1].query
+
+
+async def test_gcp_without_the_header_in_the_reply_nothing_is_believed() -> None:
+    odd = Response(200, b"TRUE", {"Metadata-Flavor": "ibm"})
+    async with Simulator(GcpCloud(preempted=odd)) as service, source_of("gcp", service) as source:
+        assert (await question(source, "preempted")()).said is Said.UNKNOWN
+
+
+# --- Azure
+
+
+async def test_azure_the_first_question_may_take_its_time_and_no_later_one() -> None:
+    async def slow(_: object, writer: Any) -> None:
+        await asyncio.sleep(0.4)
+        await send(writer, Response(200, b'{"DocumentIncarnation":1,"Events":[]}'))
+
+    async with Simulator(AzureCloud()) as service:
+        source = Azure(Metadata(service.endpoint, 0.3), host_clock, first=PATIENCE)
+        await source.confirm()
+        service.faults.append(slow)
+        first = (await question(source, "events")()).said
+        service.faults.append(silence)
+        later = (await question(source, "events")()).said
+        await source.close()
+    assert (first, later) == (Said.NONE, Said.UNKNOWN)
+
+
+async def test_azure_goes_by_the_name_that_the_cloud_gave_and_whatever_number_the_document_has() -> None:
+    _, events = announced("azure")
+    async with Simulator(AzureCloud(name="vmss_12")) as service, source_of("azure", service) as source:
+        assert await source.confirm() == ""
+        for number in (9, 3, 9):
+            service.tell("document", {"DocumentIncarnation": number, "Events": events})
+            assert (await question(source, "events")()).said is Said.NONE
+            named = [{**events[0], "Resources": ["VMSS_12"]}]
+            service.tell("document", {"DocumentIncarnation": number, "Events": named})
+            assert (await question(source, "events")()).said is Said.NOTICE
+
+
+async def test_azure_an_event_is_approved_only_when_somebody_says_so() -> None:
+    cloud = AzureCloud(events=announced("azure")[1])
+    async with Simulator(cloud) as service, source_of("azure", service) as source:
+        assert isinstance(source, Azure)
+        listener = Listener(source)
+        await listener.until(lambda: len(listener.answers) > 5)
+        await listener.stop()
+        assert (cloud.approved, {r.method for r in service.requests}) == ([], {"GET"})
+        await source.approve("E1")
+        assert cloud.approved == ["E1"]
+        for refusal in (status(400), silence):
+            service.faults.append(refusal)
+            with pytest.raises(MetadataError):
+                await source.approve("E1")
