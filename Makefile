@@ -14,6 +14,7 @@ help:
 	@echo 'make run    start the daemon: on the GPUs of this host, or on 8 simulated ones where it has no driver'
 	@echo 'make test   set up everything and run all checks and tests'
 	@echo 'make bench  measure, and print a table'
+	@echo 'make evaluate       judge simulated faults and healthy days, and print what it got right (make evaluate-full: docs/health.md)'
 
 $(VENV)/.run: pyproject.toml
 	@$(PYTHON) -m venv --help >/dev/null || { echo 'Python has no venv module here: apt-get install python3-venv'; exit 1; }

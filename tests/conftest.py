@@ -7,8 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from support.slurm import slurm, slurm_rig  # noqa: F401 - fixtures
+
+settings.register_profile("loaded", deadline=None, print_blob=True)  # the machine is shared: a slow example is no fault
+settings.load_profile("loaded")
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ from gpuwarden.health.model import Event, EventKind, Json
 from gpuwarden.log import get_logger
 from gpuwarden.policy import checkpoint, orders
 from gpuwarden.policy.exclusion import Decision, decide
-from gpuwarden.policy.model import Act, Intent, Outcome, Result, Settings
+from gpuwarden.policy.model import Act, Intent, Notice, Outcome, Result, Settings
+from gpuwarden.policy.notices import differences, imminent
 from gpuwarden.policy.situation import Situation, excluded
 from gpuwarden.policy.state import PolicyState, fold, outcome_data
 from gpuwarden.publish.snapshot import Acted, Wanted
@@ -236,8 +237,9 @@ class Acting:
     async def restore(self, by: str, situation: Situation) -> str:
         """As `exclude`."""
         ordered = orders.restore(
-            self.state, situation.verdict, self._boxes, by=by, boot_id=self._boot_id, now=self._clock()
-        )
+            self.state, situation.verdict, self._boxes, by=by, boot_id=self._boot_id, now=self._clock(),
+            horizon=self._options.settings.horizon,
+        )  # fmt: skip
         return await self._order(ordered, Act.RESTORE)
 
     def announce(self, within: float, text: str, by: str) -> None:
@@ -245,7 +247,15 @@ class Acting:
 
     def call_off(self, by: str) -> None:
         """Raises ValueError where there is nothing to call off."""
-        self._take([orders.call_off(self.state, by, self._boot_id, self._clock())])
+        self._take([orders.call_off(self.state, by, self._boot_id, self._clock(), self._options.settings.horizon)])
+
+    def told(self, source: str, notices: Iterable[Notice]) -> None:
+        """All that `source` announces of the end of this machine. What is the same as before is no news."""
+        now = self._clock()
+        horizon = self._options.settings.horizon
+        news = list(differences(self.state.notices, source, notices, horizon=horizon, now=now))
+        if news:
+            self._take(news)
 
     def _take(self, events: Sequence[Event]) -> None:
         self.remember(events)
@@ -299,7 +309,8 @@ class Acting:
             actuators=tuple(self._boxes), excluded=tuple(excluded(self.state, standings)), standings=standings,
             pending=tuple(pending), would=tuple(would), blocked=dict(self._blocked), counts=dict(self._counts),
             breaker="; ".join(box.held_back for box in self._boxes.values() if box.held_back),
-            person=tuple(sorted(map(str, self.state.person))), notice=self.state.notice,
+            person=tuple(sorted(map(str, self.state.person))), notices=tuple(self.state.notices.values()),
+            notice=imminent(self.state.notices, self._options.settings.horizon, self._clock()),
         )  # fmt: skip
 
     def _text(self, name: str, key: str) -> str:

@@ -23,7 +23,7 @@ def test_every_verb_has_help_with_examples(verb: str, tmp_path: Path) -> None:
     done = gpuwarden(verb, "--help", temporary=tmp_path)
     assert done.returncode == 0
     assert f"usage: gpuwarden {verb}" in done.stdout
-    assert f"\n  gpuwarden {verb}" in done.stdout.partition("\nexamples:\n")[2]
+    assert f"\n  gpuwarden {verb}" in done.stdout.partition("\nexamples:")[2]
 
 
 def test_without_a_verb_the_verbs_are_listed_and_that_is_bad_usage(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_status_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     assert loaded & HEAVY == set()
     assert {name for name in loaded if name.startswith("gpuwarden")} == {
         "gpuwarden", "gpuwarden.places", "gpuwarden.cli", "gpuwarden.cli.main", "gpuwarden.cli.parser", "gpuwarden.cli.status",
-        "gpuwarden.cli.client", "gpuwarden.cli.status_text", "gpuwarden.cli.text", "gpuwarden.cli.words",
+        "gpuwarden.cli.client", "gpuwarden.cli.status_text", "gpuwarden.cli.acting_text", "gpuwarden.cli.text", "gpuwarden.cli.words",
     }  # fmt: skip
 
 

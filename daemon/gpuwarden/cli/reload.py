@@ -18,7 +18,7 @@ With a fault anywhere nothing is taken over: every fault is told, and the daemon
 exit code: 0, or 64 when the configuration has a fault
 
 examples:
-  gpuwarden config check && gpuwarden reload
+  gpuwarden reload
 """
 
 

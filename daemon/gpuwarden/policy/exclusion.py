@@ -21,7 +21,8 @@ from gpuwarden.health.model import Advice, Event, EventKind, Health, Json, Key
 from gpuwarden.policy import reasons
 from gpuwarden.policy.checkpoint import held
 from gpuwarden.policy.looks import RANK, answer, same
-from gpuwarden.policy.model import Act, Intent, Owner, Result, Settings, Standing, Why
+from gpuwarden.policy.model import Act, Intent, Notice, Owner, Result, Settings, Standing, Why
+from gpuwarden.policy.notices import imminent
 from gpuwarden.policy.situation import Situation, Want, failing, wanted
 from gpuwarden.policy.state import Hold, PolicyState, data_of, fold, intent_key, outcome_data
 from gpuwarden_collectors.facts import Stamp
@@ -85,6 +86,9 @@ class _Steps:
             self._persons(want)
         return Decision(self.state, tuple(self._events), self._blocked)
 
+    def _imminent(self) -> Notice | None:
+        return imminent(self.state.notices, self._settings.horizon, self._now)
+
     def _clean(self) -> bool:
         """Healthy for so many passes that it is no accident."""
         return self.state.clean >= self._settings.restore_passes
@@ -146,7 +150,7 @@ class _Steps:
             case Why.OPERATOR:
                 return self.state.order is None
             case Why.TERMINATION:
-                return self.state.notice is None and self._clean()
+                return self._imminent() is None and self._clean()
         return self._clean()
 
     def _difference(self, name: str, want: Want | None, known: Standing | None) -> None:
@@ -154,6 +158,8 @@ class _Steps:
         if want is not None:
             if hold is None or RANK[hold.why] < RANK[want.why]:
                 self._exclude(name, want, known)
+            elif want.why is Why.TERMINATION and hold.released:  # announced anew before it was lifted
+                self._happened(EventKind.HELD, held(replace(hold, released=False)))
         elif known is not None and self._seen.remembered:
             would = self._would(name)
             if hold is not None and self._may_return(hold):
@@ -168,7 +174,7 @@ class _Steps:
         would = self.state.would.get(name)
         if self._settings.enforce or would is None or would.act is Act.RESTORE:
             return None
-        released = would.why is Why.TERMINATION and self.state.notice is None
+        released = would.why is Why.TERMINATION and self._imminent() is None
         return Hold(actuator=name, why=would.why, reason=would.reason, at=would.at, boot_id="", released=released)
 
     def _exclude(self, name: str, want: Want, known: Standing | None) -> None:

@@ -38,17 +38,18 @@ def _end(notice: Notice) -> float:
 def differences(known: Notices, source: str, told: Iterable[Notice], *, horizon: float, now: Stamp) -> Iterator[Event]:
     """What is new, moved or withdrawn, given all that `source` tells of now. One that moves out of the horizon is withdrawn first."""
     seen = {notice.name: notice for notice in told}
-    boot_id = next((notice.boot_id for notice in seen.values()), "")
+    others = {name: notice for name, notice in known.items() if notice.source != source}
+    released = imminent({**others, **seen}, horizon, now) is None
     for name, notice in known.items():
         if notice.source == source and name not in seen:
-            yield ended(notice, notice.boot_id or boot_id, now)
+            yield _ended(notice, now, released=released)
     for name, notice in seen.items():
         before = known.get(name)
         if before is None:
             yield noticed(notice)
         elif _changed(before, notice):
             if is_imminent(before, horizon, now) and not is_imminent(notice, horizon, now):
-                yield ended(before, notice.boot_id, now)
+                yield _ended(before, now, released=released)
             yield noticed(notice)
 
 
@@ -70,10 +71,10 @@ def noticed(notice: Notice) -> Event:
     return Event(kind=EventKind.NOTICED, at=notice.at, boot_id=notice.boot_id, data=data)
 
 
-def ended(notice: Notice, boot_id: str, now: Stamp) -> Event:
-    """Its own source withdrew it."""
-    data: dict[str, Json] = {"source": notice.source, "id": notice.id}
-    return Event(kind=EventKind.NOTICE_ENDED, at=now, boot_id=boot_id, data=data)
+def _ended(notice: Notice, now: Stamp, *, released: bool) -> Event:
+    """Its own source withdrew it. `released`: no other is imminent, so that what was excluded for it may come back."""
+    data: dict[str, Json] = {"source": notice.source, "id": notice.id, "released": released}
+    return Event(kind=EventKind.NOTICE_ENDED, at=now, boot_id=notice.boot_id, data=data)
 
 
 def called_off(notices: Notices, operator: str) -> dict[str, Notice]:

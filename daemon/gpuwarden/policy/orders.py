@@ -8,7 +8,7 @@ from gpuwarden.health.model import Event, EventKind, Json, Severity, Verdict
 from gpuwarden.policy import reasons
 from gpuwarden.policy.checkpoint import ordered
 from gpuwarden.policy.model import HORIZON, OPERATOR, Act, Intent, Notice, Result, Why
-from gpuwarden.policy.notices import imminent, noticed
+from gpuwarden.policy.notices import called_off, imminent, noticed
 from gpuwarden.policy.state import Order, PolicyState, data_of, intent_key, outcome_data, text_of
 from gpuwarden_collectors.facts import Stamp
 
@@ -68,9 +68,14 @@ def announce(within: float, text: str, by: str, boot_id: str, now: Stamp) -> Eve
     return noticed(notice)
 
 
-def call_off(state: PolicyState, by: str, boot_id: str, now: Stamp) -> Event:
-    """Raises ValueError where nothing was announced and nothing stands for it."""
+def call_off(state: PolicyState, by: str, boot_id: str, now: Stamp, horizon: float = HORIZON) -> Event:
+    """What an operator announced is over; where none did, what others announce is disregarded.
+
+    Raises ValueError where nothing was announced and nothing stands for it.
+    """
     announced = any(not notice.called_off for notice in state.notices.values())
     if not announced and not any(hold.why is Why.TERMINATION for hold in state.holds.values()):
         raise ValueError("there is no termination notice to call off")
-    return Event(kind=EventKind.NOTICE_ENDED, at=now, boot_id=boot_id, data={"by": by})
+    left = imminent(called_off(state.notices, f"{OPERATOR}/"), horizon, now)
+    data: dict[str, Json] = {"by": by, "released": left is None}
+    return Event(kind=EventKind.NOTICE_ENDED, at=now, boot_id=boot_id, data=data)

@@ -228,8 +228,8 @@ def _notice_ended(state: PolicyState, event: Event) -> PolicyState:
         notices: Mapping[str, Notice] = _without(state.notices, f"{source}/{_text(event, 'id')}")
     else:
         notices = called_off(state.notices, f"{OPERATOR}/")
-    left = any(notice.hard and not notice.called_off for notice in notices.values())
-    return replace(state, notices=notices, holds=dict(state.holds) if left else _released(state))
+    kept = event.data.get("released") is False
+    return replace(state, notices=notices, holds=state.holds if kept else _released(state))
 
 
 def _released(state: PolicyState) -> dict[str, Hold]:

@@ -70,7 +70,8 @@ class Acted:
     """What is wanted of schedulers and what stands there. `excluded`: pairs of actuator and owner; `breaker`: why it is open.
 
     `would` is what mode observe does not do; `blocked`, by actuator, why what is wanted is not asked of it; `counts`, by kind
-    and outcome, the attempts of this process. `person`: findings after which only a person restores.
+    and outcome, the attempts of this process. `person`: findings after which only a person restores. `notice`: of all the
+    `notices` the one that is imminent.
     """
 
     actuators: tuple[str, ...] = ()
@@ -83,6 +84,18 @@ class Acted:
     breaker: str = ""
     person: tuple[str, ...] = ()
     notice: Notice | None = None
+    notices: tuple[Notice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeSource:
+    """Who may announce the end of this machine. `up`: it answers. `kinds`: what it may announce. `last`: its last good answer."""
+
+    name: str
+    up: bool
+    kinds: tuple[str, ...] = ()
+    trouble: str = ""
+    last: Stamp | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +116,7 @@ class Snapshot:
     excluded_by: tuple[str, ...] = ()
     notice: Mapping[str, object] | None = None
     acted: Acted = field(default_factory=Acted)
+    notice_sources: tuple[NoticeSource, ...] = ()
     dropped: Mapping[str, int] = field(default_factory=dict)  # what could not be written: "log", "ledger", "files"
     log_gaps: int = 0
     log_lost: int = 0

@@ -1,0 +1,249 @@
+"""A folder of checkpoints holds something to resume from, whatever happened to whoever wrote it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from gpuwarden_job import CheckpointStore, NothingLoadable, Ranks, SaveFailed, Undecodable
+from support.disposable import require_disposable_host
+from support.job_world import ended, start
+from support.mounts import remount, tmpfs
+
+KILLER = """
+import os, pickle, signal, sys
+from gpuwarden_job import CheckpointStore, Ranks
+
+folder, point = sys.argv[1], 0
+store = CheckpointStore(folder, ranks=Ranks(), keep_last=2)
+for step in (1, 2):
+    store.save({"step": step, "blob": bytes(100_000)}, step)
+
+def killed_at(point):
+    count = 0
+    def count_calls(frame, event, function):
+        nonlocal count
+        if event == "c_call" and function.__module__ in ("posix", "_io", "fcntl") or event == "c_call" and \\
+                getattr(function, "__self__", None).__class__.__module__ == "_io":
+            if count == point:
+                os.kill(os.getpid(), signal.SIGKILL)
+            count += 1
+    return count_calls
+
+seen = set()
+while True:
+    newest = store.load_latest().step
+    child = os.fork()
+    if child == 0:
+        sys.setprofile(killed_at(point))
+        store.save({"step": newest + 1, "blob": bytes(100_000)}, newest + 1)
+        sys.setprofile(None)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    loaded = CheckpointStore(folder, ranks=Ranks()).load_latest()
+    assert loaded is not None and loaded.state == {"step": loaded.step, "blob": bytes(100_000)}, loaded
+    assert loaded.step in (newest, newest + 1), (newest, loaded.step)
+    seen.add(loaded.step - newest)
+    if status == 0:
+        break
+    point += 1
+store.save({}, 9999)
+print(point, sorted(seen), sorted(name for name in os.listdir(folder) if name.startswith(".")))
+"""
+
+
+def of(folder: Path, **options: Any) -> CheckpointStore:
+    return CheckpointStore(folder, ranks=Ranks(), **options)
+
+
+def newest(folder: Path) -> Any:
+    loaded = of(folder).load_latest()
+    return None if loaded is None else loaded.state
+
+
+def memory_folder(tmp_path: Path) -> Path:
+    """Where flushing costs nothing, if there is such a place."""
+    shared = Path("/dev/shm")
+    return shared / tmp_path.name if os.access(shared, os.W_OK) else tmp_path / "saved"
+
+
+def test_a_writer_killed_at_any_of_its_system_calls_leaves_the_old_or_the_new_checkpoint_whole(tmp_path: Path) -> None:
+    """Really killed, at each call in turn; what the dead left behind is gone after the next save."""
+    folder = memory_folder(tmp_path)
+    try:
+        code, output = ended(start("-c", KILLER, folder, run_dir=tmp_path))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    assert code == 0, output
+    points, steps, left = output.split(" ", 1)[0], *output.split(" ", 1)[1].strip().rsplit(" ", 1)
+    assert int(points) > 50
+    assert (steps, left) == ("[0, 1]", "[]")
+
+
+def test_nothing_saved_is_none_and_not_an_error(tmp_path: Path) -> None:
+    assert of(tmp_path / "new").load_latest() is None
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("harm", ["flip", "truncate", "remove", "manifest", "manifest_value"])
+def test_a_broken_checkpoint_is_passed_over(tmp_path: Path, harm: str) -> None:
+    store = of(tmp_path)
+    store.save("old", 1)
+    store.save("new", 2)
+    folder = tmp_path / (tmp_path / "latest").read_text().strip()
+    state, manifest = folder / "rank-00000.state", folder / "manifest.json"
+    content = bytearray(state.read_bytes())
+    content[len(content) // 2] ^= 1
+    if harm == "flip":
+        state.write_bytes(content)
+    elif harm == "truncate":
+        state.write_bytes(content[:-1])
+    elif harm == "remove":
+        state.unlink()
+    elif harm == "manifest":
+        manifest.write_bytes(manifest.read_bytes()[:-5])
+    else:
+        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "step": 3}))
+    assert newest(tmp_path) == "old"
+
+
+def test_where_all_are_broken_nobody_begins_anew_unasked(tmp_path: Path) -> None:
+    of(tmp_path).save("only", 1)
+    next(tmp_path.glob("*/rank-*")).write_bytes(b"")
+    with pytest.raises(NothingLoadable, match=r"none of the checkpoints .* is whole \(.*0 bytes.*move them away"):
+        newest(tmp_path)
+
+
+def test_one_that_is_whole_and_not_understood_is_an_error_and_not_passed_over(tmp_path: Path) -> None:
+    of(tmp_path).save("old", 1)
+    of(tmp_path, dump=lambda _, file: file.write(b"another format")).save("new", 2)
+    with pytest.raises(Undecodable, match="is whole and cannot be decoded"):
+        newest(tmp_path)
+
+
+def test_the_newest_is_what_was_saved_last_whatever_its_step(tmp_path: Path) -> None:
+    """Somebody went back to step 500, changed something and trains on: that is what is resumed, and kept."""
+    store = of(tmp_path, keep_last=2)
+    for step in (1000, 2000, 3000, 500, 510):
+        store.save(step, step)
+    assert newest(tmp_path) == 510
+    assert [one.step for one in store.saved()] == [500, 510]
+
+
+@pytest.mark.parametrize(("mode", "best"), [("min", 0.1), ("max", 0.9)])
+def test_the_best_is_kept_besides_the_last_and_what_is_no_number_is_never_best(
+    tmp_path: Path, mode: str, best: float
+) -> None:
+    store = of(tmp_path, keep_last=2, keep_best=mode)
+    for step, metric in enumerate([float("nan"), 0.1, 0.9, float("inf"), None, 0.5, float("-inf"), "x", float("nan")]):
+        store.save(step, step, metric=metric)
+    assert [one.metric for one in store.saved()] == [best, None, None]
+    loaded = store.load_best()
+    assert loaded is not None
+    assert loaded.manifest.metric == best
+
+
+def test_a_save_that_fails_says_so_and_leaves_what_was_there(tmp_path: Path) -> None:
+    store = of(tmp_path)
+    store.save("good", 1)
+    with pytest.raises(SaveFailed, match="step 2 was not saved in .*pickle"):
+        store.save(lambda: None, 2)
+    assert newest(tmp_path) == "good"
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_full_disk_and_a_read_only_one_cost_this_save_and_no_other(tmp_path: Path) -> None:
+    require_disposable_host()
+    with tmpfs(tmp_path / "disk", "1m") as disk:
+        store = of(disk)
+        store.save("good", 1)
+        with pytest.raises(SaveFailed, match="No space left on device"):
+            store.save(os.urandom(2 << 20), 2)
+        store.save("fits again", 3)
+        remount(disk, "ro")
+        with pytest.raises(SaveFailed, match="Read-only file system"):
+            store.save("never", 4)
+        assert newest(disk) == "fits again"
+
+
+def test_beside_the_training_one_save_is_in_flight_and_another_is_skipped(tmp_path: Path) -> None:
+    go = threading.Event()
+
+    def slow(state: object, file: IO[bytes]) -> None:
+        go.wait(60)
+        file.write(json.dumps(state).encode())
+
+    store = of(tmp_path, dump=slow, load=json.load)
+    state = {"weights": [1, 2, 3]}
+    assert store.save_async(state, 1)
+    state["weights"][0] = 100  # the next optimizer step
+    assert not store.save_async(state, 2)
+    go.set()
+    store.flush()
+    assert [one.step for one in store.saved()] == [1]
+    loaded = store.load_latest()
+    assert loaded is not None
+    assert loaded.state == {"weights": [1, 2, 3]}
+    assert store.seconds is not None
+
+
+def test_what_failed_beside_the_training_is_raised_at_the_next_call_and_not_lost(tmp_path: Path) -> None:
+    store = of(tmp_path / "folder")
+    (tmp_path / "folder").mkdir()
+    assert store.save_async("x", 1, extra={"not": object()})
+    with pytest.raises(SaveFailed, match="the save beside the training failed"):
+        store.flush()
+    assert store.save_async("y", 2)
+    store.flush()
+    assert newest(tmp_path / "folder") == "y"
+
+
+def test_a_last_save_is_made_although_the_one_before_it_failed(tmp_path: Path) -> None:
+    store = of(tmp_path)
+    store.save_async("x", 1, extra={"not": object()})
+    store.save("y", 2)
+    assert newest(tmp_path) == "y"
+
+
+def test_what_another_living_process_is_writing_is_left_alone(tmp_path: Path) -> None:
+    """And what stands there is loaded meanwhile."""
+    writer = start(
+        "-c",
+        "import sys; from gpuwarden_job import *\n"
+        "CheckpointStore(sys.argv[1], ranks=Ranks(), dump=lambda s, f: (f.write(b'..'), print('in'), input()))"
+        ".save(1, 1)",
+        tmp_path, run_dir=tmp_path,
+    )  # fmt: skip
+    try:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "in\n"
+        of(tmp_path).save("mine", 2)
+        assert len(list(tmp_path.glob(".saving-*"))) == 1
+    finally:
+        writer.kill()
+        ended(writer)
+    of(tmp_path).save("mine too", 3)
+    assert list(tmp_path.glob(".saving-*")) == []
+    assert newest(tmp_path) == "mine too"
+
+
+def test_a_checkpoint_that_somebody_reads_is_not_pruned(tmp_path: Path) -> None:
+    of(tmp_path).save("read for long", 1)
+    read = []
+
+    def slowly(folder: Path, _: object) -> str:
+        store = of(tmp_path, keep_last=1)
+        store.save("newer", 2)
+        read.append((folder / "rank-00000.state").exists())
+        return "done"
+
+    of(tmp_path).load_latest(read=slowly)
+    assert read == [True]
+    of(tmp_path, keep_last=1).save("newest", 3)
+    assert [one.step for one in of(tmp_path).saved()] == [3]
