@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.cli.main import VERBS
+from gpuwarden.config import load
+from gpuwarden.config_sources import Sources
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.view import COLLECTORS
 from tables import DOCS, PAGES
@@ -28,6 +30,19 @@ def test_the_readme_names_every_verb_and_no_other() -> None:
 def test_the_readme_names_every_collector() -> None:
     table = (ROOT / "README.md").read_text().partition("## What it reads")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == {"kernel_log", *COLLECTORS}
+
+
+DOCUMENTS = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+EXAMPLES = [
+    (page.name, text) for page in DOCUMENTS for text in re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)
+]
+
+
+@pytest.mark.parametrize(("page", "example"), EXAMPLES, ids=lambda value: value[:20])
+def test_a_configuration_that_is_shown_is_sound(page: str, example: str, tmp_path: Path) -> None:
+    file = tmp_path / page
+    file.write_text(example)
+    load(Sources(file=file, required=True))
 
 
 def test_every_condition_says_why_and_where_the_rule_comes_from() -> None:
