@@ -81,6 +81,7 @@ class Acting:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._outcomes: dict[str, tuple[str, Outcome]] = {}  # by actuator, of the intent with this key
         self._blocked: Mapping[str, str] = {}
+        self._waiting: frozenset[str] = frozenset()
         self._settled = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -125,7 +126,7 @@ class Acting:
         except Exception:  # a fault of ours here must not end what is judged and published
             log.exception("policy failed: nothing new is decided")
             return ()
-        self.state = decision.state
+        self.state, self._waiting = decision.state, decision.waiting
         self._notice_blocked(decision)
         for event in decision.events:
             if event.kind == EventKind.INTENDED and event.data.get("observed") is True:
@@ -137,14 +138,15 @@ class Acting:
     def carry_out(self) -> None:
         """Wake whoever has something else to do than before."""
         for name, box in self._boxes.items():
-            pending = self.state.pending.get(name)
-            if (pending.key if pending else "") != box.key:
+            due = self._due(name)
+            if (due.key if due else "") != box.key:
                 box.wake.set()
 
     def hurry(self) -> None:
-        """Whoever pauses between two attempts makes the next one now."""
+        """Whoever pauses between two attempts makes the next one now, but for the breaker: a fleet may be hurried at once."""
         for box in self._boxes.values():
-            box.wake.set()
+            if not box.held_back:
+                box.wake.set()
 
     def _completed(self, situation: Situation) -> Situation:
         standings = {name: box.standing for name, box in self._boxes.items() if box.standing is not None}
@@ -162,6 +164,9 @@ class Acting:
         pending = self.state.pending.get(intent.actuator)
         return pending is not None and pending.key == intent.key
 
+    def _due(self, name: str) -> Intent | None:
+        return None if name in self._waiting else self.state.pending.get(name)
+
     # --- carrying out
 
     async def _tend(self, box: Outbox) -> None:
@@ -176,13 +181,13 @@ class Acting:
         """Do what is wanted; if nothing is, look, and wait until something is or it is time to look again."""
         name = box.actuator.name
         box.wake.clear()
-        intent = self.state.pending.get(name)
+        intent = self._due(name)
         if intent is None:
-            box.key = ""
+            box.idle()
             if box.standing is None:
                 await box.pause(self._chance.uniform(0.0, self._options.first_look))
             await box.look()
-            if name not in self.state.pending:
+            if self._due(name) is None:
                 await box.pause(self._look_after(box))
             return
         outcome, delay = await box.attempt(intent)
@@ -264,6 +269,9 @@ class Acting:
     async def _order(self, events: Sequence[Event], act: Act) -> str:
         self._take(events)
         keys = {name: intent.key for name, intent in self.state.pending.items() if intent.act is act}
+        for name in keys:  # whoever asks again has mended what it was refused for
+            self._outcomes.pop(name, None)
+            self._boxes[name].wake.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLES_WITHIN):
                 while any(self._said(name, key) is None for name, key in keys.items()):
@@ -314,6 +322,8 @@ class Acting:
         )  # fmt: skip
 
     def _text(self, name: str, key: str) -> str:
+        if name in self._waiting:
+            return "waits, since what it is for is not found just now"
         outcome = self._said(name, key)
         return "not tried yet" if outcome is None else outcome.text
 

@@ -10,6 +10,7 @@ import asyncio
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,15 @@ from gpuwarden.health.model import Event, EventKind, Health, Verdict
 from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.rows import Memory
 from gpuwarden.log import LogOutput, configure, get_logger
+from gpuwarden.notice_sources import NoticeSources
 from gpuwarden.policy.situation import Situation
 from gpuwarden.publish.acted import with_acted
 from gpuwarden.publish.control import Control, ControlError
 from gpuwarden.publish.exposition import Holder, Renderer
 from gpuwarden.publish.files import VerdictFile
+from gpuwarden.publish.notices import NoticeFile, Notices, document
 from gpuwarden.publish.snapshot import Snapshot
+from gpuwarden.publish.status import to_json
 from gpuwarden.publish.web import ListenError, Web
 from gpuwarden.readers import Readers
 from gpuwarden.reload import ReloadError, in_force, reloaded
@@ -110,6 +114,11 @@ class Daemon:
             actuators, site.acting, record=self._acted, changed=self._soon, committed=self._committed,
             boot_id=site.boot_id, instance=site.instance, clock=clock,
         )  # fmt: skip
+        self._notice_sources = NoticeSources(
+            site.notice_sources(clock), self.acting.told, boot_id=site.boot_id, clock=clock
+        )
+        self._notices = Notices()
+        self._notice_file = NoticeFile(site.config.run.dir, clock)
         self._verdict_file = VerdictFile(site.config.run.dir, clock)
         self._judging = False
         self._remembered = False
@@ -123,7 +132,7 @@ class Daemon:
         self._verdict = Verdict(at=clock(), health=Health.UNKNOWN, reasons=("starting",), unknown=("starting",))
         self.holder = Holder(Renderer(hostname_label=site.config.publish.hostname_label), self._snapshot(clock()))
         verbs = Verbs(self, site.ledger, site.simulation, clock)
-        self._web = Web(self.holder, verbs.events_since, log, clock=clock)
+        self._web = Web(self.holder, verbs.events_since, log, clock=clock, notices=self._notices)
         self._control = Control(site.config.run.dir, verbs.table(), log, group=site.config.control.group or None)
         self._ticker: asyncio.Task[None] | None = None
 
@@ -148,6 +157,7 @@ class Daemon:
         self._readers.follow_kernel_log(position, first=position is None)
         self._ticker = asyncio.create_task(self._tick())
         self.acting.run()
+        self._notice_sources.run()
         log.info("serving", listen=self._web.addresses, **about)
 
     async def stop(self) -> None:
@@ -155,6 +165,7 @@ class Daemon:
         if self._ticker is not None:
             self._ticker.cancel()
         await self._control.stop()
+        await self._notice_sources.stop()
         await self.acting.stop(ACTING_STOPS_WITHIN)
         await self._web.stop()
         await self._readers.close()
@@ -164,6 +175,7 @@ class Daemon:
         if not await self._ledger.close(LEDGER_CLOSES_WITHIN):
             log.error("stopped, but the ledger could not be written", waiting=self._ledger.unwritten)
         self._verdict_file.close(timeout=1.0)
+        self._notice_file.close(timeout=1.0)
         await self._slurm.stop()
         log.info("stopped")
         await self._output.flush(timeout=1.0)
@@ -255,7 +267,13 @@ class Daemon:
         self.acting.carry_out()
         self.holder.show(self._snapshot(now))
         self._verdict_file.publish(self.holder.snapshot)
+        self._tell_jobs(self.holder.snapshot)
         self._slurm.publish(self.holder.snapshot)
+
+    def _tell_jobs(self, snapshot: Snapshot) -> None:
+        body = to_json(document(snapshot))
+        if self._notices.show(body, imminent=snapshot.acted.notice is not None):
+            self._notice_file.publish(body)
 
     @property
     def situation(self) -> Situation:
@@ -275,6 +293,7 @@ class Daemon:
             "events": self.desk.discarded + self._readers.events_dropped,
         }
         snapshot = self.desk.snapshot(self._service, now, verdict=self._verdict, dropped=dropped)
+        snapshot = replace(snapshot, notice_sources=self._notice_sources.shown(now))
         return with_acted(snapshot, self.acting.shown())
 
     def _troubles(self) -> dict[str, str]:
@@ -283,7 +302,7 @@ class Daemon:
         texts = {
             "ledger": self._ledger.trouble(now),
             "kernel_log": kernel_log.error if kernel_log is not None else "",
-            "verdict": self._verdict_file.trouble(now),
+            "verdict": self._verdict_file.trouble(now) or self._notice_file.trouble(now),
             "actuator": self.acting.trouble(),
             "slurm": self._slurm.trouble(),
         }
@@ -343,6 +362,7 @@ class Daemon:
         if not memory.begun:
             self.desk.begin_again((*memory.events, *self._since_start))
             self.acting.begin_again((*memory.events, *self._since_start))
+        self._notice_sources.remember(self.acting.state.notices.values())
         self._remembered, self._since_start = True, []
 
     def _recall_late(self) -> None:

@@ -29,6 +29,7 @@ from gpuwarden.config_policy import BreakerOptions, PolicyOptions, policy_misfit
 from gpuwarden.config_slurm import SlurmOptions, slurm_misfits
 from gpuwarden.config_sources import Fault, KeyPath, Origins, Sources, merge
 from gpuwarden.config_structure import structure
+from gpuwarden.config_termination import TerminationOptions, termination_misfits
 from gpuwarden.durations import format_duration
 from gpuwarden.places import RUN_DIR, STATE_DIR
 from gpuwarden_collectors.dcgm.options import DcgmOptions
@@ -152,6 +153,7 @@ class Config:
     policy: PolicyOptions = field(default_factory=PolicyOptions)
     breaker: BreakerOptions = field(default_factory=BreakerOptions)
     slurm: SlurmOptions = field(default_factory=SlurmOptions)
+    termination: TerminationOptions = field(default_factory=TerminationOptions)
     publish: Publish = field(default_factory=Publish)
     control: Control = field(default_factory=Control)
     log: Log = field(default_factory=Log)
@@ -242,6 +244,7 @@ def _misfits(config: Config) -> Iterator[Misfit]:
     yield from catalogue_misfits(config.checks, config.xids, config.sxids)
     yield from policy_misfits(config.policy, config.breaker)
     yield from slurm_misfits(config.slurm)
+    yield from termination_misfits(config.termination)
 
 
 def _bad_names(config: Config) -> Iterator[Misfit]:

@@ -16,10 +16,12 @@ from gpuwarden.config_catalogue import check_rules, xid_rules
 from gpuwarden.config_collectors import switched_off
 from gpuwarden.config_policy import budget, settings
 from gpuwarden.health.view import Rules
+from gpuwarden.notice_sources import chosen
 from gpuwarden.publish.snapshot import Service
 from gpuwarden.readers import Sources
 from gpuwarden.simulation import Simulation
 from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.cloud.source import CloudSource
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host import MachineIdentity, boot_id, identify
 
@@ -86,11 +88,19 @@ class Site:
         """None with simulated GPUs: no simulated fault reaches a scheduler."""
         return () if self.simulation is not None else actuators(self.config, clock, detail)
 
+    def notice_sources(self, clock: Clock) -> tuple[CloudSource, ...]:
+        """None with simulated GPUs: what is simulated asks nobody outside."""
+        if self.simulation is not None:
+            return ()
+        return chosen(self.config.termination, self.config.paths.sysfs, clock)
+
     @property
     def acting(self) -> ActingOptions:
         policy, breaker = self.config.policy, self.config.breaker
         return ActingOptions(
-            settings=settings(policy, enforce=self.config.mode == "enforce"),
+            settings=replace(
+                settings(policy, enforce=self.config.mode == "enforce"), horizon=self.config.termination.horizon
+            ),
             limits=Limits(budget=budget(breaker), recount_after=breaker.recount_after),
             look_every=policy.look_every, look_often=policy.look_often,
         )  # fmt: skip

@@ -52,7 +52,15 @@ def test_an_answer_of_the_wrong_shape_is_unknown(parser: str, body: str) -> None
 @pytest.mark.parametrize("parser", PARSERS)
 @pytest.mark.parametrize("code", [100, 204, 206, 301, 302, 307, 400, 401, 403, 429, 500, 503])
 def test_nothing_but_a_200_is_acted_on(parser: str, code: int) -> None:
-    for body in (b"", b"TRUE", HTML, f'{{"action":"terminate","time":"{IN_120}"}}', "2026-11-21T03:02:00Z", []):
+    bodies: tuple[Any, ...] = (
+        b"",
+        b"TRUE",
+        HTML,
+        f'{{"action":"terminate","time":"{IN_120}"}}',
+        "2026-11-21T03:02:00Z",
+        [],
+    )
+    for body in bodies:
         assert PARSERS[parser](google(body, code), HERE).said is Said.UNKNOWN
 
 

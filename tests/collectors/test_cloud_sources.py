@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import formatdate
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpuwarden_collectors.base import host_clock
+from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.cloud.azure import Azure
 from gpuwarden_collectors.cloud.facts import Answer, Said
 from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
@@ -77,7 +77,7 @@ async def source_of(name: str, service: Simulator, **more: Any) -> AsyncIterator
         await source.close()
 
 
-def question(source: CloudSource, name: str) -> Callable[[], Awaitable[Answer]]:
+def question(source: CloudSource, name: str) -> Callable[[], Coroutine[Any, Any, Answer]]:
     return next(q.ask for q in source.questions if q.name == name)
 
 
@@ -95,6 +95,9 @@ class Listener:
 
     def last(self, name: str) -> Said | None:
         return next((answer.said for told, answer in reversed(self.answers) if told == name), None)
+
+    def count(self, name: str, said: Said, begun: int) -> int:
+        return sum(told == name and answer.said is said for told, answer in self.answers[begun:])
 
     async def until(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(PATIENCE):
@@ -121,8 +124,7 @@ async def test_a_notice_comes_is_told_with_each_answer_and_goes(name: str) -> No
         seen = {only(a).id for told, a in listener.answers if told == main and a.said is Said.NOTICE}
         service.tell(announced(name)[0], QUIET.get(name))
         begun = len(listener.answers)
-        good = lambda: [a.said for told, a in listener.answers[begun:] if told == main].count(Said.NONE)  # noqa: E731
-        await listener.until(lambda: good() >= 3)
+        await listener.until(lambda: listener.count(main, Said.NONE, begun) >= 3)
         assert len(seen) == 1
         await listener.stop()
 
@@ -152,13 +154,16 @@ async def test_a_storm_of_errors_hides_no_notice_once_it_is_over(name: str, code
         await listener.stop()
 
 
+def wrong_clock(skew: float) -> Clock:
+    return lambda: Stamp(host_clock().boottime, host_clock().wall + skew)
+
+
 @pytest.mark.parametrize("name", NAMES)
 async def test_remaining_time_is_right_with_either_clock_ten_minutes_off(name: str) -> None:
     for skew in (-600.0, 600.0):
         key, value = announced(name, 120.0)
         async with Simulator(CLOUDS[name](**{key: value})) as service:
-            wrong = lambda: Stamp(host_clock().boottime, host_clock().wall + skew)  # noqa: B023, E731
-            source = cloud_source(name, wrong, endpoint=service.endpoint)
+            source = cloud_source(name, wrong_clock(skew), endpoint=service.endpoint)
             await source.confirm()
             deadline = only(await question(source, MAIN[name])()).deadline
             await source.close()

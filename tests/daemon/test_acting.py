@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from gpuwarden.actuators.base import ActuatorRefused, ActuatorUnavailable
 from gpuwarden.actuators.outbox import Limits
 from gpuwarden.health.model import EventKind
 from gpuwarden.policy.model import Budget, Settings
-from support.acting_rig import PATIENCE, Killed, Rig, acting_options
+from support.acting_rig import LIMITS, PATIENCE, SETTINGS, Killed, Rig, acting_options
 from support.policy_story import xid
 from support.schedulers import Cluster, Node
 
@@ -150,6 +151,40 @@ async def test_without_permission_there_is_one_complaint_and_no_storm(rig: Rig) 
     rig.acting.hurry()
     await rig.until(lambda: rig.state.holds)
     assert rig.acting.trouble() == ""
+    await rig.kill()
+
+
+async def test_a_person_who_asks_again_after_a_refusal_is_not_told_the_old_answer(rig: Rig) -> None:
+    def refuse(call: str) -> None:
+        if call == "apply":
+            raise ActuatorRefused("cannot drain n1: Invalid user id")
+
+    rig.client.before = refuse
+    rig.acting.run()
+    with pytest.raises(ValueError, match="Invalid user id"):
+        await rig.acting.exclude("alice", "replacing a fan")
+    rig.client.before = lambda _: None
+    assert await rig.acting.exclude("alice", "replacing a fan") == "fake: done"
+    await rig.kill()
+
+
+async def test_what_is_no_longer_found_is_not_written_when_the_scheduler_returns(rig: Rig) -> None:
+    rig.options = acting_options(settings=replace(SETTINGS, restore_passes=1_000_000))
+    rig.begin()
+    rig.client.away = ActuatorUnavailable("connect failure")
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: rig.client.calls.count("census") > 1)
+    heals(rig)
+    looks = rig.client.calls.count("look")
+    await rig.until(lambda: rig.client.calls.count("look") > looks)  # the attempt under way has ended
+    rig.client.away = None
+    await rig.until(lambda: rig.client.calls.count("look") > looks + 3)
+    assert (rig.writes, len(rig.state.pending)) == ([], 1)
+    assert "not found just now" in rig.acting.shown().pending[0].text
+    fails(rig)
+    await rig.until(lambda: rig.state.holds)
+    assert rig.writes == ["exclude"]
     await rig.kill()
 
 
@@ -297,6 +332,49 @@ async def test_a_node_that_stepped_back_comes_again_when_there_is_room() -> None
     cluster.restore("n2")
     await rig.until(lambda: rig.state.holds)
     assert (rig.reason, rig.acting.shown().breaker) == (FAILED, "")
+    await rig.kill()
+
+
+def budget_of_one(**more: float) -> Limits:
+    return replace(LIMITS, budget=Budget(count=1), **more)
+
+
+async def test_who_is_held_back_by_the_breaker_is_not_hurried(rig: Rig) -> None:
+    """Slurm calls all its health checks at once: a fleet that is held back would count in step."""
+    rig.cluster.nodes |= {f"n{n}": Node(reason=FAILED, since=time.time()) for n in range(2, 10)}
+    rig.options = acting_options(budget_of_one(breaker_first=10.0 * PATIENCE, breaker_most=10.0 * PATIENCE))
+    rig.begin()
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: rig.acting.shown().breaker)
+    for _ in range(50):
+        rig.acting.hurry()
+        rig.step()
+        await asyncio.sleep(0.001)
+    assert rig.client.calls.count("census") == 1
+    await rig.kill()
+
+
+async def test_a_step_back_that_failed_is_repeated_soon_and_not_after_the_breaker_s_pause(rig: Rig) -> None:
+    rig.cluster.nodes |= {f"n{n}": Node() for n in range(2, 10)}
+    rig.options = acting_options(budget_of_one(breaker_first=10.0 * PATIENCE, breaker_most=10.0 * PATIENCE))
+    rig.begin()
+    failed = []
+
+    def others_were_first(call: str) -> None:
+        rig.cluster.nodes["n2"] = Node(reason=FAILED, since=1.0) if rig.reason else Node()
+
+    def no_answer(call: str) -> None:
+        if call == "apply" and rig.reason and not failed:
+            failed.append(call)
+            raise ActuatorUnavailable("no answer within 10 s")
+
+    rig.client.after, rig.client.before = others_were_first, no_answer
+    rig.cluster.nodes["n3"] = Node(reason=FAILED, since=2.0)
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: "stepped back" in rig.acting.shown().pending[0].text)
+    assert (failed, rig.writes) == (["apply"], ["exclude", "restore"])
     await rig.kill()
 
 

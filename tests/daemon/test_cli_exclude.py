@@ -60,7 +60,7 @@ def test_a_notice_is_in_the_heartbeat_at_once_outlives_the_daemon_and_can_be_cal
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
         assert order(host, "notify-termination", "--cancel")[0] == 64
-        assert order(host, "notify-termination", "--in", "2h", "--reason", "host maintenance")[0] == 0
+        assert order(host, "notify-termination", "--in", "5m", "--reason", "host maintenance")[0] == 0
         daemon.wait(lambda: daemon.heartbeat()["notice"], "the notice")
         daemon.wait(lambda: any(e["kind"] == "noticed" for e in events(daemon, host)), "the notice to be on disk")
         daemon.kill()

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwarden.health.model import NODE, Advice, EventKind, Health, gpu
+from gpuwarden.health.model import NODE, Advice, EventKind, Health, Severity, gpu
 from gpuwarden.policy import orders, reasons
 from gpuwarden.policy.model import Act, Flag
+from gpuwarden.policy.state import KEYS_MOST
 from support.policy_story import BOOT, INSTANCE, OTHER_BOOT, OTHER_INSTANCE, SETTINGS, Story, warning, xid
 from support.schedulers import Node
 from support.snapshots import finding, slot
@@ -125,6 +126,13 @@ def test_whoever_ends_an_exclusion_of_their_own_is_given_the_same_time() -> None
     assert story.waits(120).reason == FAILED
 
 
+def test_a_node_that_was_only_down_while_it_booted_is_out_at_once_if_it_fails() -> None:
+    story = Story()
+    story.cluster.nodes["n1"] = Node(reason="Node unexpectedly rebooted", flags=frozenset({Flag.DOWN}))
+    story.fails().undrained_by_hand()
+    assert story.passes().reason == FAILED
+
+
 def test_an_exclusion_that_is_gone_after_a_reboot_is_made_again_at_once() -> None:
     story = Story().fails()
     story.undrained_by_hand()  # as a scheduler's own power saving does
@@ -172,6 +180,20 @@ def test_after_a_finding_that_needs_a_person_only_a_person_brings_it_back(advice
     assert story.writes == ["exclude"]
     story.took(orders.restore(story.state, story.situation().verdict, ["slurm"], by="al", boot_id=BOOT, now=story.now))
     assert story.passes().writes == ["exclude", "restore"]
+
+
+def test_a_termination_that_is_called_off_does_not_bring_back_what_needs_a_person() -> None:
+    story = announced(Story().fails(xid(3, Advice.INSPECT_HARDWARE)).heals())
+    doomed = announced(Story()).fails(xid(3, Advice.INSPECT_HARDWARE)).heals()
+    for one in (story, doomed):
+        one.took([orders.call_off(one.state, "root", BOOT, one.now)])
+        assert one.heals(passes=1_000).reason == reasons.termination(BOOT, INSTANCE)
+
+
+def test_however_many_findings_need_a_person_each_is_told_once_and_no_more_than_are_remembered() -> None:
+    found = [replace(xid(number % 8, Advice.INSPECT_HARDWARE, number), severity=Severity.FAILURE) for number in range(100)]
+    story = Story().fails(*found).waits(600)
+    assert (kinds(story).count(EventKind.NEEDS_PERSON), len(story.state.person)) == (KEYS_MOST, KEYS_MOST)
 
 
 @pytest.mark.parametrize("kind", [EventKind.ACKNOWLEDGED, EventKind.GPU_REPLACED])
@@ -295,6 +317,25 @@ def test_a_person_s_restore_that_waits_for_the_scheduler_goes_before_what_was_fo
     assert (story.reason, story.writes) == ("gpuwarden: failure gpu=5 xid=79", ["exclude", "restore", "exclude"])
 
 
+def test_a_person_s_exclusion_goes_before_a_restore_of_before_that_waits_for_the_scheduler() -> None:
+    story = Story().fails()
+    story.reachable = False
+    story.took(orders.restore(story.state, story.situation().verdict, ["slurm"], by="bob", boot_id=BOOT, now=story.now))
+    story.passes()
+    story.took([orders.exclude("bob", "no, to the bench", BOOT, story.now)])
+    story.passes()
+    story.reachable = True
+    assert story.passes(3).writes == ["exclude", "exclude"]
+    assert story.reason == "gpuwarden: operator by=bob no, to the bench"
+
+
+def test_a_restored_node_that_is_still_unknown_has_the_whole_time_again() -> None:
+    story = Story(replace(SETTINGS, unknown_after=300.0)).unknown(passes=70)
+    story.took(orders.restore(story.state, story.situation().verdict, ["slurm"], by="bob", boot_id=BOOT, now=story.now))
+    assert story.unknown(passes=50).writes == ["exclude", "restore"]
+    assert story.unknown(passes=20).writes == ["exclude", "restore", "exclude"]
+
+
 def test_a_restore_lifts_a_failure_s_exclusion_that_nobody_remembers() -> None:
     story = Story()
     story.drained_by_hand(FAILED)
@@ -325,6 +366,30 @@ def test_a_notice_that_is_called_off_brings_it_back_after_clean_passes() -> None
     assert story.writes == ["exclude"]
     story.took([orders.call_off(story.state, "root", BOOT, story.now)])
     assert story.passes(3).writes == ["exclude", "restore"]
+
+
+def test_a_notice_that_is_called_off_before_its_exclusion_was_written_leaves_no_node_out_for_good() -> None:
+    story = Story().unknown()
+    story.reachable = False
+    announced(story)
+    story.took([orders.call_off(story.state, "root", BOOT, story.now)])
+    story.reachable = True
+    story.unknown(passes=3).heals(passes=5)
+    assert (story.reason, story.state.holds, story.state.pending) == ("", {}, {})
+
+
+@pytest.mark.parametrize("takes_effect", [True, False])
+def test_a_node_that_fails_while_its_termination_is_lifted_is_out_for_the_failure_unless_it_stands(
+    takes_effect: bool,
+) -> None:
+    story = announced(Story())
+    story.took([orders.call_off(story.state, "root", BOOT, story.now)])
+    story.done = (takes_effect, False)
+    story.heals(passes=3)
+    story.done = (True, True)
+    story.fails().passes(2)
+    assert story.reason == (FAILED if takes_effect else reasons.termination(BOOT, INSTANCE))
+    assert story.waits(120).heals(passes=5).reason == ""
 
 
 def test_a_doomed_node_that_fails_besides_keeps_its_termination_and_a_failed_one_gets_it() -> None:
@@ -394,6 +459,39 @@ def test_an_intent_whose_cause_went_meanwhile_is_taken_back_whether_it_was_writt
         story.reachable = True
         story.passes(2)
         assert (story.reason, story.state.pending) == ("", {})
+
+
+def test_what_may_be_written_for_a_finding_that_needs_a_person_is_not_taken_back_without_one() -> None:
+    story = Story()
+    story.done = (True, False)  # the answer was lost
+    story.fails(xid(3, Advice.INSPECT_HARDWARE))
+    story.reachable, story.done = False, (True, True)
+    story.heals(passes=10)
+    story.reachable = True
+    story.heals(passes=100)
+    assert (story.reason, story.writes, story.state.pending) == (FAILED, ["exclude"], {})
+    story.took(orders.restore(story.state, story.situation().verdict, ["slurm"], by="bob", boot_id=BOOT, now=story.now))
+    assert story.passes().writes == ["exclude", "restore"]
+
+
+def test_a_node_that_was_repaired_does_not_go_out_for_what_it_had_when_the_scheduler_was_away() -> None:
+    story = Story()
+    story.reachable = False
+    story.fails(xid(3, Advice.INSPECT_HARDWARE)).reboots()
+    story.reachable, story.health, story.findings = True, Health.UNKNOWN, ()
+    story.step()  # before the first pass
+    assert (story.writes, len(story.state.pending)) == ([], 1)
+    story.heals(passes=10)
+    assert (story.writes, story.state.pending, story.state.person) == ([], {}, frozenset())
+
+
+def test_what_ended_for_a_moment_and_is_seen_again_is_still_wanted() -> None:
+    story = Story()
+    story.reachable = False
+    story.fails().heals()
+    story.reachable = True
+    assert story.heals().writes == []
+    assert (story.fails().reason, kinds(story).count(EventKind.INTENDED)) == (FAILED, 1)
 
 
 def test_unknown_does_not_take_an_intent_back() -> None:

@@ -24,8 +24,8 @@ def reply(body: Any = b"", status: int = 200, *, date: float | None = NOW, **hea
     return Reply(status, data, fields)
 
 
-def google(body: Any, status: int = 200, **headers: str) -> Reply:
-    return reply(body, status, **{"metadata_flavor": "Google", **headers})
+def google(body: Any, status: int = 200) -> Reply:
+    return reply(body, status, metadata_flavor="Google")
 
 
 def only(answer: Answer) -> TerminationNotice:

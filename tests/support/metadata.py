@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from typing import Any, Protocol, Self
@@ -60,6 +61,7 @@ class Simulator:
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._server: asyncio.Server | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 16)
@@ -68,9 +70,10 @@ class Simulator:
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
-        for task in self._tasks:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for writer in self._writers:
             writer.transport.abort()
 
@@ -88,6 +91,10 @@ class Simulator:
         self.cloud.told[name] = value
         self.cloud.changed.set()
         self.cloud.changed = asyncio.Event()
+
+    def tell_from_outside(self, name: str, value: Any) -> None:
+        assert self.loop is not None
+        self.loop.call_soon_threadsafe(self.tell, name, value)
 
     def play(self, timeline: Iterable[tuple[float, str, Any]]) -> None:
         """Each at its milliseconds from now."""
@@ -125,6 +132,24 @@ class Simulator:
         writer.close()
         self._tasks.discard(task)
         self._writers.discard(writer)
+
+
+@contextlib.contextmanager
+def beside(cloud: Cloud) -> Iterator[Simulator]:
+    """In a thread with a loop of its own, for tests that have none; tell it things through `tell_from_outside`."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    service = Simulator(cloud)
+    service.loop = loop
+    try:
+        asyncio.run_coroutine_threadsafe(service.__aenter__(), loop).result(30.0)
+        yield service
+        asyncio.run_coroutine_threadsafe(service.__aexit__(), loop).result(30.0)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
 async def _read(reader: asyncio.StreamReader) -> Request | None:

@@ -122,8 +122,8 @@ class Story:
         self.last = decide(self.state, self.situation(), self.settings, self.now)
         self.ledger += self.last.events
         self.state = self.last.state
-        for intent in list(self.state.pending.values()):
-            if self.reachable:
+        for name, intent in list(self.state.pending.items()):
+            if self.reachable and name not in self.last.waiting:
                 self.carry_out(intent)
 
     def carry_out(self, intent: Intent) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from gpuwarden_collectors.cloud.facts import Answer, Kind, Said, unknown
 
@@ -26,7 +26,7 @@ class Question:
 
     name: str
     kind: Kind
-    ask: Callable[[], Awaitable[Answer]]
+    ask: Callable[[], Coroutine[Any, Any, Answer]]
     interval: float
     hangs: float = 0.0
     main: bool = False

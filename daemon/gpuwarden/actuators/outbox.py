@@ -83,10 +83,15 @@ class Outbox:
         try:
             outcome = await self._attempt(intent, first=first)
         except ActuatorError as error:
+            self.held_back = ""  # whether the breaker is open is not known, and who has to step back does so soon
             outcome = Outcome(result=Result.REFUSED if error.permanent else Result.RETRY, text=str(error))
         if outcome.result not in (Result.RETRY, Result.REFUSED):
             self.held_back = ""
         return outcome, self._next(outcome)
+
+    def idle(self) -> None:
+        """There is no intent at hand."""
+        self.key, self.held_back = "", ""
 
     async def pause(self, seconds: float) -> None:
         # Not wait_for: that of Python 3.11 loses a cancellation that comes together with the wake.
@@ -131,8 +136,9 @@ class Outbox:
         self.held_back = breaker.refusal(self._limits.budget, await self.actuator.census())
         if not self.held_back:
             return found
-        await self._write(replace(intent, act=Act.RESTORE, since=found.since))
-        return Outcome(result=Result.RETRY, text=f"stepped back, the breaker is open: {self.held_back}")
+        back = await self._write(replace(intent, act=Act.RESTORE, since=found.since))
+        done = "stepped back" if back.result in (Result.DONE, Result.ALREADY) else f"cannot step back ({back.text})"
+        return Outcome(result=Result.RETRY, text=f"{done}, the breaker is open: {self.held_back}")
 
     async def _write(self, intent: Intent) -> Outcome:
         return answer(intent, await self._look()) or await self._written(intent)

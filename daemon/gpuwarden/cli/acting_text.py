@@ -13,10 +13,7 @@ Document = dict[str, Any]
 def acting_lines(status: Document) -> Iterator[str]:
     """Nothing where no scheduler is configured and nobody ordered anything."""
     acting = status.get("acting") or {}
-    if notice := status.get("notice"):
-        until = f" at {when(notice['deadline'])}" if notice.get("deadline") else ""
-        reason = f": {clean(notice['reason'])}" if notice.get("reason") else ""
-        yield f"this machine ends{until}, says {clean(notice.get('source'))}{reason}"
+    yield from _notice_lines(status)
     if "operator" in status.get("excluded_by", ()):
         yield "an operator excluded this node; gpuwarden restore brings it back"
     for scheduler in acting.get("schedulers", ()):
@@ -31,6 +28,29 @@ def acting_lines(status: Document) -> Iterator[str]:
         yield f"the breaker is open: {clean(acting['breaker'])}"
     if acting.get("needs_person"):
         yield f"only a person restores it (gpuwarden restore), because of {', '.join(map(clean, acting['needs_person']))}"
+
+
+def _notice_lines(status: Document) -> Iterator[str]:
+    notice = status.get("notice")
+    if notice:
+        until = f" at {when(notice['deadline'])}" if notice.get("deadline") else ""
+        reason = f": {clean(notice['reason'])}" if notice.get("reason") else ""
+        yield f"this machine ends{until}, says {clean(notice.get('source'))}{reason}"
+    for one in status.get("notices", ()):
+        if not notice or one.get("id") != notice.get("id"):
+            yield _shown_only(one)
+    for source in status.get("notice_sources", ()):
+        if not source["up"]:
+            yield f"termination notices of {clean(source['source'])}: no answer: {clean(source['trouble'])}"
+
+
+def _shown_only(notice: Document) -> str:
+    """A notice that changes nothing yet, or never will."""
+    until = f" at {when(notice['deadline'])}" if notice.get("deadline") else ""
+    what = f"{clean(notice['kind'])}{until}, says {clean(notice['source'])}: {clean(notice['reason'])}"
+    if notice.get("called_off"):
+        return f"called off by an operator: {what}"
+    return f"announced: {what}" if notice.get("hard") else f"hint: {what}"
 
 
 def _scheduler(scheduler: Document) -> str:

@@ -11,8 +11,9 @@ from gpuwarden.cli.text import clean
 from gpuwarden.durations import parse_duration
 
 HELP = """
-Tells the daemon that this machine will be taken away: the heartbeat says so at once, and in mode enforce the node is taken out of
-scheduling. It holds until it is called off or the machine boots again.
+Tells the daemon that this machine will be taken away. From termination.horizon (10 minutes) before it the heartbeat says so, and in
+mode enforce the node is taken out of scheduling. It holds until it is called off or the machine boots again. --cancel
+ends what an operator announced; where none did, what a cloud announces is disregarded for as long as it does.
 
 exit code: 0, or 64 when there is nothing to call off
 

@@ -24,7 +24,7 @@ from gpuwarden.policy.looks import RANK, answer, same
 from gpuwarden.policy.model import Act, Intent, Notice, Owner, Result, Settings, Standing, Why
 from gpuwarden.policy.notices import imminent
 from gpuwarden.policy.situation import Situation, Want, failing, wanted
-from gpuwarden.policy.state import Hold, PolicyState, data_of, fold, intent_key, outcome_data
+from gpuwarden.policy.state import KEYS_MOST, Hold, PolicyState, data_of, fold, intent_key, outcome_data
 from gpuwarden_collectors.facts import Stamp
 
 NEEDS_PERSON = frozenset({Advice.INSPECT_HARDWARE, Advice.CONTACT_SUPPORT})
@@ -34,11 +34,12 @@ DAY = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`blocked`: by actuator, why what is wanted is not asked of it now."""
+    """`blocked`: by actuator, why what is wanted is not asked of it now. `waiting`: whose pending intent is not for now."""
 
     state: PolicyState
     events: tuple[Event, ...]
     blocked: Mapping[str, str]
+    waiting: frozenset[str] = frozenset()
 
 
 def decide(state: PolicyState, seen: Situation, settings: Settings, now: Stamp) -> Decision:
@@ -69,6 +70,7 @@ class _Steps:
         self._now = now
         self._events: list[Event] = []
         self._blocked: dict[str, str] = {}
+        self._waiting: set[str] = set()
 
     def decide(self) -> Decision:
         for name in self._seen.actuators:
@@ -83,8 +85,10 @@ class _Steps:
                 self._supersede(name, want)
             if name not in self.state.pending:
                 self._difference(name, want, known)
-            self._persons(want)
-        return Decision(self.state, tuple(self._events), self._blocked)
+            if self._is_past(self.state.pending.get(name), want):
+                self._waiting.add(name)
+            self._persons()
+        return Decision(self.state, tuple(self._events), self._blocked, frozenset(self._waiting))
 
     def _imminent(self) -> Notice | None:
         return imminent(self.state.notices, self._settings.horizon, self._now)
@@ -114,11 +118,14 @@ class _Steps:
         self._happened(EventKind.LIFTED, {**data, "nobody": gone and earlier})
 
     def _foreign(self, name: str, known: Standing | None) -> None:
-        """Whoever ends an exclusion of their own has seen the node, as who ends one of ours."""
+        """Whoever ends an exclusion of their own has seen the node, as who ends one of ours.
+
+        What ends with a flag that was there from its beginning is the scheduler's own doing: a node is down while it boots.
+        """
         if known is None:
             return
         before = name in self.state.foreign
-        theirs = known.owner is Owner.FOREIGN
+        theirs = known.owner is Owner.FOREIGN and (before or not known.flags)
         if theirs != before:
             others = self.state.foreign | {name} if theirs else self.state.foreign - {name}
             self.state = replace(self.state, foreign=others)
@@ -131,18 +138,28 @@ class _Steps:
         if not self._settings.enforce and not pending.force:
             self._drop(pending, "mode is observe now")
         elif pending.act is Act.RESTORE:
-            if want is not None and not pending.force:  # a person's goes first; then it is excluded again
+            if want is not None and (not pending.force or want.force):  # an order goes first, the later of two
                 self._drop(pending, "it is to be excluded again")
                 if RANK[pending.why] >= RANK[want.why]:  # whether it was lifted, only a look can tell
-                    self._intend(Act.EXCLUDE, name, pending.why, pending.reason, force=want.force)
+                    first = pending.reason if pending.why is want.why is Why.FAILURE else want.reason
+                    self._intend(Act.EXCLUDE, name, want.why, first, force=want.force)
         elif want is not None:
             if RANK[want.why] > RANK[pending.why]:
                 self._drop(pending, f"{want.why.value} goes before {pending.why.value}")
         elif self._over(pending.why):
+            person = pending.why is Why.FAILURE and bool(self.state.person)
             self._drop(pending, "no longer wanted")
-            self._intend(
-                Act.RESTORE, name, pending.why, pending.reason, force=pending.force
-            )  # it may be written already
+            if not person:  # it may be written already; then one that needs a person waits for `gpuwarden restore`
+                self._intend(Act.RESTORE, name, pending.why, pending.reason, force=pending.force)
+
+    def _is_past(self, pending: Intent | None, want: Want | None) -> bool:
+        """Whether what an exclusion is for is not found just now: then it is not made, and not given up before it is over.
+
+        Also before the first pass: a node that was repaired while the daemon was off must not go out for what it had.
+        """
+        if pending is None or want is not None or (pending.act, pending.why) != (Act.EXCLUDE, Why.FAILURE):
+            return False
+        return self.state.clean > 0 or self.state.sequence == 0
 
     def _over(self, why: Why) -> bool:
         """Whether what a pending exclusion was for is over."""
@@ -194,7 +211,7 @@ class _Steps:
             case Why.OPERATOR:
                 return False
             case Why.TERMINATION:
-                return hold.released and self._clean()
+                return (hold.released or self._meant_now(hold)) and self._clean() and not self.state.person
         lately = [wall for wall in self.state.returns if self._now.wall - DAY < wall <= self._now.wall]
         return (
             self._clean()
@@ -202,6 +219,11 @@ class _Steps:
             and self._elapsed(hold) >= self._settings.restore_after
             and len(lately) < self._settings.restores_per_day
         )
+
+    def _meant_now(self, hold: Hold) -> bool:
+        """It is for an end of this very boot, so that it was called off if none is imminent."""
+        boot = self._seen.boot_id
+        return bool(reasons.boot_name(boot)) and hold.reason == reasons.termination(boot, self._seen.instance)
 
     def _elapsed(self, hold: Hold) -> float:
         if hold.boot_id == self._seen.boot_id:
@@ -215,17 +237,14 @@ class _Steps:
         others = others and bool(known.instance and instance and known.instance != instance)
         return known.why is Why.TERMINATION and others and self._seen.ready and self.state.clean > 0
 
-    def _persons(self, want: Want | None) -> None:
-        """Findings that need a person, while they keep this node out: their going away will not bring it back."""
-        if want is None or want.why is not Why.FAILURE:
+    def _persons(self) -> None:
+        """Findings that need a person, while this node is out for whatever: their going away will not bring it back."""
+        if not (self.state.holds or self.state.pending or self.state.would):
             return
-        state = self.state
-        out = [hold.why for hold in state.holds.values()]
-        out += [intent.why for intent in (*state.pending.values(), *state.would.values())]
-        if Why.FAILURE in out:
-            for finding in failing(self.state, self._seen.verdict):
-                if finding.advice in NEEDS_PERSON and finding.key not in self.state.person:
-                    self._happened(EventKind.NEEDS_PERSON, {"advice": finding.advice.value}, finding.key)
+        for finding in failing(self.state, self._seen.verdict):
+            news = finding.key not in self.state.person and len(self.state.person) < KEYS_MOST
+            if news and finding.advice in NEEDS_PERSON:
+                self._happened(EventKind.NEEDS_PERSON, {"advice": finding.advice.value}, finding.key)
 
     # --- events
 

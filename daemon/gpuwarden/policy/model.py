@@ -7,7 +7,6 @@ from enum import StrEnum
 
 from gpuwarden_collectors.facts import Stamp
 
-
 HORIZON = 600.0
 OPERATOR = "operator"
 """The source of a notice that an operator gave; there is one at a time."""

@@ -37,7 +37,10 @@ def _end(notice: Notice) -> float:
 
 def differences(known: Notices, source: str, told: Iterable[Notice], *, horizon: float, now: Stamp) -> Iterator[Event]:
     """What is new, moved or withdrawn, given all that `source` tells of now. One that moves out of the horizon is withdrawn first."""
-    seen = {notice.name: notice for notice in told}
+    seen = {
+        notice.name: replace(notice, called_off=notice.name in known and known[notice.name].called_off)
+        for notice in told
+    }
     others = {name: notice for name, notice in known.items() if notice.source != source}
     released = imminent({**others, **seen}, horizon, now) is None
     for name, notice in known.items():

@@ -161,7 +161,9 @@ def _outcome(state: PolicyState, event: Event) -> PolicyState:
         return state
     ended = result is Result.DROPPED and intent.act is Act.EXCLUDE and intent.why is Why.OPERATOR
     pending = _without(state.pending, intent.actuator)
-    return replace(state, pending=pending, order=None if ended else state.order)  # the operator was told
+    left = result is not Result.DROPPED or state.holds or pending or state.would
+    person = state.person if left else frozenset()
+    return replace(state, pending=pending, person=person, order=None if ended else state.order)  # the operator was told
 
 
 def _excluded(state: PolicyState, event: Event) -> PolicyState:
@@ -201,7 +203,10 @@ def _ordered(state: PolicyState, event: Event) -> PolicyState:
     if _text(event, "order") == Act.EXCLUDE:
         return replace(state, order=Order(reason=_text(event, "reason"), by=by, at=event.at), lifted={})
     overridden = keys_of(_text(event, "overridden"))
-    return replace(state, order=None, lifted={}, person=frozenset(), overridden=overridden, returns=(), would={})
+    return replace(
+        state, order=None, lifted={}, person=frozenset(), overridden=overridden, returns=(), would={},
+        unknown_since=None,
+    )  # fmt: skip
 
 
 def _noticed(state: PolicyState, event: Event) -> PolicyState:

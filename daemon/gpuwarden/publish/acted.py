@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from gpuwarden.policy.model import Act, Notice, Owner, Result, Standing
+from gpuwarden.policy.model import Act, Owner, Result, Standing
+from gpuwarden.publish.notices import notice_document
 from gpuwarden.publish.snapshot import Acted, Snapshot, Wanted
 from gpuwarden.publish.times import rfc3339
 
@@ -18,18 +19,8 @@ RESULTS = tuple(result.value for result in Result)
 
 def with_acted(snapshot: Snapshot, acted: Acted) -> Snapshot:
     excluded_by = tuple(f"{actuator}:{owner}" if actuator else owner for actuator, owner in acted.excluded)
-    notice = None if acted.notice is None else _notice(acted.notice)
+    notice = None if acted.notice is None else notice_document(acted.notice)
     return replace(snapshot, acted=acted, excluded_by=excluded_by, notice=notice)
-
-
-def _notice(notice: Notice) -> Document:
-    return {
-        "source": notice.source,
-        "kind": notice.kind,
-        "reason": notice.reason,
-        "announced_at": rfc3339(notice.at.wall),
-        "deadline": None if notice.deadline is None else rfc3339(notice.deadline.wall),
-    }
 
 
 def document(acted: Acted) -> Document:

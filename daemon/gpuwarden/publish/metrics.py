@@ -15,7 +15,7 @@ from gpuwarden.health.gpu_jobs import on_gpus
 from gpuwarden.health.lemons import What
 from gpuwarden.health.model import Finding, GpuVerdict, Health
 from gpuwarden.health.xid_catalogue import XIDS, XidClass
-from gpuwarden.publish import acted
+from gpuwarden.publish import acted, notices
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot
 from gpuwarden_collectors.base import PassOutcome
 
@@ -184,6 +184,12 @@ METRICS: tuple[Metric, ...] = (
            "Intents whose outcome is not known: the scheduler is away, refuses, or the breaker is open."),
     Metric("gpuwarden_breaker_open", GAUGE, (), lambda s: _one(int(bool(s.acted.breaker))),
            "1 while this node should be excluded for a failure, and is not since too many are."),
+    Metric("gpuwarden_termination_notice", GAUGE, ("source", "kind"), notices.announced,
+           "1 while the end of this machine is announced, near or far, certain or as a hint."),
+    Metric("gpuwarden_termination_deadline_timestamp_seconds", GAUGE, (), notices.deadline,
+           "When this machine ends as announced, Unix time. No series while nothing certain is."),
+    Metric("gpuwarden_termination_source_up", GAUGE, ("source",), notices.sources_up,
+           "1 while this source of termination notices answers."),
     Metric("gpuwarden_gpus_expected", GAUGE, (), lambda s: _one(s.verdict.expected),
            "GPUs that should be here, configured or learned. No series while nothing says how many."),
     Metric("gpuwarden_gpus_present", GAUGE, (), lambda s: _one(s.verdict.present),

@@ -15,7 +15,7 @@ from gpuwarden.durations import format_duration
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.memory import LEMON_NODE
 from gpuwarden.health.model import Event, Finding, GpuVerdict, Health, Latch
-from gpuwarden.publish import acted
+from gpuwarden.publish import acted, notices
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot
 from gpuwarden.publish.times import rfc3339
 from gpuwarden_collectors.base import PassOutcome
@@ -104,6 +104,8 @@ def status(snapshot: Snapshot, now: Stamp) -> Document:
         "silenced": [_finding(snapshot, f) | {"silenced_by": f.silenced_by} for f in verdict.silenced],
         "collectors": [_collector(collector, now) for collector in snapshot.collectors],
         "acting": acted.document(snapshot.acted),
+        "notices": [notices.notice_document(notice) for notice in snapshot.acted.notices],
+        "notice_sources": [notices.source_document(source) for source in snapshot.notice_sources],
         "trouble": list(_trouble(snapshot)),
     }
 

@@ -22,6 +22,7 @@ from aiohttp import web
 from gpuwarden.health.model import Event
 from gpuwarden.publish import status
 from gpuwarden.publish.exposition import Holder
+from gpuwarden.publish.notices import WAIT_MOST, Notices
 from gpuwarden_collectors.base import Clock, host_clock
 
 if TYPE_CHECKING:  # structlog is for gpuwarden.log to import, which keeps it small
@@ -47,6 +48,7 @@ INDEX = """gpuwarden on {node}{simulated}
 /v1/gpus
 /v1/findings
 /v1/events?since=TIME   RFC 3339 or Unix time
+/v1/notice?wait=S       the end of this machine; waits until one is imminent, or with tag=ETAG until another is
 """
 
 
@@ -126,6 +128,7 @@ class Web:
         log: FilteringBoundLogger,
         *,
         clock: Clock = host_clock,
+        notices: Notices | None = None,
         connections: int = 256,
         deadline: float = 10.0,
     ) -> None:
@@ -133,6 +136,7 @@ class Web:
         self._events = events
         self._log = log
         self._clock = clock
+        self._notices = notices or Notices()
         self._connections = connections
         self._deadline = deadline
         self._form = lru_cache(64)(lambda accept, encoding: (wants_openmetrics(accept), wants_gzip(encoding)))
@@ -148,6 +152,7 @@ class Web:
             "/v1/gpus": self._gpus,
             "/v1/findings": self._findings,
             "/v1/events": self._events_since,
+            "/v1/notice": self._notice,
         }
 
     # --- life
@@ -182,6 +187,7 @@ class Web:
         return [listener.getsockname()[:2] for listener in listening]
 
     async def stop(self) -> None:
+        self._notices.close()
         if self._listening is not None:
             self._listening.close()
             self._listening = None
@@ -264,6 +270,19 @@ class Web:
             return _error(504, f"the ledger did not answer within {self._deadline:g} s")
         document = status.events(self._holder.snapshot, happened[:EVENTS_LIMIT])
         return _json(document | {"truncated": len(happened) > EVENTS_LIMIT})
+
+    async def _notice(self, request: web.BaseRequest) -> web.Response:
+        try:
+            seconds = float(request.query.get("wait", "0"))
+        except ValueError:
+            seconds = math.nan
+        if not 0.0 <= seconds <= WAIT_MOST:
+            return _error(400, f"wait= expects the seconds to wait, 0 to {WAIT_MOST:.0f}")
+        tag = request.query.get("tag", "").strip('"')
+        if seconds and not await self._notices.wait(seconds, tag):
+            return _error(503, "too many wait already; ask again without wait=, or read notice.json")
+        headers = {"ETag": f'"{self._notices.tag}"'}
+        return web.Response(body=self._notices.body, content_type=JSON, headers=headers)
 
     async def _index(self, _: web.BaseRequest) -> web.Response:
         service = self._holder.snapshot.service

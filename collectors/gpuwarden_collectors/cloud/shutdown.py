@@ -1,0 +1,123 @@
+"""The operating system is told to go down: on some clouds that is all the notice there is.
+
+logind announces it (PrepareForShutdown) and waits for whoever holds a delay inhibitor, InhibitDelayMaxSec at most: 5 s unless the
+operator raised it. That a service is stopped, ours too, is announced by nobody, and is no notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Sequence
+
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.cloud.dbus import Bus, BusError
+from gpuwarden_collectors.cloud.facts import NONE, Answer, Kind, TerminationNotice, answer, identity, unknown
+from gpuwarden_collectors.cloud.source import Question
+from gpuwarden_collectors.facts import Stamp
+
+NAME = "shutdown"
+SOCKET = "/run/dbus/system_bus_socket"
+DELAY_DEFAULT = 5.0
+"""Seconds; logind.conf(5), InhibitDelayMaxSec."""
+HANG = 30.0
+"""Seconds that one answer waits for a signal."""
+_READ_AGAIN = 3
+_LOGIND = ("org.freedesktop.login1", "/org/freedesktop/login1")
+_MANAGER = "org.freedesktop.login1.Manager"
+_RULE = f"type='signal',sender='{_LOGIND[0]}',path='{_LOGIND[1]}',interface='{_MANAGER}',member='PrepareForShutdown'"
+
+
+class Shutdown:
+    """`hold`: seconds that a shutdown is held up, within what logind allows, so that what must be done can be."""
+
+    name = NAME
+
+    def __init__(self, clock: Clock, *, path: str = SOCKET, hold: float = 4.0, timeout: float = 5.0) -> None:
+        self._clock = clock
+        self._path = path
+        self._hold = hold
+        self._timeout = timeout
+        self._bus: Bus | None = None
+        self._inhibitor: int | None = None
+        self._going_down = False
+        self._plain = 0
+        self.delay = DELAY_DEFAULT
+        self._release: asyncio.TimerHandle | None = None
+        self.questions: Sequence[Question] = (
+            Question(name="logind", kind=Kind.SHUTDOWN, ask=self._ask, interval=0.5, hangs=HANG, main=True),
+        )
+
+    async def confirm(self) -> str:
+        return ""
+
+    async def close(self) -> None:
+        if self._release is not None:
+            self._release.cancel()
+        self._let_go()
+        if self._bus is not None:
+            self._bus.close()
+            self._bus = None
+
+    async def _ask(self) -> Answer:
+        try:
+            if self._bus is None:
+                await self._connect()
+            elif self._plain:
+                self._plain -= 1
+            else:
+                await self._wait(self._bus)
+        except BusError as error:
+            await self.close()
+            return unknown(f"logind: {error}")
+        return going_down(self._clock(), self.delay) if self._going_down else NONE
+
+    async def _connect(self) -> None:
+        """Ask first for signals and only then how it stands, so that nothing falls between."""
+        self._bus = bus = await Bus.connect(self._path, self._timeout)
+        await bus.subscribe(_RULE)
+        self.delay = await self._property(bus, "InhibitDelayMaxUSec") / 1e6
+        self._going_down = bool(await self._property(bus, "PreparingForShutdown"))
+        if not self._going_down:
+            await self._inhibit(bus)
+
+    async def _property(self, bus: Bus, name: str) -> float:
+        reply = await bus.call(*_LOGIND, "org.freedesktop.DBus.Properties", "Get", "ss", _MANAGER, name)
+        value = reply.body[0] if reply.body else None
+        if not isinstance(value, int):
+            raise BusError(f"{name} is not a number")
+        return float(value)
+
+    async def _inhibit(self, bus: Bus) -> None:
+        """One that is refused costs the delay, not the notice."""
+        with contextlib.suppress(BusError):
+            await bus.call(
+                *_LOGIND, _MANAGER, "Inhibit", "ssss", "shutdown", "gpuwarden", "jobs are told to save", "delay"
+            )
+            self._inhibitor = bus.descriptor()
+
+    async def _wait(self, bus: Bus) -> None:
+        message = await bus.signal(HANG)
+        if message is None or message.member != "PrepareForShutdown" or not message.body:
+            return
+        before, self._going_down = self._going_down, message.body[0] is True
+        if self._going_down and not before:
+            self._release = asyncio.get_running_loop().call_later(self._hold, self._let_go)
+        elif before and not self._going_down:  # it was called off
+            self._plain = _READ_AGAIN
+            self._let_go()
+            await self._inhibit(bus)
+
+    def _let_go(self) -> None:
+        if self._inhibitor is not None:
+            os.close(self._inhibitor)
+            self._inhibitor = None
+
+
+def going_down(at: Stamp, delay: float) -> Answer:
+    notice = TerminationNotice(
+        source=NAME, kind=Kind.SHUTDOWN, id=identity("logind", "PrepareForShutdown"), hard=True,
+        deadline=Stamp(at.boottime + delay, at.wall + delay), estimated=True, reason="the operating system goes down",
+    )  # fmt: skip
+    return answer((notice,))

@@ -1,0 +1,175 @@
+"""What jobs and people are told of the end of this machine: a file, a document, and whoever waits for the next change of it.
+
+`act` is true only for a notice that is imminent, in mode enforce, on real GPUs: what acts by being read does not act otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gpuwarden.background import BackgroundWriter
+from gpuwarden.policy.model import Notice
+from gpuwarden.publish.files import replace_file
+from gpuwarden.publish.snapshot import NoticeSource, Snapshot
+from gpuwarden.publish.times import rfc3339
+from gpuwarden_collectors.base import Clock, host_clock
+from gpuwarden_collectors.facts import Stamp
+
+Document = dict[str, Any]
+WAITERS_MOST = 64
+WAIT_MOST = 60.0
+"""Seconds that one answer is held back."""
+_STALLED = 5.0
+
+
+def notice_document(notice: Notice) -> Document:
+    """One notice. `id` is another one if the same is announced again after its end."""
+    return {
+        "id": f"{notice.name}@{notice.at.boottime:.0f}",
+        "source": notice.source,
+        "kind": notice.kind,
+        "reason": notice.reason,
+        "hard": notice.hard,
+        "called_off": notice.called_off,
+        "announced_at": rfc3339(notice.at.wall),
+        "deadline": None if notice.deadline is None else rfc3339(notice.deadline.wall),
+        "deadline_boottime": None if notice.deadline is None else round(notice.deadline.boottime, 3),
+    }
+
+
+def act(snapshot: Snapshot) -> bool:
+    service = snapshot.service
+    return snapshot.acted.notice is not None and service.mode == "enforce" and not service.simulated
+
+
+def document(snapshot: Snapshot) -> Document:
+    """The imminent notice, its keys beside `act`; all of them under `notices`."""
+    imminent = snapshot.acted.notice
+    empty = dict.fromkeys(("id", "source", "kind", "reason", "deadline", "deadline_boottime", "announced_at"))
+    return {
+        "act": act(snapshot),
+        "imminent": imminent is not None,
+        **(empty if imminent is None else notice_document(imminent)),
+        "boot_id": snapshot.service.boot_id,
+        "node": snapshot.service.node,
+        "mode": snapshot.service.mode,
+        "simulated": snapshot.service.simulated,
+        "notices": [notice_document(notice) for notice in snapshot.acted.notices],
+    }
+
+
+def source_document(source: NoticeSource) -> Document:
+    last = None if source.last is None else rfc3339(source.last.wall)
+    return {"source": source.name, "up": source.up, "trouble": source.trouble, "last_answer": last}
+
+
+class Notices:
+    """The newest document, its tag, and who waits for another. `to_text` writes it."""
+
+    def __init__(self, waiters: int = WAITERS_MOST) -> None:
+        self.body = b""
+        self.tag = ""
+        self.imminent = False
+        self._free = waiters
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    def show(self, body: bytes, *, imminent: bool) -> bool:
+        """False if it is the same as before."""
+        if body == self.body:
+            return False
+        self.body, self.imminent = body, imminent
+        self.tag = hashlib.sha256(body).hexdigest()[:16]
+        self._wake()
+        return True
+
+    def close(self) -> None:
+        """Nobody waits any longer, nor from now on."""
+        self._closed = True
+        self._wake()
+
+    async def wait(self, seconds: float, tag: str = "") -> bool:
+        """Until an end is imminent, or, for whoever knows the document with this `tag`, until it is another.
+
+        At most `seconds`, and never more than WAIT_MOST. False if too many wait already.
+        """
+        if self._free <= 0:
+            return False
+        self._free -= 1
+        try:
+            async with asyncio.timeout(min(max(seconds, 0.0), WAIT_MOST)):
+                while not self._closed and (self.tag == tag if tag else not self.imminent):
+                    await self._changed.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._free += 1
+        return True
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+class NoticeFile:
+    """Keeps `notice.json` in the run directory up to date, in a thread."""
+
+    def __init__(self, run_dir: Path, clock: Clock = host_clock) -> None:
+        self._path = run_dir / "notice.json"
+        self._error = ""
+        self._writer = BackgroundWriter(
+            "notice", 1, newest_wins=True, on_error=self._failed, clock=lambda: clock().boottime
+        )
+
+    def publish(self, body: bytes) -> None:
+        self._writer.submit(lambda: self._write(body))
+
+    def trouble(self, now: Stamp) -> str:
+        """Why the file is not up to date; empty if it is."""
+        stalled = self._writer.stalled_for(now.boottime)
+        if stalled > _STALLED:
+            return f"cannot write {self._path}: no answer for {stalled:.0f} s; is its filesystem frozen?"
+        return self._error
+
+    def close(self, timeout: float) -> bool:
+        """End the thread; False if it hangs. Blocks."""
+        return self._writer.close(timeout)
+
+    def _write(self, body: bytes) -> None:
+        replace_file(self._path, f"{body.decode()}\n", mode=0o644)
+        self._error = ""
+
+    def _failed(self, error: Exception) -> None:
+        why = error.strerror if isinstance(error, OSError) else repr(error)
+        self._error = f"cannot write {self._path}: {why}; check that the directory is writable and has room"
+
+
+# --- samples for metrics
+
+Sample = tuple[tuple[str, ...], float]
+
+
+def announced(snapshot: Snapshot) -> Iterator[Sample]:
+    """Each source with each kind that it may announce, so that no series is born with its first notice."""
+    for source in snapshot.notice_sources:
+        for kind in source.kinds:
+            yield (source.name, kind), 0
+    yield ("operator", "termination"), 0
+    for notice in snapshot.acted.notices:
+        if not notice.called_off:
+            yield (notice.source, notice.kind), 1
+
+
+def deadline(snapshot: Snapshot) -> Iterator[Sample]:
+    """Of the hard notice that ends first."""
+    hard = [n.deadline for n in snapshot.acted.notices if n.hard and not n.called_off and n.deadline is not None]
+    if hard:
+        yield (), min(hard).wall
+
+
+def sources_up(snapshot: Snapshot) -> Iterator[Sample]:
+    return (((source.name,), int(source.up)) for source in snapshot.notice_sources)

@@ -1,0 +1,139 @@
+"""A shutdown of the operating system, as logind announces it over a real message bus."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpuwarden_collectors.base import host_clock
+from gpuwarden_collectors.cloud import dbus_wire as wire
+from gpuwarden_collectors.cloud.facts import Answer, Kind, Said
+from gpuwarden_collectors.cloud.shutdown import Shutdown
+from support.cloud_replies import only
+from support.logind import Logind, message_bus
+
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def bus(tmp_path: Path) -> Iterator[Path]:
+    with message_bus(tmp_path) as path:
+        yield path
+
+
+@contextmanager
+def logind_on(bus: Path, *, refuse: bool = False, delay: float = 5.0, going_down: bool = False) -> Iterator[Logind]:
+    logind = Logind(bus, refuse=refuse, delay=delay, going_down=going_down)
+    try:
+        yield logind
+    finally:
+        logind.end()
+
+
+@pytest.fixture
+async def source(bus: Path) -> AsyncIterator[Shutdown]:
+    source = Shutdown(host_clock, path=str(bus), hold=0.2)
+    yield source
+    await source.close()
+
+
+async def asked(source: Shutdown) -> Answer:
+    async with asyncio.timeout(PATIENCE):
+        return await source.questions[0].ask()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_shutdown_is_held_up_told_and_let_go(bus: Path, source: Shutdown) -> None:
+    with logind_on(bus, delay=20.0) as logind:
+        assert (await asked(source)).said is Said.NONE
+        await until(lambda: logind.inhibited() == 1)
+        waiting = asyncio.create_task(asked(source))
+        logind.prepare_for_shutdown()
+        notice = only(await waiting)
+        assert notice.deadline is not None
+        assert (notice.kind, notice.hard, notice.estimated) == (Kind.SHUTDOWN, True, True)
+        assert 0.0 < notice.deadline.boottime - host_clock().boottime <= 20.0
+        await until(lambda: logind.inhibited() == 0)
+
+
+async def test_one_that_is_called_off_is_over_and_the_next_one_is_held_up_again(bus: Path, source: Shutdown) -> None:
+    with logind_on(bus) as logind:
+        await asked(source)
+        for _ in range(2):
+            logind.prepare_for_shutdown()
+            assert (await asked(source)).said is Said.NOTICE
+            logind.prepare_for_shutdown(going_down=False)
+            assert [(await asked(source)).said for _ in range(4)] == [Said.NONE] * 4
+            await until(lambda: logind.inhibited() == 1)
+
+
+async def test_one_that_is_under_way_when_we_come_is_seen(bus: Path, source: Shutdown) -> None:
+    with logind_on(bus, going_down=True) as logind:
+        assert (await asked(source)).said is Said.NOTICE
+        assert "Inhibit" not in logind.asked
+
+
+async def test_without_an_inhibitor_the_notice_still_comes(bus: Path, source: Shutdown) -> None:
+    with logind_on(bus, refuse=True) as logind:
+        assert (await asked(source)).said is Said.NONE
+        logind.prepare_for_shutdown()
+        assert (await asked(source)).said is Said.NOTICE
+
+
+async def test_without_logind_or_without_a_bus_it_is_unknown_and_found_once_it_is_there(
+    bus: Path, source: Shutdown, tmp_path: Path
+) -> None:
+    nowhere = Shutdown(host_clock, path=str(tmp_path / "none"))
+    assert (await asked(nowhere)).said is Said.UNKNOWN
+    assert (await asked(source)).said is Said.UNKNOWN
+    with logind_on(bus):
+        assert (await asked(source)).said is Said.NONE
+
+
+async def test_a_bus_that_goes_away_is_unknown_and_no_shutdown(tmp_path: Path) -> None:
+    source = None
+    for _ in range(2):
+        with message_bus(tmp_path) as bus, logind_on(bus):
+            source = source or Shutdown(host_clock, path=str(bus))
+            assert (await asked(source)).said is Said.NONE
+        assert (await asked(source)).said is Said.UNKNOWN
+    await source.close()
+
+
+async def test_a_signal_of_somebody_else_is_none(bus: Path, source: Shutdown) -> None:
+    """Only logind has its name; whoever else says the same is not heard."""
+    with logind_on(bus) as logind, logind_on(bus) as stranger:  # the second one does not get the name
+        await asked(source)
+        stranger.prepare_for_shutdown()
+        logind.prepare_for_shutdown()
+        assert (await asked(source)).said is Said.NOTICE
+        logind.prepare_for_shutdown(going_down=False)
+        stranger.prepare_for_shutdown()
+        assert [(await asked(source)).said for _ in range(4)] == [Said.NONE] * 4
+
+
+def test_no_message_is_so_odd_that_reading_it_does_more_than_fail() -> None:
+    good = wire.call(7, "org.a", "/a", "org.a.B", "Do", "sb", ("text", True))
+    assert wire.unpack(good).body == ("text", True)
+    chance = random.Random(7)
+    for _ in range(20_000):
+        data = bytearray(good)
+        for _ in range(chance.randint(1, 4)):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        try:
+            wire.unpack(bytes(data[: chance.randint(0, len(data))]))
+        except wire.WireError:
+            continue
+    with pytest.raises(wire.WireError):
+        wire.length(struct.pack("<cBBBIII", b"l", 1, 0, 1, 2**31, 1, 2**31))

@@ -1,0 +1,144 @@
+"""A real daemon beside a cloud's metadata service: what is announced there is known here within seconds, and its end too."""
+
+from __future__ import annotations
+
+import json
+import stat
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.daemons import FakeHost, RunningDaemon
+from support.metadata import AwsCloud, GcpCloud, Simulator, beside, status
+
+MAINTENANCE = {"Code": "system-reboot", "EventId": "instance-event-1", "State": "active", "Description": "reboot"}
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
+    return FakeHost(tmp_path, gpus=2)
+
+
+@pytest.fixture
+def aws() -> Iterator[Simulator]:
+    with beside(AwsCloud()) as service:
+        yield service
+
+
+def configure(host: FakeHost, service: Simulator, *, cloud: str = "aws", mode: str = "observe") -> None:
+    host.configure(
+        f'[termination]\nsources = ["{cloud}"]\n[termination.{cloud}]\n'
+        f'endpoint = "{service.endpoint}"\ninterval = "200ms"\n'
+    )
+    host.config.write_text(f'mode = "{mode}"\n{host.config.read_text()}')
+
+
+def spot(seconds: float = 120.0) -> dict[str, str]:
+    end = datetime.fromtimestamp(time.time() + seconds, UTC)
+    return {"action": "terminate", "time": end.strftime("%Y-%m-%dT%H:%M:%SZ")}
+
+
+def notice_file(host: FakeHost) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((host.run_dir / "notice.json").read_text())
+    return document
+
+
+def wait_notice(daemon: RunningDaemon, *, there: bool) -> None:
+    daemon.wait(lambda: bool(daemon.heartbeat()["notice"]) == there, f"notice {there}; {daemon.heartbeat()}")
+    daemon.wait(lambda: notice_file(daemon.host)["imminent"] == there, "the file to say so too")
+
+
+def metrics(daemon: RunningDaemon) -> str:
+    return daemon.get("/metrics")[1].decode()
+
+
+def test_a_spot_interruption_takes_the_node_s_heartbeat_down_and_its_withdrawal_brings_it_back(
+    host: FakeHost, aws: Simulator
+) -> None:
+    configure(host, aws)
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        daemon.wait(lambda: 'gpuwarden_termination_source_up{source="aws"} 1' in metrics(daemon), "the source")
+        assert 'gpuwarden_termination_notice{source="aws",kind="interruption"} 0' in metrics(daemon)
+        aws.tell_from_outside("spot", spot())
+        wait_notice(daemon, there=True)
+        code, body = daemon.get("/heartbeat")
+        beat = json.loads(body)
+        assert (code, beat["schedulable"], beat["status"]) == (503, False, "healthy")
+        assert (beat["notice"]["source"], beat["notice"]["kind"], beat["notice"]["hard"]) == (
+            "aws",
+            "interruption",
+            True,
+        )
+        told = notice_file(host)
+        assert (told["act"], told["imminent"], told["boot_id"]) == (False, True, beat["boot_id"])  # mode observe
+        assert 0.0 < told["deadline_boottime"] - time.clock_gettime(time.CLOCK_BOOTTIME) <= 121.0
+        assert stat.S_IMODE((host.run_dir / "notice.json").stat().st_mode) == 0o644
+        assert json.loads(daemon.get("/v1/notice?wait=60")[1])["id"] == told["id"]
+        assert 'gpuwarden_termination_notice{source="aws",kind="interruption"} 1' in metrics(daemon)
+        assert "gpuwarden_termination_deadline_timestamp_seconds " in metrics(daemon)
+        aws.tell_from_outside("spot", None)
+        wait_notice(daemon, there=False)
+        daemon.wait(lambda: daemon.get("/heartbeat")[0] == 200, "the node to be back")
+
+
+def test_jobs_are_told_to_act_in_mode_enforce_and_a_killed_daemon_knows_a_notice_that_its_source_does_not_deny(
+    host: FakeHost, aws: Simulator
+) -> None:
+    configure(host, aws, mode="enforce")
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        aws.tell_from_outside("spot", spot(500.0))
+        wait_notice(daemon, there=True)
+        told = notice_file(host)
+        assert told["act"] is True
+        daemon.wait(lambda: b"noticed" in daemon.get("/v1/events")[1], "the notice to be on disk")
+        daemon.kill()
+    aws.always = status(503)
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        wait_notice(daemon, there=True)
+        assert notice_file(host)["id"] == told["id"]
+        aws.tell_from_outside("spot", None)
+        aws.always = None
+        wait_notice(daemon, there=False)
+        assert notice_file(host)["act"] is False
+
+
+def test_hints_and_what_is_weeks_away_are_shown_and_change_nothing(host: FakeHost, aws: Simulator) -> None:
+    configure(host, aws, mode="enforce")
+    later = datetime.fromtimestamp(time.time() + 21 * 86_400, UTC).strftime("%d %b %Y %H:%M:%S GMT")
+    aws.cloud.told["maintenance"] = [{**MAINTENANCE, "NotBefore": later}]
+    aws.cloud.told["rebalance"] = {"noticeTime": spot(0.0)["time"]}
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        daemon.wait(lambda: len(daemon.status()["notices"]) == 2, "both notices")
+        assert daemon.get("/heartbeat")[0] == 200
+        assert notice_file(host)["act"] is False
+        assert {(n["kind"], n["hard"]) for n in daemon.status()["notices"]} == {
+            ("maintenance", True), ("rebalance", False),
+        }  # fmt: skip
+
+
+def test_a_hanging_get_is_told_at_once(host: FakeHost) -> None:
+    with beside(GcpCloud()) as gcp:
+        configure(host, gcp, cloud="gcp")
+        with host.daemon() as daemon:
+            daemon.wait_status("healthy")
+            daemon.wait(lambda: any("last_etag" in r.query for r in gcp.requests), "the wait")
+            gcp.tell_from_outside("preempted", "TRUE")
+            wait_notice(daemon, there=True)
+            gcp.tell_from_outside("preempted", "FALSE")
+            wait_notice(daemon, there=False)
+
+
+def test_a_machine_of_no_cloud_asks_nobody(host: FakeHost) -> None:
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        assert daemon.status()["notice_sources"] == []
+        assert "gpuwarden_termination_source_up{" not in metrics(daemon)
+        assert notice_file(host)["act"] is False

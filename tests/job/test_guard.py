@@ -1,0 +1,222 @@
+"""The guard says once for each notice, on all ranks at the same step, that it is time to save and leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwarden_job import CheckpointGuard, Ranks
+from gpuwarden_job.notice import boottime
+from support.job_world import give_notice, together
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def guard_of(run_dir: Path, ranks: Ranks | None = None, **options: Any) -> CheckpointGuard:
+    environ = {"GPUWARDEN_RUN_DIR": str(run_dir), "SLURM_JOB_ID": "71"}
+    return CheckpointGuard(**{"ranks": ranks or Ranks(), "environ": environ, "poll": 0.0, **options})
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    names = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+    before = [signal.getsignal(number) for number in names]
+    yield
+    assert [signal.getsignal(number) for number in names] == before
+
+
+def test_without_a_daemon_nothing_is_said_and_nothing_fails(tmp_path: Path) -> None:
+    guard = guard_of(tmp_path / "not there")
+    assert [guard.check(step) for step in range(3)] == [None] * 3
+    assert not guard.acknowledge(saved=True, step=1)
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_signal_sets_a_flag_and_the_next_check_says_so_once(tmp_path: Path) -> None:
+    with guard_of(tmp_path) as guard:
+        for name in ("SIGTERM", "SIGUSR1"):
+            os.kill(os.getpid(), getattr(signal, name))
+            said = guard.check(1)
+            assert said is not None
+            assert (said.signals, said.deadline, said.notice) == ((name,), None, None)
+            assert guard.check(2) is None
+
+
+@pytest.mark.usefixtures("handlers")
+def test_the_signal_that_a_job_declares_is_caught_and_a_second_interrupt_interrupts(tmp_path: Path) -> None:
+    environ = {"GPUWARDEN_RUN_DIR": str(tmp_path), "GPUWARDEN_SIGNAL": "usr2"}
+    with CheckpointGuard(ranks=Ranks(), environ=environ) as guard:
+        os.kill(os.getpid(), signal.SIGUSR2)
+        assert guard.check(1) is not None
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_notice_is_said_once_with_the_time_that_is_left(tmp_path: Path) -> None:
+    guard = guard_of(tmp_path)
+    give_notice(tmp_path)
+    said = guard.check(1)
+    assert said is not None
+    assert (said.notice, said.reason) == ("n-1", "reclaimed")
+    assert said.remaining is not None
+    assert 0 < said.remaining <= 120
+    assert guard.check(2) is None
+    give_notice(tmp_path, id="n-1", deadline_boottime=1.0)  # its deadline drifts: still the same
+    assert guard.check(3) is None
+
+
+def test_a_notice_called_off_before_the_next_step_is_none_and_one_that_comes_again_is_news(tmp_path: Path) -> None:
+    clock = Clock()
+    guard = guard_of(tmp_path, clock=clock)
+    give_notice(tmp_path)
+    assert guard.check(1) is not None
+    (tmp_path / "notice.json").unlink()
+    assert guard.check(2) is None
+    give_notice(tmp_path)
+    assert guard.check(3) is not None
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("first", ["signal", "notice"])
+def test_a_signal_and_the_notice_of_the_same_event_are_one(tmp_path: Path, first: str) -> None:
+    clock = Clock()
+    with guard_of(tmp_path, clock=clock) as guard:
+        events = [lambda: os.kill(os.getpid(), signal.SIGTERM), lambda: give_notice(tmp_path)]
+        for event in events if first == "signal" else reversed(events):
+            event()
+            clock.now += 1
+            guard.check(1)
+        assert guard.interruption is not None
+        assert bool(guard.interruption.signals) == (first == "signal")
+        clock.now += 3600
+        assert guard.check(2) is None
+        give_notice(tmp_path, id="n-2")
+        assert guard.check(3) is not None
+
+
+def test_one_rank_is_told_and_all_leave_at_the_same_step_with_the_soonest_deadline(tmp_path: Path) -> None:
+    give_notice(tmp_path / "1", deadline_boottime=None)
+    now = boottime()
+    give_notice(tmp_path / "2", deadline_boottime=now + 3000)
+
+    def run(ranks: Ranks) -> tuple[int, float, bool]:
+        guard = guard_of(tmp_path / str(ranks.rank), ranks, every=4)
+        for step in range(1, 100):
+            if said := guard.check(step):
+                return step, said.remaining or 0.0, guard.time_for(2999 if ranks.rank == 0 else 1)
+        raise AssertionError
+
+    steps, left, fits = zip(*together(4, run), strict=True)
+    assert steps == (4, 4, 4, 4)
+    assert all(2000 < seconds <= 3000 for seconds in left)
+    assert fits == (False,) * 4, "one rank's save would take too long"
+
+
+def test_ranks_of_one_node_that_look_at_different_moments_leave_once(tmp_path: Path) -> None:
+    """The rank that looked before the notice came hears of it from the other, and does not take it for a second one."""
+    clocks = (Clock(), Clock())
+
+    def run(ranks: Ranks) -> list[bool]:
+        guard = guard_of(tmp_path, ranks, poll=1.0, clock=clocks[ranks.rank])
+        said = [guard.check(1) is not None]
+        ranks.any(False)
+        if ranks.first:
+            give_notice(tmp_path)
+            clocks[0].now = 1.0
+        ranks.any(False)
+        for step in range(2, 6):
+            said.append(guard.check(step) is not None)
+            clocks[ranks.rank].now += 1.0
+        return said
+
+    assert together(2, run) == [[False, True, False, False, False]] * 2
+
+
+def test_a_broken_agreement_does_not_end_the_training_and_this_rank_leaves_by_what_it_knows(tmp_path: Path) -> None:
+    def broken(_: int) -> int:
+        raise RuntimeError("connection closed by peer")
+
+    guard = guard_of(tmp_path, Ranks(0, 2, broken))
+    assert guard.check(1) is None
+    give_notice(tmp_path)
+    assert guard.check(2) is not None
+
+
+def test_off_the_main_thread_there_are_no_signals_but_the_notice(tmp_path: Path) -> None:
+    give_notice(tmp_path)
+    said = []
+
+    def run() -> None:
+        with guard_of(tmp_path) as guard:
+            said.append(guard.check(1))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert said[0] is not None
+
+
+@contextmanager
+def daemon(path: Path, answer: bytes) -> Iterator[list[bytes]]:
+    """A real socket, one answer; what was said to it. An empty answer: silence until the peer gives up."""
+    said: list[bytes] = []
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            peer, _ = listener.accept()
+            with peer:
+                said.append(peer.recv(4096))
+                peer.sendall(answer)
+                while not answer and peer.recv(1):
+                    pass
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield said
+        thread.join(60)
+
+
+def acknowledged(run_dir: Path) -> tuple[bool, Path]:
+    give_notice(run_dir)
+    guard = guard_of(run_dir, Ranks(3, 8, lambda value: value))
+    assert guard.check(1) is not None
+    return guard.acknowledge(saved=True, step=1200), run_dir / "ack" / "71" / "3.json"
+
+
+def test_the_daemon_is_told_through_its_socket(tmp_path: Path) -> None:
+    with daemon(tmp_path / "job.sock", b'{"ok": true}\n') as said:
+        told, file = acknowledged(tmp_path)
+    assert (told, file.exists()) == (True, False)
+    message = {"verb": "acknowledge", "notice": "n-1", "rank": 3, "saved": True, "step": 1200}
+    assert [json.loads(line) for line in said] == [message]
+
+
+@pytest.mark.parametrize("answer", [b'{"ok": false}\n', b"not JSON\n", b"[" * 5000, b""])
+def test_where_the_socket_does_not_help_a_file_does(tmp_path: Path, answer: bytes) -> None:
+    """Refused, garbled, or silent."""
+    (tmp_path / "ack").mkdir()
+    with daemon(tmp_path / "job.sock", answer):
+        told, file = acknowledged(tmp_path)
+    assert told
+    assert json.loads(file.read_text()) == {"notice": "n-1", "rank": 3, "saved": True, "step": 1200}
+
+
+def test_where_nobody_listens_it_is_quiet(tmp_path: Path) -> None:
+    assert acknowledged(tmp_path) == (False, tmp_path / "ack" / "71" / "3.json")
