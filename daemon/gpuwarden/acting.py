@@ -18,12 +18,13 @@ from gpuwarden.health.model import Event, EventKind, Json
 from gpuwarden.log import get_logger
 from gpuwarden.policy import checkpoint, orders
 from gpuwarden.policy.exclusion import Decision, decide
-from gpuwarden.policy.model import Act, Intent, Notice, Outcome, Result, Settings
+from gpuwarden.policy.model import Act, Flag, Intent, Notice, Outcome, Result, Settings
 from gpuwarden.policy.notices import differences, imminent
 from gpuwarden.policy.situation import Situation, excluded
 from gpuwarden.policy.state import PolicyState, fold, outcome_data
 from gpuwarden.publish.snapshot import Acted, Wanted
 from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.cloud.facts import Kind
 from gpuwarden_collectors.facts import Stamp
 
 log = get_logger("gpuwarden")
@@ -247,16 +248,31 @@ class Acting:
         )  # fmt: skip
         return await self._order(ordered, Act.RESTORE)
 
-    def announce(self, within: float, text: str, by: str) -> None:
+    def announce(self, within: float, text: str, by: str) -> str:
+        """What follows from it, for people."""
         self._take([orders.announce(within, text, by, self._boot_id, self._clock())])
+        settings = self._options.settings
+        when = f"{settings.horizon:g} s before it" if within > settings.horizon else "at once"
+        told = f"the heartbeat says so {when}"
+        if self._boxes:
+            told += (
+                ", and the node is excluded" if settings.enforce else "; mode is observe, so that no scheduler is told"
+            )
+        return f"announced: this machine ends in {within:g} s; {told}"
 
     def call_off(self, by: str) -> None:
         """Raises ValueError where there is nothing to call off."""
         self._take([orders.call_off(self.state, by, self._boot_id, self._clock(), self._options.settings.horizon)])
 
     def told(self, source: str, notices: Iterable[Notice]) -> None:
-        """All that `source` announces of the end of this machine. What is the same as before is no news."""
+        """All that `source` announces of the end of this machine. What is the same as before is no news.
+
+        A shutdown that a scheduler ordered is none: it has drained the node and brings it back.
+        """
         now = self._clock()
+        standings = [box.standing for box in self._boxes.values() if box.standing is not None]
+        if any(Flag.REBOOT in standing.flags for standing in standings):
+            notices = [notice for notice in notices if notice.kind != Kind.SHUTDOWN]
         horizon = self._options.settings.horizon
         news = list(differences(self.state.notices, source, notices, horizon=horizon, now=now))
         if news:
@@ -281,11 +297,14 @@ class Acting:
         told = [f"{name}: {_told(outcome)}" for name, outcome in said.items()]
         if any(o is not None and o.result in (Result.DROPPED, Result.REFUSED) for o in said.values()):
             raise ValueError("; ".join(told))
-        if act is Act.EXCLUDE and self.state.order is not None and not told:
-            told = [
-                "excluded already" if self.state.holds else "no scheduler is configured: only the heartbeat says so"
-            ]
-        return "; ".join(told) or "nothing of ours stands"
+        return "; ".join(told) or self._nobody_asked(act)
+
+    def _nobody_asked(self, act: Act) -> str:
+        if self._boxes:
+            stands = "; ".join(hold.reason for hold in self.state.holds.values())
+            return f"excluded already, and left as it is: {stands}" if stands else "it waits for the scheduler"
+        done = "excluded" if act is Act.EXCLUDE else "no longer excluded by an operator"
+        return f"{done}: the heartbeat and the verdict file say so; no scheduler is configured"
 
     def _said(self, name: str, key: str) -> Outcome | None:
         known, outcome = self._outcomes.get(name, ("", None))
@@ -317,7 +336,8 @@ class Acting:
             actuators=tuple(self._boxes), excluded=tuple(excluded(self.state, standings)), standings=standings,
             pending=tuple(pending), would=tuple(would), blocked=dict(self._blocked), counts=dict(self._counts),
             breaker="; ".join(box.held_back for box in self._boxes.values() if box.held_back),
-            person=tuple(sorted(map(str, self.state.person))), notices=tuple(self.state.notices.values()),
+            person=tuple(sorted(map(str, self.state.person))),
+            order="" if self.state.order is None else self.state.order.reason, notices=tuple(self.state.notices.values()),
             notice=imminent(self.state.notices, self._options.settings.horizon, self._clock()),
         )  # fmt: skip
 

@@ -43,7 +43,6 @@ def slurm_misfits(slurm: SlurmOptions) -> Iterator[Misfit]:
         allowed = f"{format_duration(least)} to {format_duration(most)}"
         why = "a controller that hangs is given up after MessageTimeout, 10s by default"
         yield ("slurm.timeout",), f"expected {allowed}, found {format_duration(slurm.timeout)}: {why}"
-    yield from slurm_job_misfits(slurm)
     if slurm.node and not is_node_name(slurm.node):
         yield ("slurm.node",), f"expected the NodeName of one node, found {slurm.node[:60]!r}"
     for name in slurm.partitions:

@@ -12,8 +12,10 @@ from gpuwarden.schedule import Deliver, Source, ThreadCollector, every
 from gpuwarden_collectors.base import Clock, CollectorError, Observation
 from gpuwarden_collectors.facts import NvmlFacts
 from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.errors import SlurmError
 from gpuwarden_collectors.slurm.jobs import JobsReader
 from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
+from gpuwarden_collectors.slurm.nodes import find_name
 
 REGISTER = "jobs"
 """Folder of the run directory in which the prolog and the epilog leave word."""
@@ -36,20 +38,23 @@ def jobs_source(
     clock: Clock,
     wake: asyncio.Event | None = None,
     environment: Mapping[str, str] = os.environ,
+    hostname: str = "",
 ) -> Source:
-    """Reads in a thread of its own. With a `run_dir` that cannot be written the prolog's word is not had, that is all."""
+    """Reads in a thread of its own. `hostname` of this machine, for finding its name in Slurm. With a `run_dir` that cannot be written the prolog's word is not had, that is all."""
     commands = Commands(conf=options.conf, folder=options.folder, timeout=options.timeout, inherited=environment)
     ask = _Asker(commands)
     register = run_dir / REGISTER
-    reader = JobsReader(
-        proc, register, conf_path(options, environment),
-        node=options.node or environment.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0],
-        pids=users, ask=ask, clock=clock,
-    )  # fmt: skip
+    conf = conf_path(options, environment)
+    told = options.node or environment.get("SLURMD_NODENAME", "")
+    reader = JobsReader(proc, register, conf, node=told, pids=users, ask=ask, clock=clock)
     collector = ThreadCollector("jobs", reader.read, DEADLINE, clock)
 
     async def once() -> Observation[JobsFacts]:
+        nonlocal told
         ask.loop = asyncio.get_running_loop()
+        if not told and conf.exists():
+            told = await _name_in_slurm(commands, hostname or os.uname().nodename)
+            reader.is_called(told)
         return await collector.observe()
 
     async def run(deliver: Deliver) -> None:
@@ -61,6 +66,14 @@ def jobs_source(
             await commands.close()
 
     return Source("jobs", run, once)
+
+
+async def _name_in_slurm(commands: Commands, hostname: str) -> str:
+    """Slurm's command reads it in slurm.conf and does not ask the controller; most nodes are called by their short name."""
+    try:
+        return await find_name(commands, hostname)
+    except SlurmError:
+        return hostname.partition(".")[0]
 
 
 def with_register(folder: Path) -> None:

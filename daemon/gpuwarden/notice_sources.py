@@ -68,7 +68,7 @@ class _Asked:
 
 
 class NoticeSources:
-    """`changed` is called whenever what a source announces has changed."""
+    """`changed` is called with all that a source announces, while that is something, and once when it ended."""
 
     def __init__(self, sources: Sequence[CloudSource], changed: Changed, *, boot_id: str, clock: Clock) -> None:
         self._sources = {source.name: source for source in sources}
@@ -115,7 +115,7 @@ class NoticeSources:
         if asked.good:
             asked.answered = self._clock()
         before, asked.held = asked.held, follow(asked.held, answer)
-        if _notices(before) != _notices(asked.held):
+        if before or asked.held:  # each time: whoever is told compares, and may have missed the last one
             self._changed(source, self._announced(source))
 
     def _announced(self, source: str) -> list[Notice]:

@@ -48,8 +48,7 @@ def acting_verbs(service: Service, name_of: Callable[[int], str]) -> Mapping[str
         within = arguments.get("within")
         if isinstance(within, bool) or not isinstance(within, int | float) or not 0 <= within <= NOTICE_MOST:
             raise VerbError(f"notify-termination needs the seconds until the end, 0 to {NOTICE_MOST:.0f}")
-        service.acting.announce(float(within), _reason(arguments), by)
-        return f"announced: this machine ends in {within:g} s"
+        return service.acting.announce(float(within), _reason(arguments), by)
 
     return {"exclude": exclude, "restore": restore, "notify-termination": notify}
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from gpuwarden.config_policy import PolicyOptions
 from gpuwarden_collectors.slurm.commands import Commands
 from gpuwarden_collectors.slurm.errors import Refused, UnknownNode, Unreachable
+from gpuwarden_collectors.slurm.jobs_controller import HOUR, SPAN, Controller
 from gpuwarden_collectors.slurm.nodes import find_name, partition_sizes, read_node, read_partitions
 from support.slurm import MUNGE, SLURM, Slurm
 
@@ -76,3 +79,30 @@ async def test_who_may_not_drain_is_refused(slurm: Slurm) -> None:
     with pytest.raises(Refused, match="AdminLevel=Administrator"):
         await commands.change("cannot drain n1", "scontrol", "update", "NodeName=n1", "State=DRAIN", "Reason=x")
     assert slurm.state("n1") == {"IDLE"}
+
+
+def questions(slurm: Slurm) -> int:
+    """That the controller has answered about nodes, partitions and jobs."""
+    said = slurm.command("sdiag").partition("Remote Procedure Call statistics by message type")[2].partition("\n\n")[0]
+    counts = dict(re.findall(r"(REQUEST_\w*INFO\w*) .*count:(\d+)", said))
+    return sum(int(count) for name, count in counts.items() if name != "REQUEST_STATS_INFO")
+
+
+async def test_a_node_that_is_well_costs_the_controller_twelve_requests_an_hour(
+    slurm: Slurm, commands: Commands
+) -> None:
+    """On average: its looks, the size of its partition once a day, and what may be asked about jobs."""
+    before = questions(slurm)
+    await read_node(commands, "n1")
+    look = questions(slurm) - before
+    await partition_sizes(commands)
+    size = questions(slurm) - before - look
+    controller = Controller("n1", lambda words: slurm.command(*words), questions=2)
+    job = slurm.submit("sleep 600", "-w", "n1", "--gres=gpu:1")
+    slurm.wait(lambda: slurm.job_state(job) == "RUNNING", "the job to run")
+    before = questions(slurm)
+    assert job in (controller.jobs(0.0) or {})
+    assert controller.gpus(job, 0.0) == (0,)
+    jobs = questions(slurm) - before
+    assert min(look, size, jobs) > 0
+    assert HOUR / PolicyOptions().look_every * look + size / 24 + jobs / (SPAN / HOUR) <= 12.0

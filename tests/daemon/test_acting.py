@@ -13,9 +13,9 @@ import pytest
 from gpuwarden.actuators.base import ActuatorRefused, ActuatorUnavailable
 from gpuwarden.actuators.outbox import Limits
 from gpuwarden.health.model import EventKind
-from gpuwarden.policy.model import Budget, Settings
+from gpuwarden.policy.model import Budget, Flag, Notice, Settings
 from support.acting_rig import LIMITS, PATIENCE, SETTINGS, Killed, Rig, acting_options
-from support.policy_story import xid
+from support.policy_story import BOOT, xid
 from support.schedulers import Cluster, Node
 
 FAILED = "gpuwarden: failure gpu=3 xid=79"
@@ -246,6 +246,7 @@ async def test_a_person_is_told_what_came_of_it(rig: Rig) -> None:
     assert await rig.acting.exclude("alice", "replacing a fan") == "fake: done"
     assert rig.reason == "gpuwarden: operator by=alice replacing a fan"
     assert ("fake", "operator") in rig.acting.shown().excluded
+    assert "left as it is: gpuwarden: operator by=alice" in await rig.acting.exclude("bob", "its fan again")
     assert await rig.acting.restore("alice", rig.situation) == "fake: done"
     assert "no exclusion of ours" in await rig.acting.restore("alice", rig.situation)
     rig.cluster.nodes["n1"] = Node(reason="rack move", since=time.time())
@@ -359,7 +360,7 @@ async def test_a_step_back_that_failed_is_repeated_soon_and_not_after_the_breake
     rig.cluster.nodes |= {f"n{n}": Node() for n in range(2, 10)}
     rig.options = acting_options(budget_of_one(breaker_first=10.0 * PATIENCE, breaker_most=10.0 * PATIENCE))
     rig.begin()
-    failed = []
+    failed: list[str] = []
 
     def others_were_first(call: str) -> None:
         rig.cluster.nodes["n2"] = Node(reason=FAILED, since=1.0) if rig.reason else Node()
@@ -383,8 +384,21 @@ async def test_terminations_are_neither_counted_nor_held_back(rig: Rig) -> None:
     rig.options = acting_options(Limits(budget=Budget(count=1)))
     rig.begin()
     rig.acting.run()
-    rig.acting.announce(120.0, "spot", "root")
+    assert "600 s before it, and the node is excluded" in rig.acting.announce(7_200.0, "spot", "root")
+    assert "at once, and the node is excluded" in rig.acting.announce(120.0, "spot", "root")
     await rig.until(lambda: rig.state.holds)
     assert "termination" in rig.reason
     assert "census" not in rig.client.calls
     await rig.kill()
+
+
+async def test_a_shutdown_that_a_scheduler_ordered_is_no_end_of_the_machine(rig: Rig) -> None:
+    going_down = Notice(source="shutdown", kind="shutdown", id="logind:x", at=rig.clock(), boot_id=BOOT)
+    for flags, known in ((frozenset({Flag.REBOOT}), 0), (frozenset[Flag](), 1)):
+        rig.cluster.nodes["n1"] = Node(flags=flags)
+        rig.begin()
+        rig.acting.run()
+        await rig.until(lambda: rig.acting.shown().standings)
+        rig.acting.told("shutdown", [going_down])
+        assert len(rig.state.notices) == known
+        await rig.kill()

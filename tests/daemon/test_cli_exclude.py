@@ -31,7 +31,8 @@ def verdict_file(host: FakeHost) -> dict[str, str]:
 def test_an_excluded_node_takes_no_work_until_a_person_restores_it_whatever_ends_the_daemon(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
-        assert order(host, "exclude", "--reason", "replacing a fan")[0] == 0
+        done, told = order(host, "exclude", "--reason", "replacing a fan")
+        assert (done, told.startswith("excluded:"), "no scheduler is configured" in told) == (0, True, True)
         daemon.wait(lambda: daemon.get("/heartbeat")[0] == 503, "the heartbeat to say so")
         daemon.wait(lambda: verdict_file(host)["excluded"] == "1", "the verdict file to say so")
         assert verdict_file(host)["schedulable"] == "0"
@@ -44,8 +45,11 @@ def test_an_excluded_node_takes_no_work_until_a_person_restores_it_whatever_ends
         scrape = Scrape(daemon.get("/metrics")[1])
         assert scrape.value("gpuwarden_excluded", actuator="", owner="operator") == 1.0
         assert scrape.value("gpuwarden_schedulable") == 0.0
-        assert "gpuwarden restore" in order(host, "status")[1]
-        assert order(host, "restore")[0] == 0
+        shown = order(host, "status")[1]
+        assert "gpuwarden restore" in shown
+        assert "replacing a fan" in shown
+        done, told = order(host, "restore")
+        assert (done, told.startswith("no longer excluded")) == (0, True)
         daemon.wait(lambda: daemon.get("/heartbeat")[0] == 200, "the heartbeat to say so")
         assert verdict_file(host)["excluded"] == "0"
 

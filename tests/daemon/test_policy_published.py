@@ -98,6 +98,13 @@ def test_a_notice_is_told_with_its_source_reason_and_end() -> None:
     assert "host maintenance" in text_of(acted(snapshot(), notice=replace(notice, deadline=None)))
 
 
+def test_an_operator_s_exclusion_says_who_and_why_where_no_scheduler_does() -> None:
+    text = text_of(
+        acted(snapshot(), excluded=(("", "operator"),), order="gpuwarden: operator by=alice replacing a fan")
+    )
+    assert "an operator excluded this node (gpuwarden: operator by=alice replacing a fan)" in text
+
+
 def test_what_stands_in_the_way_is_told() -> None:
     away = Standing(at=NOW, reachable=False, trouble="slurmctld does not answer")
     text = text_of(

@@ -73,13 +73,6 @@ def test_what_it_starts_outlives_its_process_group_and_holds_nothing(host: HookH
     assert "ended" in host.called()
 
 
-def test_without_a_daemon_nothing_is_started(host: HookHost, shell: Sequence[str]) -> None:
-    host.settings()
-    assert host.run("epilog", shell, SLURM_JOB_ID="4711").returncode == 0
-    time.sleep(0.2)
-    assert not host.called()
-
-
 @pytest.mark.parametrize("job", ["", "x", "../1", "9" * 40])
 def test_a_job_that_is_no_number_is_left_alone(host: HookHost, shell: Sequence[str], job: str) -> None:
     (host.run_dir / "jobs").mkdir()

@@ -50,6 +50,12 @@ def test_no_process_is_started_while_the_node_has_not_failed(host: HookHost, she
     assert (host.run_dir / "jobs/4711").exists()
 
 
+@pytest.mark.parametrize("shell", SHELLS.values(), ids=SHELLS)
+def test_the_epilog_starts_nothing_where_no_daemon_listens(host: HookHost, shell: Sequence[str]) -> None:
+    host.settings()
+    assert births(host, "epilog", shell, **JOB) == 0
+
+
 def test_the_count_would_show_a_process(host: HookHost) -> None:
     host.verdict(age=100)
     assert births(host, "prolog", SHELLS["dash"], **JOB) > 0  # it logs

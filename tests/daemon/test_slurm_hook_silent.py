@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,13 +14,14 @@ from gpuwarden.actuators.outbox import Limits
 from gpuwarden.health.model import Event
 from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.reader import read_only
-from gpuwarden.policy.model import Budget, Census, Held, Intent, Outcome, Owner, Result, Standing, Why
+from gpuwarden.policy.model import Act, Budget, Census, Held, Intent, Outcome, Owner, Result, Standing, Why
 from gpuwarden.policy.state import PolicyState, fold
 from gpuwarden.silent import drain, silent_for
 from gpuwarden.silent_note import NOTE, REASON, taken
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host import MachineIdentity
+from support.commands import gpuwarden
 
 MACHINE = MachineIdentity(machine_id="m")
 
@@ -151,3 +153,37 @@ async def test_a_gate_lets_through_only_for_a_while_after_the_hook_was_here() ->
     with pytest.raises(ActuatorUnavailable):
         await gate.census()
     assert (await gate.look()).pool == 8, "a look is free"
+
+
+async def test_a_gate_that_let_a_drain_through_lets_the_breaker_count_again() -> None:
+    """The hook was here almost too long ago when the node was drained; others may have been drained with it."""
+    now = 1000.0
+    gate = HookGate(Scheduler(), lambda: Stamp(now, now))
+    gate.asked()
+    now += OPEN_FOR - 1
+    about: dict[str, Any] = {"actuator": "slurm", "why": Why.FAILURE, "reason": REASON, "key": "k", "at": host_clock()}
+    await gate.apply(Intent(act=Act.EXCLUDE, **about), await gate.look())
+    now += 30
+    assert (await gate.census()).pool == 8
+    now += OPEN_FOR
+    await gate.apply(Intent(act=Act.RESTORE, **about), await gate.look())
+    with pytest.raises(ActuatorUnavailable):
+        await gate.census()
+
+
+@pytest.mark.parametrize(
+    ("keys", "node", "code", "said"),
+    [
+        ("", "n1", 0, "nothing done: [slurm] enabled is false"),
+        ("enabled = true", "n1", 0, 'nothing done: [slurm] on_stale is not "drain"'),
+        ('enabled = true\non_stale = "drain"', "n1", 0, "found so for 0 s, and 600 s must pass"),
+        ('enabled = true\non_stale = "drain"', "n[1-3]", 64, "--node: expected the NodeName of one node"),
+    ],
+)
+def test_the_command_says_why_it_does_nothing(tmp_path: Path, keys: str, node: str, code: int, said: str) -> None:
+    config = tmp_path / "gpuwarden.toml"
+    config.write_text(f'[slurm]\n{keys}\n[state]\ndir = "{tmp_path}"\n')
+    done = gpuwarden(
+        "slurm", "healthcheck", "--config", config, "--run-dir", tmp_path / "run", "--node", node, temporary=tmp_path
+    )
+    assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,6 +114,8 @@ def test_all_nodes_of_a_partition_choose_the_same_pool() -> None:
         ({"partitions": ("gpu", "a,b")}, "slurm.partitions"),
         ({"timeout": 0.5}, "slurm.timeout"),
         ({"timeout": 500.0}, "slurm.timeout"),
+        ({"stale_grace": 5.0}, "slurm.stale_grace"),
+        ({"job_mapping_dir": Path("hpc")}, "slurm.job_mapping_dir"),
     ],
 )
 def test_values_that_slurm_would_take_otherwise_are_faults(options: dict[str, Any], key: str) -> None:

@@ -9,8 +9,10 @@ import os
 import random
 import re
 import signal
+import sys
 import threading
 import time
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,21 @@ with CheckpointGuard(ranks=ranks) as guard, PeerWatch(guard, stall=float(sys.arg
         if step == 10:
             print("training", flush=True)
         time.sleep(0.01)
+"""
+
+TRACED = """
+import sys
+from gpuwarden_job import CheckpointStore, Ranks
+
+def say(frame, event, function):
+    name = getattr(function, "__name__", "")
+    if event == "c_call" and name in ("fsync", "rename", "replace", "rmdir") and "posix" in repr(function.__self__):
+        print(name, flush=True)
+
+store = CheckpointStore(sys.argv[1], ranks=Ranks(), keep_last=1)
+store.save(1, 1)
+sys.setprofile(say)
+store.save(2, 2)
 """
 
 
@@ -93,7 +110,7 @@ def test_row_03_the_best_by_metric_is_kept_besides_them_and_a_nan_is_never_best(
 
 def test_row_04_a_save_beside_the_training_holds_the_state_of_its_step(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, ranks=Ranks())
-    state = {"step": 1, "weights": [0.0] * 1000}
+    state: dict[str, Any] = {"step": 1, "weights": [0.0] * 1000}
     assert store.save_async(state, 1)
     state["weights"][:] = [1.0] * 1000
     store.flush()
@@ -142,14 +159,14 @@ def test_row_07_a_state_holds_all_parts_the_random_numbers_and_the_position_or_i
     names = ("model", "optimizer", "scheduler", "scaler", "sampler")
     saved = capture(step=12, samples=96, world=4, **{name: Part(name) for name in names})
     wanted = [random.random() for _ in range(3)]
-    fresh = {name: Part(None) for name in names}
+    fresh: dict[str, Any] = {name: Part(None) for name in names}
     assert restore(saved, **fresh) == (12, 96)
     assert [part.value for part in fresh.values()] == list(names)
     assert [random.random() for _ in range(3)] == wanted
     assert saved["world"] == 4
     untouched = Part("untouched")
     with pytest.raises(StateMismatch, match="only in the checkpoint or only in the job: optimizer"):
-        restore(saved, **{**fresh, "model": untouched, "optimizer": None} if False else {"model": untouched, **{n: Part(0) for n in names[2:]}})
+        restore(saved, model=untouched, scheduler=fresh["scheduler"], scaler=fresh["scaler"], sampler=fresh["sampler"])
     assert untouched.value == "untouched"
 
 
@@ -167,26 +184,33 @@ def test_row_08_another_number_of_ranks_takes_every_sample_once_and_shards_are_d
         store = CheckpointStore(tmp_path, ranks=ranks, sharded=True)
         with pytest.raises(WorldChanged, match="by 4 ranks, and there are 3 now"):
             store.load_latest()
-        flat = store.load_latest(reshard=lambda states, me: sum(states, [])[me.rank :: me.size])
+        flat = store.load_latest(reshard=lambda states, me: list(chain(*states))[me.rank :: me.size])
         return flat and flat.state
 
     together(4, save)
     assert together(3, load) == [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]]
 
 
-def test_row_09_torchrun_is_told_to_restart_since_its_default_is_none() -> None:
-    """And whatever starts it in our examples also maps its exit code, as it has only one for everything."""
+def test_row_09_recovery_is_the_scheduler_s_since_torchrun_restarts_nothing_and_has_one_code_for_all() -> None:
+    """So our examples say both: no restart on the node that goes away, and the code that a rank left in a mark."""
     texts = [path.read_text() for path in EXAMPLES.rglob("*") if path.is_file() and path.suffix != ".py"]
-    runs = [text for text in texts if re.search(r"^\s*(?:-\s+)?(?:srun .*)?torchrun\b", text, re.MULTILINE)]
-    assert runs
-    assert all("--max-restarts" in text and "exit-code" in text for text in runs)
+    runs = [text for text in texts if re.search(r"^\s*torchrun\b", text, re.MULTILINE)]
+    assert len(runs) == 2
+    assert all("--max-restarts=0" in text and "gpuwarden_job exit-code" in text for text in runs)
+    assert all(re.search(r"on_events:.*\berror\b|RESCHEDULE: 75\b", text) for text in runs)
 
 
-def test_row_10_a_restart_elsewhere_finds_the_checkpoint_by_the_run_and_not_by_the_job() -> None:
-    """Slurm's id stays with a requeue; dstack's job id changes with each submission, its run's name does not."""
-    for path in EXAMPLES.rglob("*"):
-        if path.is_file() and path.suffix != ".py" and "--folder" in (text := path.read_text()):
-            assert not re.search(r"--folder\S*[= ]\S*(DSTACK_JOB_ID|SLURM_RESTART|/tmp)", text), path
+def test_row_10_checkpoints_outlive_the_node_and_are_found_by_the_run_not_by_the_submission() -> None:
+    """Slurm's id stays with a requeue; dstack's job id changes with each submission, its run's does not; OSMO uploads."""
+    named = {
+        path.name: (re.findall(r'(?:--folder "?|^folder=)(\S+)', text, re.MULTILINE), "frequency:" in text)
+        for path in EXAMPLES.rglob("*")
+        if path.is_file() and path.suffix != ".py" and "--folder" in (text := path.read_text())
+    }
+    assert set(named) == {"train.sbatch", "ranks.sbatch", "train.dstack.yml", "train.yaml"}
+    for folders, uploaded in named.values():
+        assert folders
+        assert uploaded or not any(re.search(r"DSTACK_JOB_ID|RESTART_COUNT|^/tmp", folder) for folder in folders)
 
 
 def test_row_11_a_termination_signal_saves_at_a_step_boundary_and_leaves_with_the_requeue_code(tmp_path: Path) -> None:
@@ -205,20 +229,7 @@ def test_row_11_a_termination_signal_saves_at_a_step_boundary_and_leaves_with_th
 
 def test_row_12_a_save_is_flushed_renamed_and_marked_in_this_order(tmp_path: Path) -> None:
     """As the kernel saw it. Which moment a crash may hit, tests/job/test_store.py goes through one by one."""
-    code, output = ended(
-        start(
-            "-c",
-            "import os, sys; from gpuwarden_job import *\n"
-            "def say(frame, event, function):\n"
-            "    name = getattr(function, '__name__', '')\n"
-            "    if event == 'c_call' and name in ('fsync', 'rename', 'replace', 'rmdir') and 'posix' in repr(function.__self__):\n"
-            "        print(name, flush=True)\n"
-            "store = CheckpointStore(sys.argv[1], ranks=Ranks(), keep_last=1)\n"
-            "store.save(1, 1)\n"
-            "sys.setprofile(say); store.save(2, 2)",
-            tmp_path, run_dir=tmp_path,
-        )  # fmt: skip
-    )
+    code, output = ended(start("-c", TRACED, tmp_path, run_dir=tmp_path))
     assert code == 0
     calls = output.split()
     publish = calls.index("rename")
@@ -273,10 +284,9 @@ def test_row_14_a_training_killed_again_and_again_ends_as_if_it_had_not_been(tmp
 
     code, wanted = ended(run("undisturbed"))
     assert code == 0, wanted
-    saved = lambda: {path.name for path in (tmp_path / "killed").glob("0*")}  # noqa: E731
     for _ in range(3):
-        before, process = saved(), run("killed")
-        until(lambda: saved() - before or process.poll() is not None, "another checkpoint")  # noqa: B023
+        before, process = _newest(tmp_path / "killed"), run("killed")
+        until(lambda: _newest(tmp_path / "killed") > before or process.poll() is not None, "another")  # noqa: B023
         process.kill()
         ended(process)
     code, output = ended(run("killed"))
@@ -287,7 +297,9 @@ def test_row_14_a_training_killed_again_and_again_ends_as_if_it_had_not_been(tmp
 
 
 def test_row_15_no_rank_asks_the_cloud_one_file_on_the_node_tells_all_of_them(tmp_path: Path) -> None:
-    assert not [path for path in JOB.rglob("*.py") if re.search(r"169\.254|urllib|http\.client|requests", path.read_text())]
+    assert not [
+        path for path in JOB.rglob("*.py") if re.search(r"169\.254|urllib|http\.client|requests", path.read_text())
+    ]
     give_notice(tmp_path)
     environ = {"GPUWARDEN_RUN_DIR": str(tmp_path)}
     said = together(8, lambda ranks: CheckpointGuard(ranks=ranks, environ=environ).check(1))
@@ -300,15 +312,19 @@ def test_row_16_slurm_is_asked_for_the_signal_and_the_batch_script_requeues_what
     assert re.search(r"^#SBATCH --signal=B:USR1@\d+$", script.read_text(), re.MULTILINE)
     commands = tmp_path / "bin"
     commands.mkdir()
-    (commands / "srun").write_text('#!/bin/sh\nwhile [ "$1" != python ]; do shift; done\nshift\nexec "$PYTHON" -u "$@"\n')
+    (commands / "srun").write_text(
+        '#!/bin/sh\nwhile [ "$1" != python ]; do shift; done\nshift\nexec "$PYTHON" -u "$@"\n'
+    )
     (commands / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n')
     for path in commands.iterdir():
         path.chmod(0o755)
     more = {
-        "PATH": f"{commands}:{os.environ['PATH']}", "PYTHON": os.sys.executable, "SLURM_JOB_ID": "71",  # type: ignore[attr-defined]
+        "PATH": f"{commands}:{os.environ['PATH']}", "PYTHON": sys.executable, "SLURM_JOB_ID": "71",
         "SLURM_SUBMIT_DIR": str(EXAMPLES), "CHECKPOINTS": str(tmp_path / "saved"), "STEPS": "100000", "PAUSE": "0.01",
     }  # fmt: skip
-    shell = start("-c", "import os, sys; os.execvp('bash', ['bash', *sys.argv[1:]])", script, run_dir=tmp_path, more=more)
+    shell = start(
+        "-c", "import os, sys; os.execvp('bash', ['bash', *sys.argv[1:]])", script, run_dir=tmp_path, more=more
+    )
     assert shell.stdout is not None
     assert shell.stdout.readline() == "begins at step 0\n"
     child = Path(f"/proc/{shell.pid}/task/{shell.pid}/children")
@@ -318,6 +334,10 @@ def test_row_16_slurm_is_asked_for_the_signal_and_the_batch_script_requeues_what
     assert code == gpuwarden_job.REQUEUE, output
     assert (tmp_path / "asked").read_text() == "requeue Incomplete 71\n"
     assert len(CheckpointStore(tmp_path / "saved", ranks=Ranks()).saved()) == 1
+
+
+def _newest(folder: Path) -> str:
+    return max((path.name for path in folder.glob("0*")), default="")
 
 
 def _catches(pid: int, number: int) -> bool:

@@ -96,9 +96,11 @@ def test_a_notice_called_off_before_the_next_step_is_none_and_one_that_comes_aga
 def test_a_signal_and_the_notice_of_the_same_event_are_one(tmp_path: Path, first: str) -> None:
     clock = Clock()
     with guard_of(tmp_path, clock=clock) as guard:
-        events = [lambda: os.kill(os.getpid(), signal.SIGTERM), lambda: give_notice(tmp_path)]
-        for event in events if first == "signal" else reversed(events):
-            event()
+        for event in ("signal", "notice") if first == "signal" else ("notice", "signal"):
+            if event == "signal":
+                os.kill(os.getpid(), signal.SIGTERM)
+            else:
+                give_notice(tmp_path)
             clock.now += 1
             guard.check(1)
         assert guard.interruption is not None

@@ -155,7 +155,7 @@ def test_the_best_is_kept_besides_the_last_and_what_is_no_number_is_never_best(
 def test_a_save_that_fails_says_so_and_leaves_what_was_there(tmp_path: Path) -> None:
     store = of(tmp_path)
     store.save("good", 1)
-    with pytest.raises(SaveFailed, match="step 2 was not saved in .*pickle"):
+    with pytest.raises(SaveFailed, match=r"step 2 was not saved in .*pickle"):
         store.save(lambda: None, 2)
     assert newest(tmp_path) == "good"
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
@@ -250,3 +250,11 @@ def test_a_checkpoint_that_somebody_reads_is_not_pruned(tmp_path: Path) -> None:
     assert read == [True]
     of(tmp_path, keep_last=1).save("newest", 3)
     assert [one.step for one in of(tmp_path).saved()] == [3]
+
+
+def test_a_shard_that_never_comes_is_not_waited_for_without_end_and_nothing_is_published(tmp_path: Path) -> None:
+    """Half of the ranks died; the others' collective did not notice."""
+    lonely = CheckpointStore(tmp_path, ranks=Ranks(0, 2, lambda value: value), sharded=True, patience=0.1)
+    with pytest.raises(SaveFailed, match=r"rank 1 wrote nothing within 0.1 s. Is .* the same folder on all nodes"):
+        lonely.save("x", 1)
+    assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwarden.health.model import NODE, Advice, EventKind, Health, Severity, gpu
+from gpuwarden.health.model import NODE, Advice, EventKind, Health, gpu
 from gpuwarden.policy import orders, reasons
 from gpuwarden.policy.model import Act, Flag
 from gpuwarden.policy.state import KEYS_MOST
@@ -191,7 +191,7 @@ def test_a_termination_that_is_called_off_does_not_bring_back_what_needs_a_perso
 
 
 def test_however_many_findings_need_a_person_each_is_told_once_and_no_more_than_are_remembered() -> None:
-    found = [replace(xid(number % 8, Advice.INSPECT_HARDWARE, number), severity=Severity.FAILURE) for number in range(100)]
+    found = [xid(number % 8, Advice.INSPECT_HARDWARE, number) for number in range(100)]
     story = Story().fails(*found).waits(600)
     assert (kinds(story).count(EventKind.NEEDS_PERSON), len(story.state.person)) == (KEYS_MOST, KEYS_MOST)
 
@@ -250,6 +250,19 @@ def test_a_person_s_restore_begins_the_count_of_returns_anew() -> None:
         story.fails().heals(passes=30)
     story.took(orders.restore(story.state, story.situation().verdict, ["slurm"], by="bob", boot_id=BOOT, now=story.now))
     assert story.passes().fails().heals(passes=30).writes == ["exclude", "restore"] * 4
+
+
+@pytest.mark.parametrize(
+    ("why", "told"),
+    [("passes", "3 clean passes in a row, 2 so far"), ("time", "out for 60 s"), ("day", "3 times within a day")],
+)
+def test_why_a_node_that_is_healthy_again_is_not_back_yet_is_told(why: str, told: str) -> None:
+    story = Story()
+    for _ in range(3 if why == "day" else 0):
+        story.fails().heals(passes=30)
+    story.fails().heals(passes={"passes": 2, "time": 5, "day": 30}[why])
+    assert story.last is not None
+    assert told in story.last.blocked["slurm"]
 
 
 # --- operators

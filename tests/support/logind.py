@@ -75,12 +75,15 @@ class Logind(threading.Thread):
             )  # fmt: skip
         self.start()
 
-    def prepare_for_shutdown(self, *, going_down: bool = True) -> None:
+    def prepare_for_shutdown(self, *, going_down: bool = True, to: str = "") -> None:
+        """`to`: the unique name of the only one who is told."""
         self.going_down = going_down
         fields = {
             1: ("o", "/org/freedesktop/login1"), 2: ("s", "org.freedesktop.login1.Manager"),
             3: ("s", "PrepareForShutdown"),
         }  # fmt: skip
+        if to:
+            fields[6] = ("s", to)
         self._send(wire.pack(wire.SIGNAL, self._next(), fields, "b", (going_down,)))
 
     def inhibited(self) -> int:

@@ -6,6 +6,7 @@ Nothing here blocks, and nobody's message makes it grow: what is not waited for 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections import deque
@@ -97,18 +98,24 @@ class Bus:
     async def subscribe(self, rule: str) -> None:
         await self.call(*_BUS, "AddMatch", "s", rule)
 
-    async def signal(self, seconds: float) -> Message | None:
-        """The next one, or None after so many seconds. Raises BusError once the connection is lost."""
-        try:
+    async def owner(self, name: str) -> str:
+        """Who has this name now. Raises BusError."""
+        reply = await self.call(*_BUS, "GetNameOwner", "s", name)
+        return str(reply.body[0]) if reply.body else ""
+
+    async def signal(self, member: str, seconds: float) -> Message | None:
+        """The next one of this name, or None after so many seconds. Raises BusError once the connection is lost."""
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while not self._signals:
+                while True:
+                    while self._signals:
+                        if (message := self._signals.popleft()).member == member:
+                            return message
                     if self._broken:
                         raise BusError(self._broken)
                     self._news.clear()
                     await self._news.wait()
-        except TimeoutError:
-            return None
-        return self._signals.popleft()
+        return None
 
     def descriptor(self) -> int | None:
         """The one that came with the last reply; it is the caller's now."""

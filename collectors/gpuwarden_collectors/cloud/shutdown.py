@@ -98,9 +98,9 @@ class Shutdown:
             self._inhibitor = bus.descriptor()
 
     async def _wait(self, bus: Bus) -> None:
-        message = await bus.signal(HANG)
-        if message is None or message.member != "PrepareForShutdown" or not message.body:
-            return
+        message = await bus.signal("PrepareForShutdown", HANG)
+        if message is None or not message.body or message.sender != await bus.owner(_LOGIND[0]):
+            return  # anybody may send us a signal of that name
         before, self._going_down = self._going_down, message.body[0] is True
         if self._going_down and not before:
             self._release = asyncio.get_running_loop().call_later(self._hold, self._let_go)

@@ -2,7 +2,7 @@
 
 What is on this host is asked first and costs the controller nothing: the notes of prolog and epilog, the control groups,
 slurmd (`scontrol listpids`), the environment of processes. The controller is asked only for what these leave open, and at
-most `per_hour` times an hour.
+most `questions` times in four hours.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class JobsReader:
         node: str,
         pids: Callable[[], Collection[int]],
         ask: Ask | None = None,
-        per_hour: int = 2,
+        questions: int = 2,
         clock: Clock = host_clock,
     ) -> None:
         self._proc = proc
@@ -52,10 +52,14 @@ class JobsReader:
         self.tidies = False
         self._pids = pids
         self._clock = clock
-        self._owners = Owners(proc, node, ask)
-        self._controller = Controller(node, ask, per_hour)
+        self._owners = Owners(proc, ask)
+        self._controller = Controller(node, ask, questions)
         self._told: dict[int, Job] = {}
         self._seen: dict[int, float] = {}  # job: when there was last a sign of it
+
+    def is_called(self, node: str) -> None:
+        """What Slurm calls this host, where it was not known from the start."""
+        self._node = self._controller.node = node
 
     def read(self) -> JobsFacts:
         """Raises SourceAbsent on a host without Slurm."""

@@ -1,4 +1,8 @@
-"""What the controller says of jobs, asked only for what this host leaves open, a few times an hour."""
+"""What the controller says of jobs, asked only for what this host leaves open, and seldom.
+
+Each question costs the controller three requests (measured on 22.05), one of them for all nodes of the cluster and, for the
+list, one for all jobs. The looks of a healthy node are ten requests an hour; twelve are to be all.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +14,27 @@ from gpuwarden_collectors.slurm.jobs_owners import Ask
 from gpuwarden_collectors.slurm.jobs_text import SQUEUE_FORMAT, gpus_of, squeue
 
 HOUR = 3600.0
+SPAN = 4 * HOUR
+"""With two questions in it: one and a half requests an hour."""
 
 
 class Controller:
-    """`per_hour`: requests, an answer or not. Half of them, at least one, are for the list of jobs, well apart."""
+    """`questions`: in each `SPAN`, answered or not. Half of them, at least one, are for the list of jobs, well apart."""
 
-    def __init__(self, node: str, ask: Ask | None, per_hour: int) -> None:
-        self._node = node
+    def __init__(self, node: str, ask: Ask | None, questions: int) -> None:
+        self.node = node
         self._ask = ask
-        self._per_hour = per_hour
+        self._questions = questions
         self._asked: deque[float] = deque()
         self._listed = float("-inf")
         self._gpus: dict[int, tuple[int, ...]] = {}
 
     def jobs(self, now: float) -> dict[int, Job] | None:
         """Those on this node; None if it was not asked, or did not answer."""
-        if now - self._listed < HOUR / max(1, self._per_hour // 2):
+        if now - self._listed < SPAN / max(1, self._questions // 2):
             return None
         self._listed = now
-        words = ("squeue", "--noheader", "--nodelist", self._node, "--states=R,CG,CF,S", "--format", SQUEUE_FORMAT)
+        words = ("squeue", "--noheader", "--nodelist", self.node, "--states=R,CG,CF,S", "--format", SQUEUE_FORMAT)
         text = self._answer(now, words)
         return None if text is None else {job.id: job for job in squeue(text)}
 
@@ -38,16 +44,16 @@ class Controller:
             text = self._answer(now, ("scontrol", "show", "job", "-d", str(number)))
             if text is None:
                 return ()
-            self._gpus[number] = gpus_of(text, self._node) or ()
+            self._gpus[number] = gpus_of(text, self.node) or ()
         return self._gpus[number]
 
     def keep(self, numbers: set[int]) -> None:
         self._gpus = {number: gpus for number, gpus in self._gpus.items() if number in numbers}
 
     def _answer(self, now: float, words: tuple[str, ...]) -> str | None:
-        while self._asked and now - self._asked[0] >= HOUR:
+        while self._asked and now - self._asked[0] >= SPAN:
             self._asked.popleft()
-        if self._ask is None or len(self._asked) >= self._per_hour:
+        if self._ask is None or len(self._asked) >= self._questions:
             return None
         self._asked.append(now)
         try:

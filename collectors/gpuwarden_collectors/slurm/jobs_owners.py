@@ -28,9 +28,8 @@ _Key = tuple[int, float]
 class Owners:
     """`listpids` is answered by slurmd and costs the controller nothing."""
 
-    def __init__(self, proc: Path, node: str, ask: Ask | None) -> None:
+    def __init__(self, proc: Path, ask: Ask | None) -> None:
         self._proc = proc
-        self._node = node
         self._ask = ask
         self._known: dict[_Key, tuple[int, str]] = {}
         self._claims: dict[_Key, Claim | None] = {}

@@ -64,6 +64,8 @@ def numbers(text: str) -> list[int]:
     """`0-2,5` is 0, 1, 2, 5. What is no number or range is passed over."""
     found: list[int] = []
     for word in text.split(","):
+        if len(found) >= _NUMBERS_MAX:  # a user's environment may repeat a range for ever
+            break
         first, dash, last = word.partition("-")
         if first.isdecimal() and (last.isdecimal() or not dash) and len(word) < 12:
             found.extend(range(int(first), min(int(last or first), int(first) + _NUMBERS_MAX) + 1))

@@ -7,11 +7,11 @@ and after. Restoring, and what an operator orders, needs no hook.
 from __future__ import annotations
 
 from gpuwarden.actuators.base import Actuator, ActuatorUnavailable
-from gpuwarden.policy.model import Census, Intent, Standing
+from gpuwarden.policy.model import Act, Census, Intent, Standing
 from gpuwarden_collectors.base import Clock
 
 OPEN_FOR = 120.0
-"""Seconds after the hook was here: an attempt and its retries."""
+"""Seconds after the hook was here, or after a write that it asked for: an attempt and its retries."""
 
 
 class HookGate:
@@ -37,6 +37,9 @@ class HookGate:
         return await self._actuator.census()
 
     async def apply(self, intent: Intent, standing: Standing) -> None:
+        """The second count of the breaker follows it, and must not wait for the next hook."""
+        if intent.act is Act.EXCLUDE:
+            self._asked = self._clock().boottime
         await self._actuator.apply(intent, standing)
 
     async def close(self) -> None:

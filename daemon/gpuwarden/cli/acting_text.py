@@ -15,7 +15,8 @@ def acting_lines(status: Document) -> Iterator[str]:
     acting = status.get("acting") or {}
     yield from _notice_lines(status)
     if "operator" in status.get("excluded_by", ()):
-        yield "an operator excluded this node; gpuwarden restore brings it back"
+        order = f" ({clean(acting['order'])})" if acting.get("order") else ""
+        yield f"an operator excluded this node{order}; gpuwarden restore brings it back"
     for scheduler in acting.get("schedulers", ()):
         yield _scheduler(scheduler)
     for one in acting.get("wanted", ()):

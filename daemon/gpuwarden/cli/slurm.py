@@ -91,8 +91,13 @@ def _without_daemon(options: argparse.Namespace) -> str:
     except ConfigError as error:
         raise faulty(error) from error
     slurm = config.slurm
-    if not slurm.enabled or slurm.on_stale != "drain":
+    if not slurm.enabled:
+        return "nothing done: [slurm] enabled is false"
+    if slurm.on_stale != "drain":
         return 'nothing done: [slurm] on_stale is not "drain"'
     from gpuwarden.silent import check  # noqa: PLC0415
+    from gpuwarden_collectors.slurm.nodes import is_node_name  # noqa: PLC0415
 
+    if options.node and not is_node_name(options.node):
+        raise CommandError(f"--node: expected the NodeName of one node, found {options.node[:60]!r}")
     return asyncio.run(check(replace(config, slurm=replace(slurm, node=options.node or slurm.node))))

@@ -59,7 +59,12 @@ class SlurmDoctor:
             return [
                 *rows,
                 await self._munge(),
-                fail("slurm", "controller", str(error), "nothing else can be asked until it answers"),
+                fail(
+                    "slurm",
+                    "controller",
+                    str(error),
+                    "start slurmctld, or mend the way to it: until it answers nothing else can be asked",
+                ),
             ]
         rows.append(ok("slurm", "controller", "answers"))
         rows += [await self._authority(keys), *await self._node(keys), await self._clock()]

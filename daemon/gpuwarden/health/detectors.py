@@ -58,8 +58,11 @@ _OWN: dict[str, Detector] = {
 }
 DETECTORS: dict[str, Detector] = {code: with_dcgm(code, detector) for code, detector in _OWN.items()}
 
-FAMILIES: tuple[Callable[[State, Sight], Mapping[str, Look]], ...] = (host_looks.family, dcgm_looks.family)
-"""For conditions whose codes are known only when they are seen: by code, what was seen and what was looked at."""
+FAMILIES: Mapping[str, Callable[[State, Sight], Mapping[str, Look]]] = {
+    "plugin": host_looks.family,
+    "dcgm": dcgm_looks.family,
+}
+"""By collector, for conditions whose codes are known only when they are seen: by code, what was seen and what was looked at."""
 
 COUNTERS = (
     "ecc_corrected_volatile",

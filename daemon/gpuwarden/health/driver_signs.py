@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from gpuwarden.health import dcgm_looks
 from gpuwarden.health.inventory import Presence, absent, answers_nvml, driver_silent, expected_count, presences
-from gpuwarden.health.look import NOTHING, Detector, Look, node_look
+from gpuwarden.health.look import NOTHING, Detector, Look, answering, node_look
 from gpuwarden.health.model import NODE, Evidence, Key, Sighting, Subject, gpu
 from gpuwarden.health.state import State, counts
 from gpuwarden.health.view import Sight
@@ -167,12 +167,13 @@ def gpu_unresponsive(_: State, sight: Sight) -> Look:
 
 
 def gpu_reset_required(_: State, sight: Sight) -> Look:
+    """It ends by an answer alone: a GPU that has fallen silent has not been reset."""
     sightings = [
         Sighting(Key("gpu_reset_required", gpu(f.slot)), {"calls": _calls(f.errors)})
         for f in sight.gpus.values()
         if f.answer is GpuAnswer.RESET_REQUIRED
     ]
-    return Look(tuple(sightings), frozenset(gpu(f.slot) for f in sight.gpus.values() if f.answer is not GpuAnswer.LOST))
+    return Look(tuple(sightings), frozenset(gpu(facts.slot) for facts in answering(sight)))
 
 
 def _calls(errors: tuple[CallError, ...]) -> str:

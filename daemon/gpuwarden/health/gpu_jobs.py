@@ -40,7 +40,7 @@ def order(slots: Collection[str], gpus: Mapping[str, GpuFacts], minors: Sequence
 
 def _at(by_address: Sequence[str], minor: int, lost: Sequence[str]) -> str:
     """Of a minor number that no GPU says is its own: minors follow the PCI addresses. Empty if even that cannot be."""
-    at = by_address[minor] if minor < len(by_address) else ""
+    at = by_address[minor] if 0 <= minor < len(by_address) else ""
     return at if at in lost else ""
 
 
@@ -64,7 +64,7 @@ def on_gpus(facts: JobsFacts, slots: Collection[str], gpus: Mapping[str, GpuFact
 def _given(facts: JobsFacts, slots: Sequence[str]) -> Iterator[tuple[str, Job]]:
     for job in facts.jobs:
         if job.ended is None:
-            yield from ((slots[index], job) for index in job.gpus if index < len(slots) and slots[index])
+            yield from ((slots[index], job) for index in job.gpus if 0 <= index < len(slots) and slots[index])
 
 
 def _used(facts: JobsFacts, gpus: Mapping[str, GpuFacts]) -> Iterator[tuple[str, int, tuple[int, ...], bool]]:

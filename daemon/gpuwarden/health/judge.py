@@ -11,7 +11,8 @@ Every such step is an event; `fold` alone changes the state by it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from gpuwarden.health import inventory, resets
@@ -22,7 +23,7 @@ from gpuwarden.health.detectors import COUNTERS, DETECTORS, FAMILIES
 from gpuwarden.health.host_learning import counted_host, learn_host
 from gpuwarden.health.look import Look, answering
 from gpuwarden.health.memory import LEMON_NODE, State, Track, buried
-from gpuwarden.health.model import Event, EventKind, Evidence, Key, Latch, Sighting, Verdict
+from gpuwarden.health.model import NODE, Advice, Event, EventKind, Evidence, Key, Latch, Sighting, Verdict
 from gpuwarden.health.records import records
 from gpuwarden.health.reread import unread
 from gpuwarden.health.steps import Steps
@@ -86,17 +87,33 @@ def _counted(state: State, sight: Sight) -> State:
 
 
 def _look(steps: Steps, sight: Sight) -> None:
-    """Every condition is looked for, but for those that the site switched off."""
+    """Every condition is looked for, but for those that the site switched off. A check that breaks blinds no other."""
     off = {code for code, rule in sight.rules.checks.items() if not rule.enabled}
+    broken: dict[str, str] = {}
     for code in off:
         _switched_off(steps, code)
     for code, detector in DETECTORS.items():
         if code not in off:
-            _follow(steps, code, detector(steps.state, sight), sight)
-    for family in FAMILIES:
-        for code, look in family(steps.state, sight).items():
-            if code not in off:
-                _follow(steps, code, look, sight)
+            with _unbroken(code, broken):
+                _follow(steps, code, detector(steps.state, sight), sight)
+    for name, family in FAMILIES.items():
+        with _unbroken(name, broken):
+            for code, look in family(steps.state, sight).items():
+                if code not in off:
+                    _follow(steps, code, look, sight)
+    if broken and "collector_failed" not in off:
+        why = "; ".join(f"{name}: {text}" for name, text in broken.items())[:400]
+        evidence = {"why": f"a check of gpuwarden's own is broken and sees nothing: {why}"}
+        told = Sighting(Key("collector_failed", NODE, "judge"), evidence, advice=Advice.CONTACT_SUPPORT)
+        _follow(steps, "collector_failed", Look((told,)), sight)
+
+
+@contextmanager
+def _unbroken(name: str, broken: dict[str, str]) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - whatever it is, a dead GPU must be seen all the same
+        broken[name] = f"{type(error).__name__}: {error}"[:120]
 
 
 def _switched_off(steps: Steps, code: str) -> None:
@@ -127,7 +144,8 @@ def _seen(steps: Steps, row: Condition, sighting: Sighting, sight: Sight) -> Non
             kind = EventKind.RISING if wait > 0 else EventKind.RAISED
             steps.happened(kind, key, _data(sighting, weight, now, sight))
         return
-    changed = (weight.severity, weight.advice) != (track.severity, track.advice)
+    now_said, said = weight.evidence.get("said_by"), track.evidence.get("said_by")
+    changed = (weight.severity, weight.advice, now_said) != (track.severity, track.advice, said)
     due = not track.raised and now.boottime - track.first_seen.boottime >= wait
     if due or (track.raised and (changed or track.latched)):
         steps.happened(EventKind.RAISED, key, _data(sighting, weight, track.first_seen, sight))
@@ -164,7 +182,7 @@ def _not_seen(steps: Steps, row: Condition, track: Track, sight: Sight) -> None:
         if clean >= SUBSIDES_AFTER:
             steps.happened(EventKind.SUBSIDED, track.key)
             return
-    elif _released(track, sight):
+    elif _released(row, track, sight):
         steps.happened(EventKind.CLEARED, track.key, {"by": "reset, reboot or replacement"})
         return
     elif track.latch is not Latch.NONE:
@@ -186,12 +204,17 @@ def _quiet(state: State, track: Track, now: Stamp, clean: float) -> float:
     return now.boottime - record.last.boottime
 
 
-def _released(track: Track, sight: Sight) -> bool:
-    """Something ended the latch, and a GPU pass that began after it did not see the condition again."""
-    latest = sight.view.nvml.latest
-    if track.released is None or latest is None or sight.nvml is None:
+def _released(row: Condition, track: Track, sight: Sight) -> bool:
+    """Something ended the latch, and a GPU pass that began after it did not see the condition again.
+
+    What is about the node itself is seen by other readers, and waits for no GPU: a host may have none.
+    """
+    if track.released is None or track.latch is Latch.NONE:
         return False
-    return track.latch is not Latch.NONE and latest.started.boottime > track.released.boottime
+    if row.scope == "node":
+        return True
+    latest = sight.view.nvml.latest
+    return latest is not None and sight.nvml is not None and latest.started.boottime > track.released.boottime
 
 
 def acknowledge(state: State, key: Key, by: str, now: Stamp, boot_id: str) -> Event:

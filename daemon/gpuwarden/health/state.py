@@ -95,6 +95,8 @@ def _record(state: State, event: Event) -> State:
     same_boot = known is not None and known.boot_id == event.boot_id
     history = event.data.get("history") is True and (not same_boot or (known is not None and known.history))
     count = _number(event, "count", 1)  # 0: only the text is new, since another source gave the bare number before
+    sequence = _number(event, "sequence", -1)
+    later_line = known is not None and -1 < known.sequence < sequence  # whatever the log's clock says, which drifts
     record = Record(
         key=key,
         count=(0 if known is None else known.count) + count,
@@ -105,8 +107,8 @@ def _record(state: State, event: Event) -> State:
         fatal=event.data.get("fatal") is True,
         facility=_number(event, "facility"),
         text=_text(event, "text"),
-        sequence=max(_number(event, "sequence", -1), known.sequence if known is not None and same_boot else -1),
-        acknowledged=known.acknowledged if known is not None and same_boot else None,
+        sequence=max(sequence, known.sequence if known is not None and same_boot else -1),
+        acknowledged=known.acknowledged if known is not None and same_boot and not later_line else None,
         bursts=_bursts(state, event, known if same_boot else None),
     )
     tracks = state.tracks
@@ -165,12 +167,12 @@ def _pinned(state: State, event: Event) -> State:
 def _unpinned(state: State, event: Event) -> State:
     if event.key is None:
         return state
-    slot = event.key.subject.slot
+    slot, moved = event.key.subject.slot, "moved_to" in event.data  # its board did: nobody gave the slot up
     return replace(
         state,
         pins={s: p for s, p in state.pins.items() if s != slot},
         tracks={k: t for k, t in state.tracks.items() if k.subject.slot != slot},
-        given_up=state.given_up | {slot},
+        given_up=state.given_up if moved else state.given_up | {slot},
     )
 
 

@@ -179,12 +179,14 @@ class _Steps:
                 self._happened(EventKind.HELD, held(replace(hold, released=False)))
         elif known is not None and self._seen.remembered:
             would = self._would(name)
-            if hold is not None and self._may_return(hold):
+            if hold is not None and not self._bars(hold):
                 self._restore(name, known, hold.why, hold.reason, hold.since)
             elif self._replaces(known):
                 self._restore(name, known, Why.TERMINATION, known.reason, known.since)
-            elif would is not None and self._may_return(would):
+            elif would is not None and not self._bars(would):
                 self._restore(name, known, would.why, "", 0.0)
+            elif hold is not None:
+                self._blocked[name] = self._bars(hold)
 
     def _would(self, name: str) -> Hold | None:
         """What mode observe would hold."""
@@ -205,19 +207,27 @@ class _Steps:
     def _restore(self, name: str, known: Standing, why: Why, reason: str, since: float) -> None:
         self._unless_refused(self._intent(Act.RESTORE, name, why, reason, since=since), known)
 
-    def _may_return(self, hold: Hold) -> bool:
-        """Whether what we hold may be lifted without a person, were it the scheduler's turn."""
-        match hold.why:
-            case Why.OPERATOR:
-                return False
-            case Why.TERMINATION:
-                return (hold.released or self._meant_now(hold)) and self._clean() and not self.state.person
+    def _bars(self, hold: Hold) -> str:
+        """Why what we hold may not be lifted without a person, or not yet; "" if it may."""
+        if why := self._needs_person(hold):
+            return f"{why}: only a person restores it (gpuwarden restore)"
+        settings = self._settings
+        if not self._clean():
+            return f"it comes back after {settings.restore_passes} clean passes in a row, {self.state.clean} so far"
+        if hold.why is Why.FAILURE and self._elapsed(hold) < settings.restore_after:
+            return f"it comes back when it has been out for {settings.restore_after:.0f} s"
+        return ""
+
+    def _needs_person(self, hold: Hold) -> str:
+        if hold.why is Why.OPERATOR:
+            return "an operator excluded it"
+        if self.state.person:
+            return "it was excluded for what needs a person"
+        if hold.why is Why.TERMINATION:
+            return "" if hold.released or self._meant_now(hold) else "its end was announced in an earlier boot"
         lately = [wall for wall in self.state.returns if self._now.wall - DAY < wall <= self._now.wall]
         return (
-            self._clean()
-            and not self.state.person
-            and self._elapsed(hold) >= self._settings.restore_after
-            and len(lately) < self._settings.restores_per_day
+            f"it came back {len(lately)} times within a day" if len(lately) >= self._settings.restores_per_day else ""
         )
 
     def _meant_now(self, hold: Hold) -> bool:

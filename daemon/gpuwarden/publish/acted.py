@@ -32,6 +32,7 @@ def document(acted: Acted) -> Document:
         "blocked": dict(acted.blocked),
         "breaker": acted.breaker,
         "needs_person": list(acted.person),
+        "order": acted.order or None,
     }
 
 

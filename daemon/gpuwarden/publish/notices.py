@@ -26,6 +26,11 @@ WAIT_MOST = 60.0
 _STALLED = 5.0
 
 
+KEYS = (
+    "id", "source", "kind", "reason", "hard", "called_off", "announced_at", "deadline", "deadline_boottime",
+)  # fmt: skip
+
+
 def notice_document(notice: Notice) -> Document:
     """One notice. `id` is another one if the same is announced again after its end."""
     return {
@@ -49,11 +54,10 @@ def act(snapshot: Snapshot) -> bool:
 def document(snapshot: Snapshot) -> Document:
     """The imminent notice, its keys beside `act`; all of them under `notices`."""
     imminent = snapshot.acted.notice
-    empty = dict.fromkeys(("id", "source", "kind", "reason", "deadline", "deadline_boottime", "announced_at"))
     return {
         "act": act(snapshot),
         "imminent": imminent is not None,
-        **(empty if imminent is None else notice_document(imminent)),
+        **(dict.fromkeys(KEYS) if imminent is None else notice_document(imminent)),
         "boot_id": snapshot.service.boot_id,
         "node": snapshot.service.node,
         "mode": snapshot.service.mode,
@@ -68,7 +72,7 @@ def source_document(source: NoticeSource) -> Document:
 
 
 class Notices:
-    """The newest document, its tag, and who waits for another. `to_text` writes it."""
+    """The newest document, its tag, and who waits for another: `waiters` at most."""
 
     def __init__(self, waiters: int = WAITERS_MOST) -> None:
         self.body = b""

@@ -70,7 +70,8 @@ class Acted:
     """What is wanted of schedulers and what stands there. `excluded`: pairs of actuator and owner; `breaker`: why it is open.
 
     `would` is what mode observe does not do; `blocked`, by actuator, why what is wanted is not asked of it; `counts`, by kind
-    and outcome, the attempts of this process. `person`: findings after which only a person restores. `notice`: of all the
+    and outcome, the attempts of this process. `person`: findings after which only a person restores. `order`: the text of an
+    operator's exclusion. `notice`: of all the
     `notices` the one that is imminent.
     """
 
@@ -83,6 +84,7 @@ class Acted:
     counts: Mapping[tuple[str, str], int] = field(default_factory=dict)
     breaker: str = ""
     person: tuple[str, ...] = ()
+    order: str = ""
     notice: Notice | None = None
     notices: tuple[Notice, ...] = ()
 

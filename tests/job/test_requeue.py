@@ -1,0 +1,91 @@
+"""A job that saved and left is started again; one that failed by its own fault is not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuwarden_job import REQUEUE, CheckpointGuard, Ranks, park, requeue_code, reschedulable, transient
+from support.job_world import environment, give_notice
+
+
+class DistBackendError(RuntimeError):
+    """As torch names it."""
+
+
+def mapped(folder: Path, status: int, **more: str) -> int:
+    command: list[str | Path] = [sys.executable, "-m", "gpuwarden_job", "exit-code", folder, str(status)]
+    answer = subprocess.run(
+        command, env=environment(folder, more), capture_output=True, text=True, timeout=60, check=True
+    )
+    return int(answer.stdout)
+
+
+@pytest.mark.parametrize(
+    ("given", "code"), [("", 75), ("42", 42), ("125", 125), ("0", 75), ("126", 75), ("x", 75), ("-1", 75), ("²", 75)]
+)
+def test_the_code_is_never_that_of_a_job_that_is_finished_or_of_a_signal(given: str, code: int) -> None:
+    assert requeue_code({"GPUWARDEN_REQUEUE_EXIT": given}) == code
+
+
+@pytest.mark.parametrize(
+    ("error", "is_transient"),
+    [
+        (DistBackendError("timeout"), True), (ConnectionResetError(), True), (RuntimeError("NCCL error in: x.cpp:3"), True),
+        (RuntimeError("CUDA error: uncorrectable ECC error encountered"), True),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (ValueError("shapes do not match"), False), (MemoryError(), False),
+    ],
+)  # fmt: skip
+def test_only_a_fault_of_the_machine_or_the_network_leaves_a_mark(
+    tmp_path: Path, error: Exception, is_transient: bool
+) -> None:
+    assert transient(error) is is_transient
+    with pytest.raises(type(error)), reschedulable(tmp_path / "marks", rank=3):
+        raise error
+    assert [path.name for path in tmp_path.glob("marks/*")] == (["reschedule.rank-3"] if is_transient else [])
+
+
+def test_what_the_caller_names_leaves_a_mark_and_a_folder_that_cannot_be_written_hides_nothing(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), reschedulable(tmp_path, errors=(KeyError,)):
+        raise KeyError("x")
+    assert len(list(tmp_path.iterdir())) == 1
+    (tmp_path / "file").touch()
+    with pytest.raises(DistBackendError), reschedulable(tmp_path / "file"):
+        raise DistBackendError
+
+
+def test_a_launcher_s_code_becomes_the_scheduler_s_where_a_rank_left_a_mark(tmp_path: Path) -> None:
+    """Those of an earlier attempt are cleared first, else a bug would be started again for ever."""
+    assert mapped(tmp_path / "marks", 1) == 1
+    with pytest.raises(DistBackendError), reschedulable(tmp_path / "marks"):
+        raise DistBackendError
+    assert mapped(tmp_path / "marks", 1) == REQUEUE
+    assert mapped(tmp_path / "marks", 1, GPUWARDEN_REQUEUE_EXIT="42") == 42
+    assert mapped(tmp_path / "marks", 0) == 0, "finished is finished"
+    clear: list[str | Path] = [sys.executable, "-m", "gpuwarden_job", "clear", tmp_path / "marks"]
+    subprocess.run(clear, env=environment(tmp_path), timeout=60, check=True)
+    assert mapped(tmp_path / "marks", 1) == 1
+
+
+def test_a_parked_job_stays_until_a_minute_past_the_deadline_or_a_further_signal(tmp_path: Path) -> None:
+    give_notice(tmp_path)
+    with CheckpointGuard(ranks=Ranks(), environ={"GPUWARDEN_RUN_DIR": str(tmp_path)}) as guard:
+        said = guard.check(1)
+        assert said is not None
+        assert said.deadline is not None
+        now = iter([said.deadline + seconds for seconds in (0.0, 30.0, 59.0, 61.0)])
+        park(guard, clock=lambda: next(now))
+        assert list(now) == []
+
+        def signalled() -> float:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return 0.0
+
+        park(guard, clock=signalled)
+        assert guard.signals == 1

@@ -1,0 +1,138 @@
+"""Of all that is announced only what is certain and near takes a node out, and only its end lets it back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpuwarden.health.model import EventKind
+from gpuwarden.policy import orders
+from gpuwarden.policy.model import Notice
+from gpuwarden.policy.notices import differences, imminent
+from gpuwarden.policy.state import NOTICES_MOST
+from gpuwarden_collectors.facts import Stamp
+from support.policy_story import BOOT, OTHER_BOOT, SETTINGS, Story
+
+HORIZON = SETTINGS.horizon
+
+
+def notice(story: Story, seconds: float | None = 120.0, **more: object) -> Notice:
+    end = None if seconds is None else Stamp(story.now.boottime + seconds, story.now.wall + seconds)
+    made = Notice(
+        source="aws", kind="interruption", id="spot:terminate", at=story.now, boot_id=story.boot_id, deadline=end
+    )
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def told(story: Story, *notices: Notice, source: str = "aws") -> list[str]:
+    """What the source announces now; the kinds of events that it made."""
+    known = story.state.notices
+    events = list(differences(known, source, notices, horizon=HORIZON, now=story.now))
+    story.took(events)
+    return [str(event.kind) for event in events]
+
+
+FAR = HORIZON + 1_000.0
+
+
+def test_only_what_is_hard_and_within_the_horizon_takes_the_node_out() -> None:
+    story = Story()
+    told(story, notice(story, FAR), notice(story, id="rebalance:x", hard=False))
+    assert story.passes(3).writes == []
+    story.waits(2_000.0 - HORIZON)
+    assert story.writes == ["exclude"]
+    unknown = Story()
+    told(unknown, notice(unknown, None))
+    assert unknown.passes().writes == ["exclude"]
+
+
+def test_the_same_again_is_no_news_and_what_moved_is() -> None:
+    story = Story()
+    one = notice(story)
+    assert told(story, one) == [EventKind.NOTICED]
+    assert told(story, replace(one, at=Stamp(9_999.0, 9_999.0), reason="other words")) == []
+    closer = notice(story, 60.0)
+    assert told(story, closer) == [EventKind.NOTICED]
+    assert story.state.notices["aws/spot:terminate"].at == one.at
+    assert told(story) == [EventKind.NOTICE_ENDED]
+    assert story.state.notices == {}
+
+
+def test_what_is_withdrawn_brings_the_node_back_and_another_that_is_far_does_not_hold_it() -> None:
+    story = Story()
+    far = notice(story, FAR, id="maintenance:1")
+    told(story, notice(story), far)
+    story.passes(3)
+    told(story, far)
+    assert story.passes(5).writes == ["exclude", "restore"]
+    both = Story()
+    near = notice(both, 300.0, source="gcp")
+    told(both, notice(both))
+    told(both, near, source="gcp")
+    both.passes(3)
+    told(both)
+    assert both.passes(5).writes == ["exclude"]
+
+
+def test_one_that_is_put_off_beyond_the_horizon_lets_the_node_back() -> None:
+    story = Story()
+    told(story, notice(story))
+    story.passes(3)
+    assert told(story, notice(story, 10 * FAR)) == [EventKind.NOTICE_ENDED, EventKind.NOTICED]
+    assert story.passes(5).writes == ["exclude", "restore"]
+
+
+def test_a_source_speaks_for_nobody_else() -> None:
+    story = Story()
+    story.took([orders.announce(120.0, "rack move", "root", BOOT, story.now)])
+    assert told(story) == []
+    told(story, notice(story))
+    assert set(story.state.notices) == {"operator/", "aws/spot:terminate"}
+
+
+def test_an_operator_ends_his_own_first_and_then_what_others_go_on_saying() -> None:
+    story = Story()
+    one = notice(story)
+    told(story, one)
+    story.took([orders.announce(300.0, "", "root", BOOT, story.now)])
+    story.passes(3)
+    story.took([orders.call_off(story.state, "root", BOOT, story.now)])
+    assert story.passes(5).writes == ["exclude"]
+    story.took([orders.call_off(story.state, "root", BOOT, story.now)])
+    assert told(story, one) == []
+    assert told(story, notice(story, 60.0)) == [EventKind.NOTICED]  # disregarded all the same
+    assert story.passes(5).writes == ["exclude", "restore"]
+    with pytest.raises(ValueError, match="no termination notice"):
+        orders.call_off(story.state, "root", BOOT, story.now)
+    told(story)
+    told(story, notice(story))
+    assert story.passes(3).writes == ["exclude", "restore", "exclude"]
+
+
+def test_announced_again_before_the_node_is_back_it_stays_out_over_a_reboot() -> None:
+    story = Story()
+    told(story, notice(story))
+    story.passes(3)
+    story.reachable = False
+    told(story)
+    story.passes(1)
+    told(story, notice(story))
+    story.reachable = True
+    story.passes(3)
+    assert story.reboots(OTHER_BOOT).heals(passes=100).writes == ["exclude"]
+
+
+def test_nobody_can_fill_the_memory() -> None:
+    story = Story()
+    told(story, *(notice(story, id=f"maintenance:{n}") for n in range(2 * NOTICES_MOST)))
+    assert len(story.state.notices) == NOTICES_MOST
+
+
+def test_of_several_the_first_end_counts_and_an_unknown_one_goes_before_all() -> None:
+    story = Story()
+    now = story.now
+    three = {n: notice(story, end, id=n) for n, end in (("a", 300.0), ("b", 30.0), ("c", 100.0))}
+    assert imminent(three, HORIZON, now) == three["b"]
+    assert imminent({**three, "d": notice(story, None, id="d")}, HORIZON, now) == notice(story, None, id="d")
+    assert imminent({"e": notice(story, hard=False), "f": notice(story, called_off=True)}, HORIZON, now) is None
