@@ -12,7 +12,18 @@ ROOT = Path(__file__).parent.parent
 PURE = sorted((ROOT / "daemon/gpuwarden/health").glob("*.py"))
 POLICY = sorted((ROOT / "daemon/gpuwarden/policy").glob("*.py"))
 FACTS = sorted((ROOT / "collectors/gpuwarden_collectors").rglob("*facts.py"))
-PLAIN = {"__future__", "collections", "collections.abc", "dataclasses", "enum", "functools", "math", "re", "typing"}
+PLAIN = {
+    "__future__",
+    "collections",
+    "collections.abc",
+    "contextlib",
+    "dataclasses",
+    "enum",
+    "functools",
+    "math",
+    "re",
+    "typing",
+}
 ALLOWED = {
     *PLAIN, "gpuwarden_collectors.base",
     *(".".join(path.relative_to(ROOT / "collectors").with_suffix("").parts) for path in FACTS),

@@ -102,10 +102,9 @@ async def test_without_logind_or_without_a_bus_it_is_unknown_and_found_once_it_i
 
 
 async def test_a_bus_that_goes_away_is_unknown_and_no_shutdown(tmp_path: Path) -> None:
-    source = None
+    source = Shutdown(host_clock, path=str(tmp_path / "bus"))
     for _ in range(2):
         with message_bus(tmp_path) as bus, logind_on(bus):
-            source = source or Shutdown(host_clock, path=str(bus))
             assert (await asked(source)).said is Said.NONE
         assert (await asked(source)).said is Said.UNKNOWN
     await source.close()

@@ -48,7 +48,8 @@ def test_the_line_counts_at_once_and_the_reading_goes_on_with_the_same_finding(
     host.uptime += 4
     host.run(600)
     assert told(host) == [("gpu_recovery_action", severity, advice)]
-    assert sum(event.kind == EventKind.RAISED for event in host.ledger) == 1
+    raised = [event.data.get("said_by") for event in host.ledger if event.kind == EventKind.RAISED]
+    assert raised == ["Xid 154", None]  # by the line, and once more when the reading confirms it
 
 
 def test_a_pass_that_began_before_the_line_does_not_take_it_back() -> None:

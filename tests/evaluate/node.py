@@ -130,6 +130,10 @@ class Node(Clockwork):
         if unread:
             self.later(0.05, lambda: self._tell(unread))
         self._answered = None
+        self._worker, self._dcgm_worker = (
+            WorkerReport(pid=4711),
+            WorkerReport(pid=4712),
+        )  # new ones, which missed nothing yet
         self._passes(self._session, 0.2, INTERVAL, self._nvml_pass)
         self._passes(self._session, 0.1, PCI_INTERVAL, self._pci_pass)
         self._passes(self._session, 0.3, JOBS_INTERVAL, self._jobs_pass)
@@ -186,7 +190,7 @@ class Node(Clockwork):
             return DEADLINE + 0.001
         facts, started = self.facts, self.now
         self._answered = started
-        self._worker = replace(self._worker, missed=0, silent_since=None, stuck=False)
+        self._worker = replace(self._worker, missed=0, silent_since=None, stuck=False, ever_answered=True)
         self._observed("nvml", started, facts=facts, worker=self._worker)
         seen = sum(gpu.answer is not GpuAnswer.LOST for gpu in facts.gpus)
         if seen < self._seen:  # the daemon asks the bus at once
@@ -234,7 +238,7 @@ class Node(Clockwork):
             self._observed("dcgm", started, outcome, worker=self._dcgm_worker, error=f"{NOT_ANSWERING}it is gone")
             return 0.0
         self._engine_seen = True
-        self._dcgm_worker = replace(self._dcgm_worker, missed=0, silent_since=None)
+        self._dcgm_worker = replace(self._dcgm_worker, missed=0, silent_since=None, ever_answered=True)
         pairs = zip(self.listed, self.gpus, strict=True)
         here = [listed and gpu.answer is not GpuAnswer.LOST for listed, gpu in pairs]
         facts = engine.facts(self.gpus, here=here, now=now, driver=self.problem is not NvmlProblem.DRIVER_NOT_LOADED)

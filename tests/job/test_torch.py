@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden_job import REQUEUE, CheckpointStore, Ranks
-from support.job_world import EXAMPLES, ended, give_notice, start, until
+from support.job_world import EXAMPLES, ended, free_port, give_notice, start, until
 
 if importlib.util.find_spec("torch") is None:
     message = "PyTorch is not here: job/examples/train_torch.py was NOT run"
@@ -64,7 +64,7 @@ def test_a_notice_makes_all_ranks_save_one_step_and_leave_and_the_next_start_goe
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     ranks = 2 if launcher == "torchrun" else 1
-    with_ranks = (*TORCHRUN, "--nproc_per_node=2", "--master_port=0") if ranks == 2 else ()
+    with_ranks = (*TORCHRUN, "--nproc_per_node=2", f"--master_port={free_port()}") if ranks == 2 else ()
     process = training(tmp_path, "saved", 10**9, *with_ranks, run_dir=run_dir)
     until(lambda: steps_saved(tmp_path / "saved") or process.poll() is not None, "a periodic checkpoint")
     give_notice(run_dir)
@@ -81,7 +81,7 @@ def test_a_notice_makes_all_ranks_save_one_step_and_leave_and_the_next_start_goe
 
 
 def test_torchrun_hands_a_termination_to_its_ranks_and_they_save(tmp_path: Path) -> None:
-    process = training(tmp_path, "saved", 10**9, *TORCHRUN, "--nproc_per_node=2", "--master_port=0")
+    process = training(tmp_path, "saved", 10**9, *TORCHRUN, "--nproc_per_node=2", f"--master_port={free_port()}")
     until(lambda: steps_saved(tmp_path / "saved") or process.poll() is not None, "a periodic checkpoint")
     before = steps_saved(tmp_path / "saved")[-1]
     process.send_signal(signal.SIGTERM)

@@ -498,6 +498,16 @@ def test_a_node_that_was_repaired_does_not_go_out_for_what_it_had_when_the_sched
     assert (story.writes, story.state.pending, story.state.person) == ([], {}, frozenset())
 
 
+def test_what_was_written_and_not_written_down_comes_back_by_the_rules_if_its_cause_ended_meanwhile() -> None:
+    story = Story()
+    story.done = (True, False)  # the daemon was killed before it read back
+    story.fails()
+    story.done = (True, True)
+    story.restarts_daemon().heals(passes=5)
+    assert (story.writes, list(story.state.holds)) == (["exclude"], ["slurm"])
+    assert story.heals(passes=12).writes == ["exclude", "restore"]
+
+
 def test_what_ended_for_a_moment_and_is_seen_again_is_still_wanted() -> None:
     story = Story()
     story.reachable = False

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parent.parent.parent
 JOB = ROOT / "job"
 EXAMPLES = JOB / "examples"
 BOUND = 60.0  # s, for what takes a fraction of one
+STARTED: list[subprocess.Popen[str]] = []
 T = TypeVar("T")
 
 
@@ -97,10 +98,12 @@ def environment(run_dir: Path, more: Mapping[str, str] | None = None) -> dict[st
 
 def start(*words: str | Path, run_dir: Path, more: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     """A process of Python, its output and faults in one pipe."""
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-u", *map(str, words)],
         env=environment(run_dir, more), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
+    STARTED.append(process)
+    return process
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
@@ -111,6 +114,12 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
         output, _ = process.communicate()
         raise AssertionError(f"still running after {BOUND:g} s: {output}") from None
     return process.returncode, output
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def until(holds: Callable[[], object], what: str) -> None:

@@ -35,7 +35,7 @@ def message_bus(folder: Path) -> Iterator[Path]:
         ["dbus-daemon", f"--config-file={config}", "--nofork", "--nopidfile"], stderr=subprocess.DEVNULL
     )
     end = time.monotonic() + PATIENCE
-    while not path.exists():
+    while not _listens(path):
         assert daemon.poll() is None, "dbus-daemon did not start"
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -44,6 +44,14 @@ def message_bus(folder: Path) -> Iterator[Path]:
     finally:
         daemon.kill()
         daemon.wait()
+
+
+def _listens(path: Path) -> bool:
+    """The socket is there before anybody listens on it."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, suppress(OSError):
+        probe.connect(str(path))
+        return True
+    return False
 
 
 class Logind(threading.Thread):

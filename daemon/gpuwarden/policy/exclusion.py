@@ -85,7 +85,7 @@ class _Steps:
                 self._supersede(name, want)
             if name not in self.state.pending:
                 self._difference(name, want, known)
-            if self._is_past(self.state.pending.get(name), want):
+            if self._is_past(self.state.pending.get(name), want, known):
                 self._waiting.add(name)
             self._persons()
         return Decision(self.state, tuple(self._events), self._blocked, frozenset(self._waiting))
@@ -152,12 +152,15 @@ class _Steps:
             if not person:  # it may be written already; then one that needs a person waits for `gpuwarden restore`
                 self._intend(Act.RESTORE, name, pending.why, pending.reason, force=pending.force)
 
-    def _is_past(self, pending: Intent | None, want: Want | None) -> bool:
+    def _is_past(self, pending: Intent | None, want: Want | None, known: Standing | None) -> bool:
         """Whether what an exclusion is for is not found just now: then it is not made, and not given up before it is over.
 
-        Also before the first pass: a node that was repaired while the daemon was off must not go out for what it had.
+        Also before the first pass: a node that was repaired while the daemon was off must not go out for what it had. What
+        stands already is another matter: it is to be known as ours, and goes by the rules for the way back.
         """
         if pending is None or want is not None or (pending.act, pending.why) != (Act.EXCLUDE, Why.FAILURE):
+            return False
+        if known is not None and same(pending.reason, 0.0, known):
             return False
         return self.state.clean > 0 or self.state.sequence == 0
 
