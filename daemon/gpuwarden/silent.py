@@ -100,6 +100,8 @@ async def drain(
     box.key = intent.key  # the wait of a first attempt is made here
     try:
         await box.look()
+        if box.standing is not None and not box.standing.reachable:  # to ask twice would outlast the hook
+            return Outcome(result=Result.RETRY, text=box.standing.trouble)
         if not await _turn(None if box.standing is None else box.standing.pool):
             return Outcome(result=Result.RETRY, text="left to a later check, lest all nodes write at once")
         write(EventKind.INTENDED, data_of(intent))

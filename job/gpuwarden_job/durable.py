@@ -5,6 +5,7 @@ Without the flush of the file the new name may stand for an empty file after a c
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from contextlib import suppress
@@ -16,6 +17,10 @@ def flush(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
+    except OSError as error:
+        # Some file systems in user space and over the network know no flushing of folders: the manifest has to tell there.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not path.is_dir():
+            raise
     finally:
         os.close(handle)
 

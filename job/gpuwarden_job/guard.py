@@ -176,17 +176,21 @@ class CheckpointGuard:
                 _log.warning("%s", error)
             self._complained = str(error)
             return
-        if found is not None and self._answered_at is not None and now - self._answered_at < _SAME_EVENT:
+        if found is not None and self._just_answered:
             self._handled.add(found.id)
         if found is None and self._notice is not None:
             self._handled.clear()  # called off: should it come again, it is news
             self._answered_at = None
         self._notice = found
 
+    @property
+    def _just_answered(self) -> bool:
+        return self._answered_at is not None and self._clock() - self._answered_at < _SAME_EVENT
+
     def _news(self) -> bool:
         if self._notice is not None and self._notice.id not in self._handled:
             return True
-        if self._notice is not None:  # answered already: the signal says the same again
+        if self._notice is not None and self._just_answered:  # the signal says the same again
             self._handled_signals = len(self._came)
         return len(self._came) > self._handled_signals
 

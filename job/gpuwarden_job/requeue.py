@@ -31,6 +31,7 @@ REQUEUE = 75
 _LARGEST = 125  # above, shells speak of signals and of commands that they could not start
 _AFTER = 60.0  # s past the deadline: the machine was spared
 _WITHOUT_DEADLINE = 900.0  # s
+_SETTLED = 3.0  # s within which the daemon has sent the signal that goes with its notice
 _TICK = 0.2  # s
 
 
@@ -60,9 +61,13 @@ def leave(
 
 
 def park(guard: CheckpointGuard, clock: Callable[[], float] = boottime) -> None:
-    """Until a further signal comes, or a minute past the deadline (15 minutes from now, if there is none)."""
-    before = guard.signals
+    """Until a signal of another event comes, or a minute past the deadline (15 minutes from now, if there is none)."""
+    begun, before = clock(), guard.signals
     deadline = None if guard.interruption is None else guard.interruption.deadline
-    until = clock() + _WITHOUT_DEADLINE if deadline is None else deadline + _AFTER
-    while guard.signals == before and clock() < until:
+    until = begun + _WITHOUT_DEADLINE if deadline is None else deadline + _AFTER
+    while (now := clock()) < until:
+        if now - begun < _SETTLED:
+            before = guard.signals
+        elif guard.signals != before:
+            return
         time.sleep(_TICK)

@@ -8,8 +8,8 @@ from typing import Any
 
 from gpuwarden_job.ranks import Ranks
 
-# Longer than a save that one rank is late with, shorter than the 30 min after which NCCL gives up by default.
-_PATIENCE = dt.timedelta(minutes=10)
+# Longer than a save that one rank is late with. A dead peer is the business of PeerWatch.
+_PATIENCE = dt.timedelta(minutes=30)
 
 
 def torch_ranks() -> Ranks:

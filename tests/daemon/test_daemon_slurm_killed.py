@@ -47,7 +47,8 @@ def stuck(host: SlurmHost, script: str) -> Iterator[Path]:
     try:
         yield mark
     finally:
-        for pid in mark.with_suffix(".pids").read_text().split():
+        pids = mark.with_suffix(".pids")
+        for pid in pids.read_text().split() if pids.exists() else ():
             with suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
         host.configure_slurm()

@@ -26,9 +26,9 @@ from gpuwarden_collectors.host_facts import StorageFacts
 from support.hosts import WALL, slot
 from support.whole_hosts import WholeHost, mount
 
-NUMBERS = (0, 0, 1, 1, 2, 3, 4, 7, 16, 45, 63, 79, 94, 95, 119, 149, 154, 255, -1, -2, 2**31 - 1, 2**32 - 1, 2**63, 10**30)
+NUMBERS = (0, 0, 1, 1, 2, 3, 4, 7, 16, 45, 63, 79, 94, 95, 119, 149, 154, 255, -1, -2, 2**31 - 1, 2**32 - 1, 2**63, 10**30)  # fmt: skip
 REALS = (0.0, 1.0, -1.0, 5.0, 300.0, 1e9, 1e300, -1e300)
-TEXTS = ("", "active", "failed", "loaded", "/", "mlx5_0", "x" * 300, "é|;@.", "12", "nvidia-fabricmanager.service", "DOWN")
+TEXTS = ("", "active", "failed", "loaded", "/", "mlx5_0", "x" * 300, "é|;@.", "12", "nvidia-fabricmanager.service", "DOWN")  # fmt: skip
 DRIVERS = ("nvidia", "", "vfio-pci")
 HAPPENS = (XidEvent, XidEvent, SxidEvent, AerEvent, GpuResetEvent, LogGap)
 
@@ -42,7 +42,7 @@ class Chance:
     """Values of any type that facts are made of, extreme ones among them; `now` is the newest stamp that they may carry."""
 
     def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)  # noqa: S311 - a story, not a secret
+        self.random = random.Random(seed)
         self.now = Stamp(0.0, 0.0)
 
     def any(self, kind: Any, name: str = "") -> Any:
@@ -50,7 +50,8 @@ class Chance:
         if of in (UnionType, typing.Union):
             return self.any(self.random.choice(typing.get_args(kind)), name)
         if of is tuple:
-            many = 0 if name == "excluded" else self.random.choice((0, 1, 2, 4))  # the configuration's own, and checked there
+            of_the_site = name == "excluded"  # and checked there
+            many = 0 if of_the_site else self.random.choice((0, 1, 2, 4))
             return tuple(self.any(typing.get_args(kind)[0], name) for _ in range(many))
         if kind is Stamp:
             ago = self.random.choice((0, 0, 1, 100, 1e5))

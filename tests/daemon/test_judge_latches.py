@@ -123,3 +123,19 @@ def test_a_gpu_that_dies_in_a_slot_from_which_another_board_had_moved_is_missed(
     del host.gpus[0]  # it is on the bus, and the driver does not have it
     host.run(60)
     assert [str(finding.key) for finding in host.findings] == [f"gpu_missing@gpu/{slot(0)}"]
+
+
+def test_what_nobody_can_look_at_any_more_is_ended_by_an_operator() -> None:
+    host = Host(2)
+    host.change(1, ecc_uncorrected_volatile=1)
+    host.run(20)
+    with pytest.raises(ValueError, match="is still seen"):
+        host.acknowledge(f"ecc_uncorrectable@gpu/{slot(1)}")
+    host.reboot()
+    host.restart_daemon()
+    host.change(1, ecc_uncorrected_volatile=None, ecc_mode=0)  # somebody switched ECC off
+    host.run(600)
+    assert host.codes == ["ecc_uncorrectable"]
+    host.acknowledge(f"ecc_uncorrectable@gpu/{slot(1)}")
+    host.run(60)
+    assert host.health is Health.HEALTHY

@@ -48,11 +48,13 @@ class Scheduler:
     def __init__(self, others: int = 0, *, foreign: bool = False, away: bool = False) -> None:
         self.writes: list[Intent] = []
         self.closed = False
+        self.asked = 0
         self._others = others
         self._foreign = foreign
         self._away = away
 
     async def look(self) -> Standing:
+        self.asked += 1
         if self._away:
             raise ActuatorUnavailable("slurmctld is away")
         if self.writes:
@@ -63,6 +65,7 @@ class Scheduler:
         return Standing(at=host_clock(), owner=owner, reason="a fan" if self._foreign else "", pool=8)
 
     async def census(self) -> Census:
+        self.asked += 1
         if self._away:
             raise ActuatorUnavailable("slurmctld is away")
         held = tuple(Held(float(n), f"n{n}") for n in range(1, self._others + 1))
@@ -119,6 +122,13 @@ async def test_it_goes_past_no_brake_and_leaves_nothing_wanted(
     assert why in outcome.text
     assert scheduler.writes == []
     assert (dict(state.pending), dict(state.holds)) == ({}, {})
+
+
+async def test_a_scheduler_that_is_away_is_asked_once(tmp_path: Path) -> None:
+    """A second question would outlast the hook, which then could not say what came of it."""
+    scheduler = Scheduler(away=True)
+    await attempt(scheduler, tmp_path)
+    assert scheduler.asked == 1
 
 
 async def test_without_a_ledger_it_still_drains(tmp_path: Path) -> None:
@@ -187,3 +197,12 @@ def test_the_command_says_why_it_does_nothing(tmp_path: Path, keys: str, node: s
         "slurm", "healthcheck", "--config", config, "--run-dir", tmp_path / "run", "--node", node, temporary=tmp_path
     )
     assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done
+
+
+def test_a_state_directory_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "state").touch()
+    config = tmp_path / "gpuwarden.toml"
+    config.write_text(f'[slurm]\nenabled = true\non_stale = "drain"\n[state]\ndir = "{tmp_path}/state"\n')
+    done = gpuwarden("slurm", "healthcheck", "--config", config, "--run-dir", tmp_path / "run", temporary=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (69, 1)
+    assert "nothing done: cannot note in" in done.stderr

@@ -243,7 +243,7 @@ def test_row_12_a_save_is_flushed_renamed_and_marked_in_this_order(tmp_path: Pat
 def test_row_13_a_rank_whose_peer_is_gone_leaves_long_before_the_collective_gives_up(
     tmp_path: Path, end: signal.Signals
 ) -> None:
-    ranks = [start("-c", PEER, tmp_path / "world", str(rank), "2", run_dir=tmp_path) for rank in range(2)]
+    ranks = [start("-c", PEER, tmp_path / "world", str(rank), "4", run_dir=tmp_path) for rank in range(2)]
     try:
         for process in ranks:
             assert process.stdout is not None

@@ -107,6 +107,9 @@ def test_a_signal_and_the_notice_of_the_same_event_are_one(tmp_path: Path, first
         assert bool(guard.interruption.signals) == (first == "signal")
         clock.now += 3600
         assert guard.check(2) is None
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert guard.check(2) is not None, "an hour later a signal means something else"
+        clock.now += 3600
         give_notice(tmp_path, id="n-2")
         assert guard.check(3) is not None
 

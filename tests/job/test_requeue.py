@@ -83,9 +83,12 @@ def test_a_parked_job_stays_until_a_minute_past_the_deadline_or_a_further_signal
         park(guard, clock=lambda: next(now))
         assert list(now) == []
 
-        def signalled() -> float:
-            os.kill(os.getpid(), signal.SIGTERM)
-            return 0.0
+        def clock() -> float:
+            seconds = next(times)
+            if seconds in (1.0, 7.0):
+                os.kill(os.getpid(), signal.SIGTERM)
+            return seconds
 
-        park(guard, clock=signalled)
-        assert guard.signals == 1
+        times = iter([0.0, 1.0, 6.0, 7.0, 8.0])
+        park(guard, clock=clock)
+        assert list(times) == [8.0], "the first signal was the one that goes with the notice"

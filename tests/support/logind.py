@@ -66,6 +66,7 @@ class Logind(threading.Thread):
         self._inhibitors: list[int] = []
         self._ends = False
         self._serial = 0
+        self._named = threading.Event()
         self._lock = threading.Lock()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.connect(str(bus))
@@ -82,6 +83,7 @@ class Logind(threading.Thread):
                 )
             )  # fmt: skip
         self.start()
+        assert self._named.wait(PATIENCE)
 
     def prepare_for_shutdown(self, *, going_down: bool = True, to: str = "") -> None:
         """`to`: the unique name of the only one who is told."""
@@ -120,6 +122,8 @@ class Logind(threading.Thread):
             data += more
             while len(data) >= wire.HEAD and len(data) >= (size := wire.length(data[: wire.HEAD])):
                 message, data = wire.unpack(data[:size]), data[size:]
+                if message.reply_to == 2:  # the answer to RequestName
+                    self._named.set()
                 if message.kind == wire.METHOD_CALL:
                     self._answer(message)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from gpuwarden.health.model import Advice, Event, EventKind, Finding, Health, Json, Key, Severity, Verdict, gpu
+from gpuwarden.policy import orders
 from gpuwarden.policy.checkpoint import checkpoint
 from gpuwarden.policy.exclusion import Decision, decide
 from gpuwarden.policy.looks import answer
@@ -19,6 +20,7 @@ from support.snapshots import BOOTED, finding, gpu_verdict, slot
 BOOT, OTHER_BOOT = "1b4e28ba-2fa1-11d2-883f-0016d3cca427", "9e107d9d-372b-4826-881d-8f2a1c6b7e55"
 INSTANCE, OTHER_INSTANCE = "i-0af01c23", "i-0ffffff1"
 PASS = 5.0
+FAILED = "gpuwarden: failure gpu=3 xid=79"
 SETTINGS = Settings(enforce=True, restore_passes=3, restore_after=60.0, lifted_for=300.0)
 
 
@@ -167,3 +169,12 @@ class Story:
 
 def warning(code: str = "thermal_slowdown") -> Finding:
     return finding(code, gpu(slot(1)), Severity.WARNING)
+
+
+def announced(story: Story) -> Story:
+    story.took([orders.announce(120.0, "", "root", story.boot_id, story.now)])
+    return story.passes()
+
+
+def kinds(story: Story) -> list[str]:
+    return [str(event.kind) for event in story.ledger]

@@ -311,7 +311,7 @@ def free_ports(count: int) -> list[int]:
     while len(found) < count:
         port = random.randrange(20000, 32000)
         with contextlib.suppress(OSError), socket.create_server(("0.0.0.0", port)):
-            found.append(port)
+            found += [port] if port not in found else []
     return found
 
 

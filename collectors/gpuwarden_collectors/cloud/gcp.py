@@ -33,7 +33,7 @@ _SLACK = 10.0
 _BASE = "/computeMetadata/v1/instance/"
 _FLAVOR = {"Metadata-Flavor": "Google"}
 _ETAG = re.compile(r"[A-Za-z0-9_.:+/=-]{1,128}", re.ASCII)
-_READ_AGAIN = 4
+_READ_AGAIN = 3
 """Answers that are read without waiting once a notice is gone, so that its end is known in seconds."""
 PREEMPTED_WITHIN = 30.0
 """Seconds; with preemptionNoticeDuration it is 120 more, but nothing in the machine says so."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpuwarden_collectors.base import Clock
-from gpuwarden_collectors.cloud.facts import NONE, Answer, Kind, TerminationNotice, answer, identity, unknown
+from gpuwarden_collectors.cloud.facts import Answer, Kind, TerminationNotice, answer, identity, unknown
 from gpuwarden_collectors.cloud.reply import PAST_MOST
 from gpuwarden_collectors.cloud.source import Question
 from gpuwarden_collectors.facts import Stamp
@@ -42,8 +42,6 @@ def planned(end: float, now: Stamp) -> Answer:
         return unknown(
             f"termination.planned_end passed {-left / 3600:.0f} h ago: it is out of date, or this clock is wrong"
         )
-    if end <= 0.0:
-        return NONE
     notice = TerminationNotice(
         source=NAME, kind=Kind.PLANNED_END, id=identity("end", f"{end:.0f}"), hard=True,
         deadline=Stamp(now.boottime + max(0.0, left), end), reason="the planned end of this machine",

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpuwarden.cli.client import Daemon, NoDaemon
-from gpuwarden.cli.parser import TRY_AGAIN, CommandError, Parser
+from gpuwarden.cli.parser import TRY_AGAIN, UNAVAILABLE, CommandError, Parser
 from gpuwarden.cli.text import clean, table
 
 HELP = """
@@ -100,4 +100,8 @@ def _without_daemon(options: argparse.Namespace) -> str:
 
     if options.node and not is_node_name(options.node):
         raise CommandError(f"--node: expected the NodeName of one node, found {options.node[:60]!r}")
-    return asyncio.run(check(replace(config, slurm=replace(slurm, node=options.node or slurm.node))))
+    try:
+        return asyncio.run(check(replace(config, slurm=replace(slurm, node=options.node or slurm.node))))
+    except OSError as error:
+        why = f"cannot note in {config.state.dir} since when the daemon is silent: {error.strerror or error}"
+        raise CommandError(f"nothing done: {why}; make room there, or mend state.dir", UNAVAILABLE) from error

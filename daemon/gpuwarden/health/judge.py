@@ -11,8 +11,7 @@ Every such step is an event; `fold` alone changes the state by it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpuwarden.health import inventory, resets
@@ -35,6 +34,9 @@ from gpuwarden_collectors.facts import HostEvent, Stamp
 
 SUBSIDES_AFTER = 15.0
 """Seconds without a sighting after which a rising condition starts anew: three passes, so that one gap is no gap."""
+STILL_SEEN = 120.0
+"""Seconds after its last sighting for which a finding cannot be acknowledged. What nobody can look at any more (a reading that
+went with a reboot or with another driver, a reader that hangs) has no other end."""
 LATCHES_AFTER = 15.0
 """Seconds without a sighting after which a latch is an event: lines that come now and then are no news each time."""
 
@@ -93,14 +95,18 @@ def _look(steps: Steps, sight: Sight) -> None:
     for code in off:
         _switched_off(steps, code)
     for code, detector in DETECTORS.items():
-        if code not in off:
-            with _unbroken(code, broken):
+        try:
+            if code not in off:
                 _follow(steps, code, detector(steps.state, sight), sight)
+        except Exception as error:  # noqa: BLE001 - whatever it is, a dead GPU must be seen all the same
+            broken[code] = _short(error)
     for name, family in FAMILIES.items():
-        with _unbroken(name, broken):
+        try:
             for code, look in family(steps.state, sight).items():
                 if code not in off:
                     _follow(steps, code, look, sight)
+        except Exception as error:  # noqa: BLE001
+            broken[name] = _short(error)
     if broken and "collector_failed" not in off:
         why = "; ".join(f"{name}: {text}" for name, text in broken.items())[:400]
         evidence = {"why": f"a check of gpuwarden's own is broken and sees nothing: {why}"}
@@ -108,12 +114,8 @@ def _look(steps: Steps, sight: Sight) -> None:
         _follow(steps, "collector_failed", Look((told,)), sight)
 
 
-@contextmanager
-def _unbroken(name: str, broken: dict[str, str]) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001 - whatever it is, a dead GPU must be seen all the same
-        broken[name] = f"{type(error).__name__}: {error}"[:120]
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:120]
 
 
 def _switched_off(steps: Steps, code: str) -> None:
@@ -222,7 +224,8 @@ def acknowledge(state: State, key: Key, by: str, now: Stamp, boot_id: str) -> Ev
     track = state.tracks.get(key)
     if track is None or not track.raised:
         raise ValueError(f"there is no finding {key}; `gpuwarden status` lists them with their ids")
-    if not track.latched and track.clean_since is None and key.code != LEMON_NODE:
+    looked_at = not track.latched and track.clean_since is None
+    if looked_at and 0.0 <= now.boottime - track.last_seen.boottime <= STILL_SEEN and key.code != LEMON_NODE:
         raise ValueError(f"{key} is still seen, so it cannot be acknowledged away: {_ends(track)}")
     return Event(kind=EventKind.ACKNOWLEDGED, at=now, boot_id=boot_id, key=key, data={"by": by})
 

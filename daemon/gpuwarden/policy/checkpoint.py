@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuwarden.health.model import Event, EventKind, Json
+from gpuwarden.health.model import Event, EventKind, Json, Key
 from gpuwarden.policy.model import Act
 from gpuwarden.policy.notices import noticed
-from gpuwarden.policy.state import Hold, Order, PolicyState, data_of, text_of
+from gpuwarden.policy.state import Hold, Order, PolicyState, data_of, texts_of
 from gpuwarden_collectors.facts import Stamp
 
 
@@ -19,8 +19,7 @@ def checkpoint(state: PolicyState, now: Stamp) -> list[Event]:
 def _events(state: PolicyState, now: Stamp) -> Iterator[Event]:
     boot = state.boot_id
     if state.overridden:
-        over: dict[str, Json] = {"order": Act.RESTORE.value, "overridden": text_of(state.overridden)}
-        yield Event(kind=EventKind.ORDERED, at=now, boot_id=boot, data=over)
+        yield from restored(state.overridden, boot, now)
     if state.order is not None:
         yield ordered(state.order, boot)
     for wall in state.returns:
@@ -41,6 +40,14 @@ def _events(state: PolicyState, now: Stamp) -> Iterator[Event]:
 def ordered(order: Order, boot_id: str) -> Event:
     data: dict[str, Json] = {"order": Act.EXCLUDE.value, "reason": order.reason, "by": order.by}
     return Event(kind=EventKind.ORDERED, at=order.at, boot_id=boot_id, data=data)
+
+
+def restored(overridden: frozenset[Key], boot_id: str, now: Stamp, by: str = "") -> Iterator[Event]:
+    """An operator's restoration in spite of these findings; what one event has no room for follows in `more`."""
+    for number, text in enumerate(texts_of(overridden)):
+        data: dict[str, Json] = {"order": Act.RESTORE.value, "overridden": text}
+        data |= ({"by": by} if by else {}) | ({"more": True} if number else {})
+        yield Event(kind=EventKind.ORDERED, at=now, boot_id=boot_id, data=data)
 
 
 def held(hold: Hold) -> dict[str, Json]:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 
 from gpuwarden.health.model import Event, EventKind, Json, Severity, Verdict
 from gpuwarden.policy import reasons
-from gpuwarden.policy.checkpoint import ordered
+from gpuwarden.policy.checkpoint import ordered, restored
 from gpuwarden.policy.model import HORIZON, OPERATOR, Act, Intent, Notice, Result, Why
 from gpuwarden.policy.notices import called_off, imminent, noticed
-from gpuwarden.policy.state import Order, PolicyState, data_of, intent_key, outcome_data, text_of
+from gpuwarden.policy.state import Order, PolicyState, data_of, intent_key, outcome_data
 from gpuwarden_collectors.facts import Stamp
 
 LONGEST = 10_000
@@ -42,9 +42,10 @@ def restore(
             "the end of this machine is announced: call that off first (gpuwarden notify-termination --cancel)"
         )
     keys = frozenset(f.key for f in verdict.findings if f.severity is Severity.FAILURE)
-    data: dict[str, Json] = {"order": Act.RESTORE.value, "by": by, "overridden": text_of(keys)}
-    order = Event(kind=EventKind.ORDERED, at=now, boot_id=boot_id, data=data)
-    return [order, *(event for name in actuators for event in _restore(state, name, boot_id, now))]
+    return [
+        *restored(keys, boot_id, now, by),
+        *(event for name in actuators for event in _restore(state, name, boot_id, now)),
+    ]
 
 
 def _restore(state: PolicyState, name: str, boot_id: str, now: Stamp) -> Iterator[Event]:

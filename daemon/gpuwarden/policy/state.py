@@ -22,6 +22,8 @@ from gpuwarden_collectors.facts import Stamp
 NOTICES_MOST = 256
 KEYS_MOST = 64
 """Findings remembered of one exclusion, and restorations remembered: more than any node has."""
+OVERRIDDEN_MOST = 1_024
+"""Findings that one restoration is in spite of: eight GPUs with 18 links have less than 200."""
 TEXT_MOST = 1_900
 """Characters; the ledger keeps 2,000 of a text."""
 
@@ -118,13 +120,14 @@ def keys_of(text: str) -> frozenset[Key]:
     return frozenset(Key.parse(word) for word in text.split()[:KEYS_MOST])
 
 
-def text_of(keys: frozenset[Key]) -> str:
-    """As many as one text of the ledger holds, whole."""
-    text = ""
-    for word in sorted(map(str, keys))[:KEYS_MOST]:
-        if len(text) + len(word) < TEXT_MOST:
-            text = f"{text} {word}".lstrip()
-    return text
+def texts_of(keys: frozenset[Key]) -> list[str]:
+    """In as many texts of the ledger as they need: one for most, three for a node all of whose links are down."""
+    texts: list[list[str]] = [[]]
+    for word in sorted(map(str, keys))[:OVERRIDDEN_MOST]:
+        if len(texts[-1]) == KEYS_MOST or len(" ".join((*texts[-1], word))) > TEXT_MOST:
+            texts.append([])
+        texts[-1].append(word)
+    return list(map(" ".join, texts))
 
 
 # --- one function for each kind of event
@@ -203,6 +206,9 @@ def _ordered(state: PolicyState, event: Event) -> PolicyState:
     if _text(event, "order") == Act.EXCLUDE:
         return replace(state, order=Order(reason=_text(event, "reason"), by=by, at=event.at), lifted={})
     overridden = keys_of(_text(event, "overridden"))
+    if event.data.get("more") is True:
+        more = state.overridden | overridden
+        return replace(state, overridden=more if len(more) <= OVERRIDDEN_MOST else state.overridden)
     return replace(
         state, order=None, lifted={}, person=frozenset(), overridden=overridden, returns=(), would={},
         unknown_since=None,
