@@ -57,9 +57,7 @@ def _converter(parsers: Parsers, hidden: Hidden) -> Converter:
     converter.register_structure_hook(Path, _path)
     converter.register_structure_hook_func(_is_literal, _choice)
     converter.register_structure_hook_factory(_is_mapping, lambda kind: _tables(converter, get_args(kind)[1]))
-    converter.register_structure_hook_factory(
-        lambda kind: get_origin(kind) is tuple, lambda kind: _list_of(converter, get_args(kind)[0])
-    )
+    converter.register_structure_hook_factory(_is_tuple, lambda kind: _list_of(converter, get_args(kind)[0]))
     converter.register_structure_hook_factory(
         lambda kind: dataclasses.is_dataclass(kind) and kind not in parsers,
         lambda cls: _table(converter, cls, hidden.get(cls, ())),
@@ -112,6 +110,10 @@ def _list_of(converter: Converter, item: Any) -> Callable[[Any, Any], Any]:
         return tuple(converter.structure(value, kind))
 
     return items
+
+
+def _is_tuple(kind: Any) -> bool:
+    return get_origin(kind) is tuple
 
 
 def _is_mapping(kind: Any) -> bool:

@@ -11,15 +11,18 @@ from typing import Any
 import aiohttp
 import pytest
 
+from gpuwarden.cli.acting_text import acting_lines
 from gpuwarden.config import Config, ConfigError, load
 from gpuwarden.config_sources import Sources
 from gpuwarden.config_termination import TerminationOptions
 from gpuwarden.log import get_logger
 from gpuwarden.notice_sources import chosen
 from gpuwarden.policy.model import Notice
+from gpuwarden.publish.acted import with_acted
 from gpuwarden.publish.exposition import Holder, Renderer
 from gpuwarden.publish.notices import Notices, document
 from gpuwarden.publish.snapshot import Acted, NoticeSource, Snapshot
+from gpuwarden.publish.status import status
 from gpuwarden.publish.web import Web
 from gpuwarden_collectors.base import host_clock
 from support.scrape import scrape
@@ -47,6 +50,20 @@ def test_act_is_said_only_of_an_imminent_end_in_mode_enforce_on_real_gpus() -> N
     told = document(announced())
     assert (told["id"], told["kind"], told["deadline_boottime"]) == ("aws/spot:stop@1000", "interruption", UPTIME + 120)
     assert set(document(snapshot())) == set(told)
+
+
+def test_a_person_is_shown_what_changes_nothing_and_who_does_not_answer() -> None:
+    source = NoticeSource(name="aws", up=False, trouble="no answer within 2 s")
+    hint = replace(NOTICE, id="rebalance:x", hard=False, kind="rebalance", reason="more likely")
+    off = replace(NOTICE, called_off=True)
+    shown = replace(announced(near=False), acted=Acted(notices=(hint, off)), notice_sources=(source,))
+    text = "\n".join(acting_lines(status(with_acted(shown, shown.acted), at(UPTIME))))
+    for told in ("hint: rebalance", "called off by an operator: interruption", "no answer within 2 s"):
+        assert told in text
+    assert "this machine ends" not in text
+    assert "this machine ends at" in "\n".join(
+        acting_lines(status(with_acted(announced(), announced().acted), at(UPTIME)))
+    )
 
 
 def test_metrics_are_there_before_the_first_notice() -> None:
