@@ -27,6 +27,7 @@ from gpuwarden_collectors.base import Clock
 
 LEDGER_ANSWERS_WITHIN = 3.0
 EVENTS_MOST = 10_000
+NAME_FOUND_WITHIN = 1.0
 
 
 class Service(ActingService, Protocol):
@@ -94,8 +95,9 @@ class Verbs:
         finding = arguments.get("finding")
         if not isinstance(finding, str):
             raise VerbError("ack needs the id of a finding; `gpuwarden status` lists them")
+        by = await _name(peer.uid)
         try:
-            event = self._service.desk.acknowledge(finding, _name(peer.uid), self._clock())
+            event = self._service.desk.acknowledge(finding, by, self._clock())
         except ValueError as error:
             raise VerbError(str(error)) from error
         self._service.record([event])
@@ -136,8 +138,8 @@ class Verbs:
         return done
 
 
-def _name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"
+async def _name(uid: int) -> str:
+    """What the host calls this user; the number where it has no name, or where its directory does not answer."""
+    looking = detached("name", lambda: pwd.getpwuid(uid).pw_name)
+    await asyncio.wait((looking,), timeout=NAME_FOUND_WITHIN)
+    return looking.result() if looking.done() and looking.exception() is None else f"uid {uid}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from gpuwarden.acting import Acting
@@ -21,24 +21,24 @@ class Service(Protocol):
     def situation(self) -> Situation: ...
 
 
-def acting_verbs(service: Service, name_of: Callable[[int], str]) -> Mapping[str, Verb]:
+def acting_verbs(service: Service, name_of: Callable[[int], Awaitable[str]]) -> Mapping[str, Verb]:
     """`name_of` a user id."""
 
     async def exclude(arguments: dict[str, Any], peer: Peer) -> Any:
         text = _reason(arguments)
         try:
-            return await service.acting.exclude(name_of(peer.uid), text)
+            return await service.acting.exclude(await name_of(peer.uid), text)
         except ValueError as error:
             raise VerbError(str(error)) from error
 
     async def restore(_: dict[str, Any], peer: Peer) -> Any:
         try:
-            return await service.acting.restore(name_of(peer.uid), service.situation)
+            return await service.acting.restore(await name_of(peer.uid), service.situation)
         except ValueError as error:
             raise VerbError(str(error)) from error
 
     async def notify(arguments: dict[str, Any], peer: Peer) -> Any:
-        by = name_of(peer.uid)
+        by = await name_of(peer.uid)
         if arguments.get("cancel") is True:
             try:
                 service.acting.call_off(by)

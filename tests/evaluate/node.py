@@ -94,7 +94,7 @@ class Node(Clockwork):
         self._dcgm_worker = WorkerReport(pid=4712, ever_answered=True)
         self._engine_seen = False
         self._latest: dict[str, Any] = {}
-        self._walks_next = 0.0
+        self._walks_next, self._missed = 0.0, -60.0
         self._answered: Stamp | None = None
         self._facts: NvmlFacts | None = None
         self._seen = -1
@@ -208,9 +208,11 @@ class Node(Clockwork):
         self._observed("nvml", started, PassOutcome.TIMED_OUT, worker=self._worker)
 
     def miss_a_deadline(self) -> Process:
-        self.hung = True
-        yield DEADLINE + INTERVAL
-        self.hung = False
+        """One; two in a row would be a driver that hangs."""
+        if self.clock - self._missed >= 60.0:
+            self.hung, self._missed = True, self.clock
+            yield DEADLINE + INTERVAL
+            self.hung = False
 
     def _pci_pass(self) -> float:
         self._look_at_the_bus()
@@ -218,7 +220,7 @@ class Node(Clockwork):
 
     def _look_at_the_bus(self) -> None:
         if self.bus_hangs:
-            self.pci_hangs_once()
+            self._observed("pci", self.now, PassOutcome.TIMED_OUT)
             return
         pairs = zip(self.plugged, self.devices, strict=True)
         gpus = (device for here, device in pairs if here)
@@ -262,9 +264,6 @@ class Node(Clockwork):
         if self.beside is not None:
             self._observed(name, self.now, facts=self.beside.facts(name, self.now))
         return 0.0
-
-    def pci_hangs_once(self) -> None:
-        self._observed("pci", self.now, PassOutcome.TIMED_OUT)
 
     def _observed(
         self, name: str, started: Stamp, outcome: PassOutcome = PassOutcome.OBSERVED, *,

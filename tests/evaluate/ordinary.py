@@ -254,8 +254,9 @@ def missed_deadline(node: Node) -> Process:
 
 
 def slow_bus(node: Node) -> Process:
-    node.pci_hangs_once()
-    yield 0.0
+    node.bus_hangs = True
+    yield 10.0
+    node.bus_hangs = False
 
 
 def log_gap(node: Node) -> Process:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from gpuwarden.health.bursts import joined, signs_text
 from gpuwarden.health.memory import State
 from gpuwarden.health.model import NODE, Event, EventKind, Evidence, Key, Subject, gpu
+from gpuwarden.health.xid_catalogue import XIDS
 from gpuwarden.health.xid_lines import recovery_action, sign
 from gpuwarden.health.xid_pairing import paired, young
 from gpuwarden.health.xid_partners import CANCELS
@@ -29,7 +30,8 @@ from gpuwarden_collectors.facts import (
 )
 
 RECORDS_KEPT = 4096
-"""More (subject, number) pairs than any host has; beyond it new ones are dropped, so that garbage cannot fill memory."""
+"""More (subject, number) pairs than any host has; beyond it new ones are dropped, so that garbage cannot fill memory: all but
+Xids that the vendor describes, of GPUs that belong here."""
 
 _NOBODY = Key("", NODE)
 _RECORDED = (EventKind.XID, EventKind.SXID, EventKind.AER)
@@ -112,7 +114,12 @@ def _gpu_or_node(slot: str) -> Subject:
 def _overflows(state: State, batches: dict[tuple[EventKind, Key], _Batch], place: tuple[EventKind, Key]) -> bool:
     kind, key = place
     new = kind in _RECORDED and place not in batches and key not in state.records
-    return new and len(state.records) + len(batches) >= RECORDS_KEPT
+    return new and len(state.records) + len(batches) >= RECORDS_KEPT and not _of_a_gpu_of_ours(state, key)
+
+
+def _of_a_gpu_of_ours(state: State, key: Key) -> bool:
+    """There are so many numbers of Xids and no more."""
+    return key.code == "xid" and key.subject.slot in state.pins and int(key.detail) in XIDS
 
 
 def _tells_more(
