@@ -50,7 +50,7 @@ LINES: dict[EventKind, tuple[str, str]] = {
     EventKind.GPU_PINNED: ("info", "GPU belongs here from now on"),
     EventKind.GPU_REPLACED: ("warning", "another GPU in this slot"),
     EventKind.GPU_UNPINNED: ("info", "GPU no longer belongs here"),
-    EventKind.HOST_LEARNED: ("info", "belongs here from now on"),
+    EventKind.HOST_LEARNED: ("info", "is so from now on"),
     EventKind.HOST_FORGOTTEN: ("info", "no longer belongs here"),
     EventKind.INTENDED: ("info", "wanted of a scheduler"),
     EventKind.OUTCOME: ("info", "what came of it"),

@@ -626,6 +626,23 @@ def test_a_contained_memory_error_warns_and_an_uncontained_one_fails() -> None:
     assert host.health is Health.FAILURE
 
 
+def test_a_contained_error_whose_counter_is_seen_before_its_line_is_never_a_failure() -> None:
+    host = Host(8)
+    host.change(3, ecc_uncorrected_volatile=1, remapped_rows_pending=1)
+    host.step()
+    assert host.health is not Health.FAILURE
+    host.step(host.xid(3, 94))
+    host.run(60)
+    assert host.health is Health.WARNING
+
+
+def test_an_uncorrected_error_without_any_line_fails_with_the_second_pass() -> None:
+    host = Host(8)
+    host.change(3, ecc_uncorrected_volatile=1, remapped_rows_pending=1)
+    host.run(10)
+    assert (host.health, "ecc_uncorrectable" in host.codes) == (Health.FAILURE, True)
+
+
 def test_a_fatal_switch_error_fails_the_node_until_reboot() -> None:
     host = Host(8)
     host.step(SxidEvent(at=host.now, slot="0000:05:00.0", sxid=20034, fatal=True))

@@ -42,6 +42,15 @@ def test_memory_that_is_used_up_warns_when_it_lasts(host: WholeHost) -> None:
     assert (host.codes, host.health) == (["memory_low"], Health.WARNING)
 
 
+def test_data_lost_between_two_daemons_is_told_by_the_second(host: WholeHost) -> None:
+    host.beside.memory = memory(uncorrected=1)
+    host.run(60)
+    host.beside.memory = memory(uncorrected=2)
+    host.restart_daemon()
+    host.run(60)
+    assert "memory_ecc_uncorrectable" in host.codes
+
+
 def test_lost_data_in_main_memory_stays_until_the_node_reboots_also_over_a_restart(host: WholeHost) -> None:
     host.beside.memory = memory(uncorrected=1)
     host.run(5)

@@ -27,7 +27,7 @@ def host() -> DcgmHost:
 def test_a_fault_that_both_see_is_one_finding_with_both_words(host: DcgmHost) -> None:
     host.change(0, ecc_uncorrected_volatile=3)
     host.incident(4)
-    host.step()
+    host.run(10)
     finding = host.finding()
     assert str(finding.key) == f"ecc_uncorrectable@gpu/{slot(0)}"
     assert finding.evidence["uncorrected_since_driver_load"] == 3
@@ -36,7 +36,7 @@ def test_a_fault_that_both_see_is_one_finding_with_both_words(host: DcgmHost) ->
 
 def test_a_fault_that_dcgm_does_not_report_says_so(host: DcgmHost) -> None:
     host.change(0, ecc_uncorrected_volatile=3)
-    host.step()
+    host.run(10)
     assert host.finding().evidence["dcgm"] == "does not report it"
 
 
@@ -46,7 +46,7 @@ def test_nothing_of_dcgm_is_said_where_there_is_none() -> None:
     host.run(60)
     assert (host.health, host.codes) == (Health.HEALTHY, [])
     host.change(0, ecc_uncorrected_volatile=3)
-    host.step()
+    host.run(10)
     assert "dcgm" not in host.finding().evidence
 
 

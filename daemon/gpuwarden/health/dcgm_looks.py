@@ -17,7 +17,7 @@ from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.dcgm.facts import NOT_ANSWERING, PAUSED, DcgmFacts, DcgmGpuStatus, DcgmTrouble
-from gpuwarden_collectors.facts import GpuAnswer
+from gpuwarden_collectors.facts import GpuAnswer, NvmlProblem
 
 
 def dcgm_unresponsive(state: State, sight: Sight) -> Look:
@@ -30,6 +30,9 @@ def dcgm_unresponsive(state: State, sight: Sight) -> Look:
     failed = latest.outcome is PassOutcome.FAILED and latest.error.startswith(NOT_ANSWERING)
     if latest.outcome is not PassOutcome.TIMED_OUT and not failed:
         return node_look(())
+    raised = any(track.raised for track in state.tracks_of("dcgm_unresponsive"))
+    if not raised and sight.nvml is not None and sight.nvml.problem is NvmlProblem.DRIVER_NOT_LOADED:
+        return node_look(())  # an engine holds the driver: to reload the one, the other is stopped first
     evidence: Evidence = {"why": latest.error}
     if (at := sight.view.dcgm.at) is not None:
         evidence = {**evidence, "silent_seconds": round(sight.now.boottime - at.boottime)}

@@ -16,7 +16,7 @@ from dataclasses import replace
 from gpuwarden.health.dcgm_catalogue import DCGM_CODES, TWO_PASSES
 from gpuwarden.health.dcgm_silence import heard, may_end
 from gpuwarden.health.dcgm_words import Word, words
-from gpuwarden.health.look import Detector, Look
+from gpuwarden.health.look import Detector, Look, answering
 from gpuwarden.health.model import NODE, Key, Severity, Sighting, Subject, gpu
 from gpuwarden.health.state import State, Track
 from gpuwarden.health.view import Sight
@@ -49,7 +49,9 @@ def _merged(code: str, detector: Detector) -> Detector:
         heard_of = heard(sight)
         mine = {sighting.key for sighting in own.sightings}
         quoted = [_quoting(s, said.get(s.key), heard_of) for s in own.sightings]
-        alone = _sightings(own, [word for key, word in said.items() if key not in mine], sight)
+        alone = _sightings(
+            own, [word for key, word in said.items() if key not in mine and not _rising(state, key)], sight
+        )
         subjects = {track.key.subject for track in theirs}
         ended = {track.key.subject for track in theirs if may_end(track, heard_of, sight)}
         return Look((*quoted, *alone), own.examined - subjects | ended)
@@ -59,6 +61,12 @@ def _merged(code: str, detector: Detector) -> Detector:
 
 def _alone(track: Track) -> bool:
     return track.evidence.get("source") == "dcgm"
+
+
+def _rising(state: State, key: Key) -> bool:
+    """Our own detector was about to raise it and sees it no longer: DCGM's older word must not raise it in its stead."""
+    track = state.tracks.get(key)
+    return track is not None and not track.raised and not _alone(track)
 
 
 def _quoting(sighting: Sighting, word: Word | None, heard_of: Collection[Subject]) -> Sighting:
@@ -73,7 +81,7 @@ def _quoting(sighting: Sighting, word: Word | None, heard_of: Collection[Subject
 def _sightings(own: Look, alone: Iterable[Word], sight: Sight) -> Iterator[Sighting]:
     for word in alone:
         contradicted = word.key.subject in own.examined
-        rise = _rise(word, contradicted=contradicted)
+        rise = _rise(word, contradicted=contradicted, answered=any(answering(sight)))
         if word.severity is None or rise is None:
             continue
         unused = _never_active(word.key, sight)
@@ -87,10 +95,13 @@ def _sightings(own: Look, alone: Iterable[Word], sight: Sight) -> Iterator[Sight
         )
 
 
-def _rise(word: Word, *, contradicted: bool) -> float | None:
-    """Seconds for which DCGM alone must say it; None if that never counts."""
+def _rise(word: Word, *, contradicted: bool, answered: bool) -> float | None:
+    """Seconds for which DCGM alone must say it; None if that never counts. `answered`: some GPU answers NVML.
+
+    A code about growth needs NVML beside it: while the driver is away nobody can say what grew.
+    """
     if word.lasts == math.inf:
-        return None if contradicted or not word.fresh else _AGAINST
+        return None if contradicted or not answered or not word.fresh else _AGAINST
     return word.lasts if contradicted or word.lasts > _AGAINST else TWO_PASSES
 
 

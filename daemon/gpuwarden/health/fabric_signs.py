@@ -20,7 +20,10 @@ def nvlink_down(state: State, sight: Sight) -> Look:
         known = 0 if pin is None or facts.readings.mig_mode else pin.links
         examined.append((facts.slot, tuple([one.link for one in facts.links if one.active is not None])))
         down = [one.link for one in facts.links if one.active is False and known >> one.link & 1]
-        sightings += [Sighting(Key("nvlink_down", link(facts.slot, number)), {"link": number}) for number in down]
+        rise = FABRIC_START if len(down) == known.bit_count() else None
+        sightings += [
+            Sighting(Key("nvlink_down", link(facts.slot, number)), {"link": number}, rise=rise) for number in down
+        ]
     return Look(tuple(sightings), _links(tuple(examined)))
 
 

@@ -23,13 +23,22 @@ def flag(code: str, reading: str) -> Detector:
     return per_gpu(check, reading)
 
 
-def _contained(state: State, facts: GpuFacts) -> bool:
-    """The driver contained it: Xid 94 since boot or reset, no 48, 95 or 140, none in SRAM, rows are remapped at reset."""
+def _contained(state: State, facts: GpuFacts) -> bool | None:
+    """The driver contained it: Xid 94 since boot or reset, no 48, 95 or 140, none in SRAM, rows are remapped at reset.
+
+    None: nothing is against it but that there is no 94.
+    """
     records = (state.records.get(Key("xid", gpu(facts.slot), number)) for number in ("94", "48", "95", "140"))
     here = {record.key.detail for record in records if record is not None and counts(state, record)}
     readings = facts.readings
     remappable = readings.remapped_rows_pending is not None and not readings.remapped_rows_failure
-    return "94" in here and not here & {"48", "95", "140"} and not readings.ecc_uncorrected_volatile_sram and remappable
+    if here & {"48", "95", "140"} or readings.ecc_uncorrected_volatile_sram or not remappable:
+        return False
+    return True if "94" in here else None
+
+
+LINE_AFTER_COUNTER = 2.0
+"""Seconds: a pass may see the counter before the driver's line about it was read, and the line may say that it was contained."""
 
 
 def ecc_uncorrectable(state: State, _: Sight, facts: GpuFacts) -> Sighting | None:
@@ -37,9 +46,10 @@ def ecc_uncorrectable(state: State, _: Sight, facts: GpuFacts) -> Sighting | Non
     if not count:
         return None
     contained = _contained(state, facts)
-    evidence = {"uncorrected_since_driver_load": count, "contained": contained}
+    evidence = {"uncorrected_since_driver_load": count, "contained": contained is True}
     severity, advice = (W, Advice.RESTART_APP) if contained else (F, Advice.RESET_GPU)
-    return Sighting(Key("ecc_uncorrectable", gpu(facts.slot)), evidence, severity, advice)
+    rise = LINE_AFTER_COUNTER if contained is None else None
+    return Sighting(Key("ecc_uncorrectable", gpu(facts.slot)), evidence, severity, advice, rise)
 
 
 def sram_threshold(_: State, __: Sight, facts: GpuFacts) -> Sighting | None:

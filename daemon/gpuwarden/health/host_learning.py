@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from gpuwarden.health.host_memory import (
+    CONTROLLERS_KEPT,
     MOUNTS_KEPT,
     PORTS_KEPT,
     KnownPort,
@@ -16,6 +17,7 @@ from gpuwarden.health.host_memory import (
     mount_subject,
     port_learned,
     port_subject,
+    uncorrected_learned,
 )
 from gpuwarden.health.host_signs import memory_counters, service_counters
 from gpuwarden.health.model import Event
@@ -54,6 +56,15 @@ def learn_host(state: State, sight: Sight) -> Iterator[Event]:
         yield from _ports(state, sight, infiniband)
     if (storage := now_known(sight, "storage", sight.storage)) is not None:
         yield from _mounts(state, sight, storage)
+
+
+def learn_counts(state: State, sight: Sight) -> Iterator[Event]:
+    """Events for uncorrected errors of memory controllers that are in the windows now: a restart counts on from there."""
+    memory, known = now_known(sight, "memory", sight.memory), state.host.uncorrected
+    for (name, _), count in memory_counters(memory).items() if memory is not None else ():
+        controller = name.removeprefix("memory/")
+        if known.get(controller) != count and (controller in known or len(known) < CONTROLLERS_KEPT):
+            yield uncorrected_learned(controller, count, sight.now, sight.view.boot_id)
 
 
 def _ports(state: State, sight: Sight, infiniband: InfinibandFacts) -> Iterator[Event]:
@@ -111,10 +122,17 @@ def counted_host(state: State, sight: Sight) -> State:
         for key, value in readings.items():
             series = windows.get(key)
             if series is None or at.boottime < series.at:  # the latter: another boot
-                windows[key] = Series.start(at.boottime, value)
+                windows[key] = _begun(state, key[0], at.boottime, value)
             elif at.boottime > series.at:
                 windows[key] = series.add(at.boottime, value)
     return replace(state, host_windows=windows)
+
+
+def _begun(state: State, name: str, at: float, value: int) -> Series:
+    """A new window; for a memory controller, with what was counted since the daemon before this one looked."""
+    kind, _, controller = name.partition("/")
+    known = state.host.uncorrected.get(controller) if kind == "memory" else None
+    return Series.start(at, value) if known is None else Series.start(at, known).add(at, value)
 
 
 def _readings(sight: Sight) -> Iterator[tuple[str, Stamp, Mapping[tuple[str, str], int]]]:

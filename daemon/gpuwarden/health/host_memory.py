@@ -1,4 +1,5 @@
-"""What is remembered of a host beside its GPUs, durably: the ports that were ever active, the mounts ever writable.
+"""What is remembered of a host beside its GPUs, durably: the ports that were ever active, the mounts ever writable, and
+how many uncorrected errors each memory controller had counted.
 
 Only against such a past can a fault be told from what was never there: a port without a cable, a data set mounted
 read-only. Like all memory it is made of events: `remembered` folds one in, `host_events` gives those that make it.
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from gpuwarden.health.model import Event, EventKind, Evidence, Key, Subject
 from gpuwarden_collectors.facts import Stamp
 
-PORTS_KEPT, MOUNTS_KEPT = 1024, 256
+PORTS_KEPT, MOUNTS_KEPT, CONTROLLERS_KEPT = 1024, 256, 256
 """More than any host has; beyond them nothing is learned, so that garbage cannot fill memory."""
 
 
@@ -26,10 +27,14 @@ class KnownPort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemory:
-    """`ports` by name (`mlx5_0/1`). `mounts`: by path, what was mounted there when it was last seen writable."""
+    """`ports` by name (`mlx5_0/1`). `mounts`: by path, what was mounted there when it was last seen writable.
+
+    `uncorrected`: by memory controller, the count that was last judged, so that errors between two daemons are not missed.
+    """
 
     ports: Mapping[str, KnownPort] = field(default_factory=dict)
     mounts: Mapping[str, str] = field(default_factory=dict)
+    uncorrected: Mapping[str, int] = field(default_factory=dict)
 
 
 def port_subject(name: str) -> Subject:
@@ -48,6 +53,10 @@ def mount_learned(path: str, source: str, at: Stamp, boot_id: str) -> Event:
     return _event(EventKind.HOST_LEARNED, mount_subject(path), at, boot_id, source=source)
 
 
+def uncorrected_learned(controller: str, count: int, at: Stamp, boot_id: str) -> Event:
+    return _event(EventKind.HOST_LEARNED, Subject("memory", part=controller), at, boot_id, uncorrected=count)
+
+
 def forgotten(subject: Subject, at: Stamp, boot_id: str) -> Event:
     return _event(EventKind.HOST_FORGOTTEN, subject, at, boot_id)
 
@@ -62,6 +71,8 @@ def host_events(memory: HostMemory, at: Stamp, boot_id: str) -> Iterator[Event]:
         yield port_learned(name, port, at, boot_id)
     for path, source in memory.mounts.items():
         yield mount_learned(path, source, at, boot_id)
+    for controller, count in memory.uncorrected.items():
+        yield uncorrected_learned(controller, count, at, boot_id)
 
 
 def remembered(memory: HostMemory, event: Event) -> HostMemory:
@@ -77,6 +88,10 @@ def remembered(memory: HostMemory, event: Event) -> HostMemory:
         return replace(
             memory, mounts={**mounts, subject.part: str(event.data.get("source", ""))} if learned else mounts
         )
+    if subject.kind == "memory" and learned:
+        count = event.data.get("uncorrected")
+        known = count if isinstance(count, int) else 0
+        return replace(memory, uncorrected={**memory.uncorrected, subject.part: known})
     return memory
 
 

@@ -19,7 +19,7 @@ from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.dcgm_silence import given_up
 from gpuwarden.health.detectors import COUNTERS, DETECTORS, FAMILIES
-from gpuwarden.health.host_learning import counted_host, learn_host
+from gpuwarden.health.host_learning import counted_host, learn_counts, learn_host
 from gpuwarden.health.look import Look, answering
 from gpuwarden.health.memory import LEMON_NODE, State, Track, buried
 from gpuwarden.health.model import NODE, Advice, Event, EventKind, Evidence, Key, Latch, Sighting, Verdict
@@ -61,6 +61,8 @@ def judge(state: State, view: View, happened: Sequence[HostEvent], rules: Rules,
         steps.take(event)
     steps.state = replace(steps.state, news=frozenset(event.key for event in recorded if event.key is not None))
     steps.state = counted_host(_counted(steps.state, sight), sight)
+    for event in learn_counts(steps.state, sight):
+        steps.take(event)
     _look(steps, sight)
     steps.settle()
     result = verdict(steps.state, sight)

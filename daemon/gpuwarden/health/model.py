@@ -177,7 +177,7 @@ class EventKind(StrEnum):
     GPU_PINNED = "gpu_pinned"
     GPU_REPLACED = "gpu_replaced"
     GPU_UNPINNED = "gpu_unpinned"
-    HOST_LEARNED = "host_learned"  # a port that was active, a mount that was writable: what may be missed from now on
+    HOST_LEARNED = "host_learned"  # a port that was active, a mount that was writable, a counter: what a loss is measured by from now on
     HOST_FORGOTTEN = "host_forgotten"
     MACHINE_CHANGED = "machine_changed"
     LEDGER_MOVED = "ledger_moved"  # a corrupt ledger was moved aside
