@@ -232,8 +232,8 @@ class Daemon:
 
     def hook_asked(self) -> None:
         """Slurm's health check was here: what waits for it goes on."""
-        self._slurm.hook_asked()
-        self.acting.hurry()
+        if self._slurm.hook_asked():
+            self.acting.hurry()
 
     # --- steps
 

@@ -58,9 +58,11 @@ class SlurmSide:
         if self._mapping is not None:
             self._mapping.publish(snapshot)
 
-    def hook_asked(self) -> None:
+    def hook_asked(self) -> bool:
+        """Whether anything waits for the health check."""
         for gate in self._gates:
             gate.asked()
+        return bool(self._gates)
 
     async def found(self) -> tuple[Event, ...]:
         """A drain that a health check made while this daemon hung. Looks once in `LOOKED_EVERY`."""

@@ -11,9 +11,10 @@ from dataclasses import replace
 import pytest
 
 from gpuwarden.actuators.base import ActuatorRefused, ActuatorUnavailable
-from gpuwarden.actuators.outbox import Limits
+from gpuwarden.actuators.outbox import Limits, Outbox
 from gpuwarden.health.model import EventKind
-from gpuwarden.policy.model import Budget, Flag, Notice, Settings
+from gpuwarden.policy.model import Budget, Flag, Notice, Settings, Standing
+from gpuwarden_collectors.base import host_clock
 from support.acting_rig import LIMITS, PATIENCE, SETTINGS, Killed, Rig, acting_options
 from support.policy_story import BOOT, xid
 from support.schedulers import Cluster, Node
@@ -280,6 +281,24 @@ async def test_a_person_s_restore_does_not_wait_for_the_second_count() -> None:
     await rig.until(lambda: not rig.state.pending)
     assert (rig.reason, rig.writes) == ("", ["exclude", "restore"])
     await rig.kill()
+
+
+async def test_an_actuator_that_never_comes_back_counts_as_a_scheduler_that_does_not_answer(rig: Rig) -> None:
+    async def never() -> Standing:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def committed() -> bool:
+        return True
+
+    rig.client.look = never  # type: ignore[method-assign]
+    box = Outbox(
+        rig.client, committed=committed, wanted=lambda _: True, looked=lambda: None, limits=Limits(backstop=0.05),
+        clock=host_clock,
+    )  # fmt: skip
+    await box.look()
+    assert box.standing is not None
+    assert (box.standing.reachable, box.standing.trouble) == (False, "fake has not come to an end within 0.05 s")
 
 
 # --- the breaker

@@ -12,13 +12,15 @@ import contextlib
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
-from gpuwarden.actuators.base import Actuator, ActuatorError
+from gpuwarden.actuators.base import Actuator, ActuatorError, ActuatorUnavailable
 from gpuwarden.policy import breaker
 from gpuwarden.policy.looks import answer
 from gpuwarden.policy.model import Act, Budget, Intent, Outcome, Owner, Result, Standing, Why
 from gpuwarden_collectors.base import Clock
 
+Answer = TypeVar("Answer")
 Committed = Callable[[], Awaitable[bool]]
 """Whether everything decided so far is on disk, after a short while at most."""
 
@@ -27,7 +29,7 @@ Committed = Callable[[], Awaitable[bool]]
 class Limits:
     """Seconds. The second count of the breaker comes `recount_after` the write. A retry comes after `first`, doubling up to
     `most`; where the breaker is open after `breaker_first`, up to `breaker_most`; after a refusal, which a person must
-    mend, after `refused`.
+    mend, after `refused`. `backstop`: an actuator bounds its own calls; one that does not come back is given up after this.
     """
 
     budget: Budget = field(default_factory=Budget)
@@ -37,6 +39,7 @@ class Limits:
     breaker_first: float = 60.0
     breaker_most: float = 900.0
     refused: float = 3_600.0
+    backstop: float = 180.0
 
 
 class Outbox:
@@ -119,7 +122,7 @@ class Outbox:
 
     async def _exclude(self, intent: Intent) -> Outcome:
         """For a failure: who else is out counts before the write and after it."""
-        census = await self.actuator.census()
+        census = await self._bounded(self.actuator.census())
         found = answer(intent, await self._look())
         if found is None:
             self.held_back = breaker.refusal(self._limits.budget, census)
@@ -133,7 +136,7 @@ class Outbox:
 
     async def _recount(self, intent: Intent, found: Outcome) -> Outcome:
         """It stands; now see who else came meanwhile, and step back if they were first."""
-        self.held_back = breaker.refusal(self._limits.budget, await self.actuator.census())
+        self.held_back = breaker.refusal(self._limits.budget, await self._bounded(self.actuator.census()))
         if not self.held_back:
             return found
         back = await self._write(replace(intent, act=Act.RESTORE, since=found.since))
@@ -146,7 +149,7 @@ class Outbox:
     async def _written(self, intent: Intent) -> Outcome:
         """Write what the look a moment ago allows, and read back."""
         assert self.standing is not None  # noqa: S101 - it was read a moment ago
-        await self.actuator.apply(intent, self.standing)
+        await self._bounded(self.actuator.apply(intent, self.standing))
         after = await self._look()
         if intent.act is Act.RESTORE and after.owner is not Owner.OURS:
             return Outcome(result=Result.DONE)  # whoever excluded it in that moment
@@ -157,13 +160,21 @@ class Outbox:
 
     async def _look(self) -> Standing:
         try:
-            self.standing = await self.actuator.look()
+            self.standing = await self._bounded(self.actuator.look())
         except ActuatorError as error:
             self.standing = Standing(at=self._clock(), reachable=False, trouble=str(error))
             raise
         finally:
             self._looked()
         return self.standing
+
+    async def _bounded(self, call: Awaitable[Answer]) -> Answer:
+        try:
+            async with asyncio.timeout(self._limits.backstop):
+                return await call
+        except TimeoutError:
+            name, seconds = self.actuator.name, self._limits.backstop
+            raise ActuatorUnavailable(f"{name} has not come to an end within {seconds:g} s") from None
 
     def _next(self, outcome: Outcome) -> float:
         """Seconds until the next attempt: by chance up to half as long again, so that a fleet does not come in step."""
