@@ -86,7 +86,7 @@ def _parser(verb: str, module: ModuleType) -> Parser:
 
 
 def _usage() -> str:
-    verbs = "\n".join(f"  {verb:<10} {about}" for verb, (_, about) in VERBS.items())
+    verbs = "\n".join(f"  {verb:<18} {about}" for verb, (_, about) in VERBS.items())
     return (
         "usage: gpuwarden VERB [OPTION…]\n\nWatches the GPUs of this node and says whether it may take work.\n\n"
         f"{verbs}\n\n'gpuwarden VERB --help' says more. To look at it without a GPU: gpuwarden run --simulate 8"
