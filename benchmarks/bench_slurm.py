@@ -32,7 +32,7 @@ from support.slurm_outbox import FAILURE, an_actuator, an_outbox, exclude
 ROUNDS, RUNS = 40, 5
 LOOKS = 50
 PHANTOMS = 100
-RPCS_OF_A_LOOK, RPCS_OF_A_CENSUS, RPCS_OF_A_WRITE = 2, 2, 1
+RPCS_OF_A_LOOK, RPCS_OF_A_CENSUS, RPCS_OF_A_WRITE, RPCS_OF_A_JOB_QUESTION = 2, 2, 1, 3
 HOUR = 3600.0
 NODE_BYTES = 325  # of one node in the controller's answer: 2.6 MB for 8,000
 
@@ -121,7 +121,7 @@ def measure_looks(slurm: Slurm) -> None:
     head = ("what", "requests", "bytes received", "CPU of slurmctld, ms")
     table(f"What is asked of a controller of 3 nodes, mean of {LOOKS}", head, rows)
     options = PolicyOptions()
-    hourly = HOUR / options.look_every * RPCS_OF_A_LOOK + 1 / 24
+    hourly = HOUR / options.look_every * RPCS_OF_A_LOOK + 1 / 24 + 2 * RPCS_OF_A_JOB_QUESTION / 4
     print(
         f"A healthy node: {hourly:.1f} requests an hour (wanted: at most 12), a look each {options.look_every:g} s.\n"
     )

@@ -29,7 +29,7 @@ class PolicyOptions:
     restore_after: float = 600.0
     restores_per_day: int = 3
     lifted_for: float = 300.0
-    look_every: float = 720.0
+    look_every: float = 1200.0
     look_often: float = 60.0
 
 
