@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.cloud.facts import Answer, Kind, unknown
+from gpuwarden_collectors.cloud.instance_id import unconfirmed
 from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
-from gpuwarden_collectors.cloud.reply import Reply, ReplyError
+from gpuwarden_collectors.cloud.reply import Reply
 from gpuwarden_collectors.cloud.source import Question
 from gpuwarden_collectors.cloud.spot_time import spot_at
 from gpuwarden_collectors.cloud.tokens import TokenHeaders, TokenMetadata
@@ -38,14 +39,8 @@ class Alibaba:
         return spot(reply, self._clock())
 
     async def confirm(self) -> str:
-        try:
-            reply = await self._session.get(f"{_BASE}instance-id")
-            reply.expect()
-            if not _INSTANCE.fullmatch(reply.text()):
-                return "what answers at the endpoint names no ECS instance"
-        except (MetadataError, ReplyError) as error:
-            return f"the metadata service cannot be confirmed: {error} {self._session.trouble}".strip()
-        return ""
+        why = await unconfirmed(self._session.get, f"{_BASE}instance-id", _INSTANCE, "ECS")
+        return f"{why} {self._session.trouble}".strip() if why else ""
 
     async def close(self) -> None:
         await self._session.close()

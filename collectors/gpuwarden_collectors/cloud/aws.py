@@ -22,6 +22,7 @@ from gpuwarden_collectors.cloud.facts import (
     identity,
     unknown,
 )
+from gpuwarden_collectors.cloud.instance_id import unconfirmed
 from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
 from gpuwarden_collectors.cloud.reply import Reply, ReplyError, listing, mapping, text_of, time_of, word_of
 from gpuwarden_collectors.cloud.source import Question
@@ -80,14 +81,8 @@ class Aws:
         return ask
 
     async def confirm(self) -> str:
-        try:
-            reply = await self._session.get(f"{_BASE}/instance-id")
-            reply.expect()
-            if not _INSTANCE.fullmatch(reply.text()):
-                return "what answers at the endpoint names no EC2 instance"
-        except (MetadataError, ReplyError) as error:
-            return f"the metadata service cannot be confirmed: {error} {self._session.trouble}".strip()
-        return ""
+        why = await unconfirmed(self._session.get, f"{_BASE}/instance-id", _INSTANCE, "EC2")
+        return f"{why} {self._session.trouble}".strip() if why else ""
 
     async def close(self) -> None:
         await self._session.close()

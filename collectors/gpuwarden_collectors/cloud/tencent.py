@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.cloud.facts import Answer, Kind, unknown
+from gpuwarden_collectors.cloud.instance_id import unconfirmed
 from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
-from gpuwarden_collectors.cloud.reply import Reply, ReplyError
+from gpuwarden_collectors.cloud.reply import Reply
 from gpuwarden_collectors.cloud.source import Question
 from gpuwarden_collectors.cloud.spot_time import spot_at
 from gpuwarden_collectors.facts import Stamp
@@ -38,14 +39,7 @@ class Tencent:
         return spot(reply, self._clock())
 
     async def confirm(self) -> str:
-        try:
-            reply = await self._metadata.get(f"{_BASE}instance-id")
-            reply.expect()
-            if not _INSTANCE.fullmatch(reply.text()):
-                return "what answers at the endpoint names no instance of Tencent Cloud"
-        except (MetadataError, ReplyError) as error:
-            return f"the metadata service cannot be confirmed: {error}"
-        return ""
+        return await unconfirmed(self._metadata.get, f"{_BASE}instance-id", _INSTANCE, "Tencent Cloud")
 
     async def close(self) -> None:
         await self._metadata.close()

@@ -1,0 +1,20 @@
+"""Is it the metadata service of this cloud that answers? It names the instance as only this cloud does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+
+from gpuwarden_collectors.cloud.metadata import MetadataError
+from gpuwarden_collectors.cloud.reply import Reply, ReplyError
+
+
+async def unconfirmed(get: Callable[[str], Awaitable[Reply]], path: str, looks: re.Pattern[str], of: str) -> str:
+    """Why it cannot be taken for the service of `of`; "" if the id at `path` looks like one of that cloud's."""
+    try:
+        reply = await get(path)
+        reply.expect()
+        named = looks.fullmatch(reply.text())
+    except (MetadataError, ReplyError) as error:
+        return f"the metadata service cannot be confirmed: {error}"
+    return "" if named else f"what answers at the endpoint names no instance of {of}"
