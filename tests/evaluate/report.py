@@ -30,7 +30,8 @@ class Results:
 
 _HEAD = """# How well it judges
 
-Made by `make evaluate-full` (`tests/evaluate`), which nobody edits by hand. Nodes that exist only as records live through
+Made by `tests/evaluate` and edited by nobody. The tables say how often each fault struck and how many healthy days they are of;
+`make evaluate-full` makes them anew of 1,000 node-days and each fault 50 times. Nodes that exist only as records live through
 faults and through healthy days; the judge of the daemon is given what its collectors would have seen. Shapes and rates follow
 what fleets have published, where the tables say so in `tests/evaluate`; no real node is in it. What is required:
 
