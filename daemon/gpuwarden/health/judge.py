@@ -127,6 +127,8 @@ def _switched_off(steps: Steps, code: str) -> None:
 
 
 def _follow(steps: Steps, code: str, look: Look, sight: Sight) -> None:
+    if not look.sightings and not steps.state.tracks:
+        return
     row = condition(code)
     if row is None:
         return

@@ -5,7 +5,7 @@ A subject that was not examined keeps what it has: a finding is never cleared by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -39,25 +39,26 @@ def gpus(slots: tuple[str, ...]) -> frozenset[Subject]:
     return frozenset(map(gpu, slots))
 
 
-def answering(sight: Sight) -> Iterator[GpuFacts]:
+def answering(sight: Sight) -> Sequence[GpuFacts]:
     """The GPUs whose readings of this pass mean something."""
-    return (facts for facts in sight.gpus.values() if facts.answer is GpuAnswer.OK)
+
+    def make() -> tuple[GpuFacts, ...]:
+        return tuple([facts for facts in sight.gpus.values() if facts.answer is GpuAnswer.OK])
+
+    return sight.once("answering", (sight.nvml,), make)
 
 
-def per_gpu(check: Callable[[State, Sight, GpuFacts], Sighting | None], *needs: str) -> Detector:
-    """A detector that asks `check` for each answering GPU that gave all the readings named in `needs`."""
+def per_gpu(check: Callable[[State, Sight, GpuFacts], Sighting | None], needs: str) -> Detector:
+    """A detector that asks `check` for each answering GPU that gave the reading `needs`."""
 
     def look(state: State, sight: Sight) -> Look:
         sightings, examined = [], []
         for facts in answering(sight):
-            readings = facts.readings
-            for name in needs:
-                if getattr(readings, name) is None:
-                    break
-            else:
-                examined.append(facts.slot)
-                if (sighting := check(state, sight, facts)) is not None:
-                    sightings.append(sighting)
+            if getattr(facts.readings, needs) is None:
+                continue
+            examined.append(facts.slot)
+            if (sighting := check(state, sight, facts)) is not None:
+                sightings.append(sighting)
         return Look(tuple(sightings), gpus(tuple(examined)))
 
     return look

@@ -109,6 +109,8 @@ class State:
 
     def tracks_of(self, code: str) -> Sequence[Track]:
         """The tracks of one condition."""
+        if not self.tracks:
+            return ()
         by_code: dict[str, list[Track]] | None = self.made.get("tracks by code")
         if by_code is None:
             by_code = self.made["tracks by code"] = {}
