@@ -56,7 +56,7 @@ LINES: dict[EventKind, tuple[str, str]] = {
     EventKind.OUTCOME: ("info", "what came of it"),
     EventKind.EXCLUDED: ("warning", "this node is excluded"),
     EventKind.RESTORED: ("info", "this node is restored"),
-    EventKind.HELD: ("info", "our exclusion of before the boot stands"),
+    EventKind.HELD: ("info", "an exclusion of ours that stands is taken on"),
     EventKind.LIFTED: ("warning", "somebody else ended an exclusion, or took ours over"),
     EventKind.ORDERED: ("info", "an operator ordered"),
     EventKind.NOTICED: ("warning", "the end of this machine was announced"),
