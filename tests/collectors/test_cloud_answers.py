@@ -191,12 +191,6 @@ def test_azure_a_freeze_is_a_hint_and_one_odd_event_hides_no_other() -> None:
     assert len(own_events(document(scheduled(), scheduled()), HERE).notices) == 1
 
 
-def test_azure_approval_is_only_for_what_names_this_machine_alone() -> None:
-    assert azure.approvable(scheduled(), OWN)
-    assert not azure.approvable(scheduled(Resources=[OWN, "vm-1"]), OWN)
-    assert not azure.approvable(scheduled(Resources=["vm-1"]), OWN)
-
-
 # --- Alibaba, Tencent
 
 

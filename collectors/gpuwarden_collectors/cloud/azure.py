@@ -1,12 +1,11 @@
 """Azure Scheduled Events: of this machine alone, though the service tells of the whole set that it is in.
 
-The first question switches the service on and may take two minutes. Approving an event (`approve`) makes it happen at once, for
-all machines that it names; nothing here does so by itself.
+The first question switches the service on and may take two minutes. Approving an event would make it happen at once, for all
+machines that it names: nothing is ever approved.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -75,14 +74,6 @@ class Azure:
         self._on = self._on or reply.status == 200
         return said
 
-    async def approve(self, event_id: str) -> None:
-        """Let the event with this id happen now. Raises MetadataError, also where the service refuses."""
-        body = json.dumps({"StartRequests": [{"EventId": event_id}]}).encode()
-        headers = {**_HEADERS, "Content-Type": "application/json"}
-        reply = await self._metadata.ask("POST", _EVENTS, headers, body=body)
-        if reply.status != 200:
-            raise MetadataError(f"event {clean(event_id, 80)} cannot be approved: status {reply.status}")
-
     async def close(self) -> None:
         await self._metadata.close()
 
@@ -105,12 +96,6 @@ def events(reply: Reply, at: Stamp, own: str) -> Answer:
             if notice is not None:
                 found[notice.id] = notice
     return answer(tuple(found.values()), trouble)
-
-
-def approvable(item: Mapping[str, Any], own: str) -> bool:
-    """Whether it names this machine and no other: an approval counts for all that it names."""
-    resources = item.get("Resources")
-    return isinstance(resources, list) and len(resources) == 1 and _is_own(resources[0], own)
 
 
 def _event(item: Mapping[str, Any], reply: Reply, at: Stamp, own: str) -> TerminationNotice | None:
