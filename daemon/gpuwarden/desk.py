@@ -137,11 +137,11 @@ class Desk:
         )  # fmt: skip
 
     def note(self, observation: Observation[Any]) -> None:
-        old = self.collectors.get(observation.collector, CollectorStatus(name=observation.collector))
+        old = self.collectors.get(observation.collector) or CollectorStatus(name=observation.collector)
         timed_out = observation.outcome is PassOutcome.TIMED_OUT
         good = observation.outcome is PassOutcome.OBSERVED
-        self.collectors[observation.collector] = replace(
-            old,
+        self.collectors[observation.collector] = CollectorStatus(
+            name=observation.collector,
             outcome=observation.outcome,
             duration=observation.finished.boottime - observation.started.boottime,
             last_success=observation.finished if good else old.last_success,

@@ -61,12 +61,20 @@ LINES: dict[EventKind, tuple[str, str]] = {
     EventKind.ORDERED: ("info", "an operator ordered"),
     EventKind.NOTICED: ("warning", "the end of this machine was announced"),
     EventKind.NOTICE_ENDED: ("info", "the end of this machine was called off"),
+    EventKind.DEPARTING: ("warning", "what runs here is told to save, and to start elsewhere"),
+    EventKind.SIGNALLING: ("info", "a job is being told"),
+    EventKind.SIGNALLED: ("info", "a job was told"),
+    EventKind.SAVED: ("info", "a job is done"),
+    EventKind.REQUEUED: ("info", "a job was requeued"),
+    EventKind.NOT_REQUEUED: ("warning", "a job is not requeued"),
+    EventKind.LAST_WORDS: ("warning", "last words to the scheduler"),
+    EventKind.DEPARTED: ("info", "what runs here is told no more"),
     EventKind.NEEDS_PERSON: ("warning", "once this node is excluded for this, a person must restore it"),
     EventKind.MACHINE_CHANGED: ("warning", "the ledger is another machine's: set aside, begun anew"),
     EventKind.LEDGER_MOVED: ("error", "the ledger was corrupt: moved aside, begun anew"),
 }
 """What a log line says of an event, and how loud."""
-HIDDEN = ("first_boottime", "first_wall", "latch", "links", "signs", "sequence", "bursts")
+HIDDEN = ("first_boottime", "first_wall", "latch", "links", "signs", "sequence", "bursts", "processes")
 
 
 def tell(event: Event) -> None:

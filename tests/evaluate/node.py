@@ -16,7 +16,6 @@ from evaluate.clockwork import Clockwork, Process
 from evaluate.engine import Engine
 from evaluate.models import MODELS, SINCE_DRIVER_LOAD
 from gpuwarden.health.view import Rules
-from gpuwarden.trace.changes import with_values
 from gpuwarden.trace.records import Acknowledged, Began, Happened, Passed, Record, Troubled
 from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
 from gpuwarden_collectors.dcgm.facts import NOT_ANSWERING
@@ -34,6 +33,7 @@ from gpuwarden_collectors.facts import (
     Stamp,
     XidEvent,
 )
+from gpuwarden_collectors.frozen import with_values
 from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
 from support.hosts import WALL, readings, slot
 

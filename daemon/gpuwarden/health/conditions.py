@@ -213,6 +213,13 @@ _ROWS: tuple[Condition, ...] = (
         "work; it is tried again once an hour.",
         source="Slurm 22.05: an update of a node needs root, SlurmUser or an Administrator of slurmdbd (measured)",
     ),
+    Condition(
+        code="web_config_faulty", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
+        title="The web configuration has a fault, or its certificate is about to expire",
+        why="What was read before stays in force, so that scrapes go on; but a user who was taken out can still log in, and a "
+        "certificate that expires ends every scrape. It is read again by itself once it is mended.",
+        source="own rule: expiry is told 7 days before, or a tenth of the certificate's life if that is less",
+    ),
     # --- the memory of weeks
     Condition(
         code="lemon_node", scope="node", severity=W, advice=Advice.INSPECT_HARDWARE, fall=10,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from gpuwarden.health.dcgm_conditions import DCGM_CONDITIONS
 from gpuwarden.health.dcgm_silence import heard, may_end
 from gpuwarden.health.dcgm_words import Word, words
-from gpuwarden.health.look import NOTHING, Detector, Look, answering, node_look
+from gpuwarden.health.look import NOTHING, Detector, Look, gpus, node_look
 from gpuwarden.health.model import NODE, Advice, Evidence, Key, Sighting, Subject, gpu
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
@@ -68,7 +68,7 @@ _TROUBLES: dict[DcgmTrouble, float] = {
 def dcgm_impaired(state: State, sight: Sight) -> Look:
     """Only while the driver answers: before it is loaded, and while it is reloaded, an engine has nothing to see."""
     facts = sight.dcgm
-    if facts is None or not any(answering(sight)):
+    if facts is None or not any(sight.answering):
         return Look((), _given_up("dcgm_impaired", state, sight))
     found = {
         problem.trouble: Sighting(
@@ -89,9 +89,9 @@ def dcgm_disagrees(state: State, sight: Sight) -> Look:
         return Look((), _given_up("dcgm_disagrees", state, sight))
     differences = dict(_differences(state, sight, facts))
     sightings = [Sighting(Key("dcgm_disagrees", gpu(slot)), evidence) for slot, evidence in differences.items()]
-    slots = {*sight.gpus, *state.pins, *(each.slot for each in facts.gpus if each.slot)}
-    tracked = {key.subject for key in state.tracks if key.code == "dcgm_disagrees"}
-    return Look(tuple(sightings), frozenset(map(gpu, slots)) | tracked)
+    slots = dict.fromkeys((*sight.gpus, *state.pins, *(each.slot for each in facts.gpus if each.slot)))
+    tracked = {track.key.subject for track in state.tracks_of("dcgm_disagrees")}
+    return Look(tuple(sightings), gpus(tuple(slots)) | tracked)
 
 
 _AWAY = (DcgmGpuStatus.LOST, DcgmGpuStatus.INACCESSIBLE, DcgmGpuStatus.DETACHED)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from gpuwarden.health.dcgm_catalogue import DCGM_CODES, TWO_PASSES
 from gpuwarden.health.dcgm_silence import heard, may_end
 from gpuwarden.health.dcgm_words import Word, words
-from gpuwarden.health.look import Detector, Look, answering
+from gpuwarden.health.look import Detector, Look
 from gpuwarden.health.model import NODE, Key, Severity, Sighting, Subject, gpu
 from gpuwarden.health.state import State, Track
 from gpuwarden.health.view import Sight
@@ -40,7 +40,7 @@ def with_dcgm(code: str, detector: Detector) -> Detector:
 def _merged(code: str, detector: Detector) -> Detector:
     def look(state: State, sight: Sight) -> Look:
         own = detector(state, sight)
-        theirs = [track for track in state.tracks_of(code) if _alone(track)]
+        theirs = [track for track in state.tracks_of(code) if _alone(track)] if state.tracks else []
         if sight.dcgm is None and not theirs:
             return own
         said = words(state, sight, code)
@@ -81,7 +81,7 @@ def _quoting(sighting: Sighting, word: Word | None, heard_of: Collection[Subject
 def _sightings(own: Look, alone: Iterable[Word], sight: Sight) -> Iterator[Sighting]:
     for word in alone:
         contradicted = word.key.subject in own.examined
-        rise = _rise(word, contradicted=contradicted, answered=any(answering(sight)))
+        rise = _rise(word, contradicted=contradicted, answered=any(sight.answering))
         if word.severity is None or rise is None:
             continue
         unused = _never_active(word.key, sight)

@@ -48,7 +48,7 @@ def words(state: State, sight: Sight, condition: str = "") -> dict[Key, Word]:
     """What belongs to a condition of ours, or to none, by what it is about; several incidents of one fault are one word."""
     found: dict[Key, Word] = {}
     facts = sight.dcgm
-    if facts is None:
+    if facts is None or not (facts.incidents or condition in _OF_READINGS):
         return found
     mine = [incident for incident in facts.incidents if _home(incident) == condition]
     for word in (*_of_incidents(mine, state, sight, facts), *_of_readings(condition, sight, facts)):
@@ -141,6 +141,10 @@ _FAULTY_MEMORY, _IMEX = 52, 122
 _READY, _UNAVAILABLE, _NOT_USED = 5, 7, (-1, -2)
 """States of the IMEX daemon (nvidia-imex-ctl -q; -1 not installed, -2 not configured)."""
 _UNKNOWN_ACTION = ("unknown", Severity.FAILURE, Advice.CONTACT_SUPPORT)
+
+
+_OF_READINGS = ("", "gpu_recovery_action")
+"""The conditions of which a reading alone may say something."""
 
 
 def _of_readings(condition: str, sight: Sight, facts: DcgmFacts) -> Iterator[Word]:

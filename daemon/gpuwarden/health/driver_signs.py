@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from gpuwarden.health import dcgm_looks
-from gpuwarden.health.inventory import Presence, absent, answers_nvml, driver_silent, expected_count, presences
-from gpuwarden.health.look import NOTHING, Detector, Look, answering, node_look
+from gpuwarden.health.inventory import (
+    Presence,
+    absent,
+    answers_nvml,
+    driver_silent,
+    expected_count,
+    known_count,
+    presences,
+)
+from gpuwarden.health.look import NOTHING, Detector, Look, gpu_look, node_look
 from gpuwarden.health.model import NODE, Evidence, Key, Sighting, Subject, gpu
 from gpuwarden.health.state import State, counts
 from gpuwarden.health.view import Sight
@@ -47,7 +55,7 @@ def gpu_missing(state: State, sight: Sight) -> Look:
             sightings.append(_missing(state, slot, why, 0.0 if slot in fell_off else sight.rules.missing_grace))
     if _countable(sight):
         examined.add(NODE)
-        sightings += _fewer_than_configured(state, sight, where)
+        sightings += _fewer_than_configured(state, sight)
     return Look(tuple(sightings), frozenset(examined))
 
 
@@ -71,10 +79,10 @@ def _missing(state: State, slot: str, why: str, rise: float) -> Sighting:
     return Sighting(Key("gpu_missing", gpu(slot)), {"why": why, "uuid": pin.uuid, "serial": pin.serial}, rise=rise)
 
 
-def _fewer_than_configured(state: State, sight: Sight, where: Mapping[str, tuple[Presence, str]]) -> Iterator[Sighting]:
+def _fewer_than_configured(state: State, sight: Sight) -> Iterator[Sighting]:
     """Fewer GPUs were ever seen than the configuration expects: no slot can be named, so the node is the subject."""
     expected, source = expected_count(state, sight)
-    known = sum(presence is not Presence.FOREIGN for presence, _ in where.values())
+    known = known_count(state, sight)
     if source == "configured" and expected is not None and known < expected:
         why = "fewer GPUs than configured were ever seen here"
         evidence: Evidence = {"expected": expected, "known": known, "why": why}
@@ -163,7 +171,7 @@ def gpu_unresponsive(_: State, sight: Sight) -> Look:
         for f in sight.gpus.values()
         if f.answer in bad
     ]
-    return Look(tuple(sightings), frozenset(gpu(f.slot) for f in sight.gpus.values() if f.answer is not GpuAnswer.LOST))
+    return gpu_look(sightings, [f for f in sight.gpus.values() if f.answer is not GpuAnswer.LOST])
 
 
 def gpu_reset_required(_: State, sight: Sight) -> Look:
@@ -173,7 +181,7 @@ def gpu_reset_required(_: State, sight: Sight) -> Look:
         for f in sight.gpus.values()
         if f.answer is GpuAnswer.RESET_REQUIRED
     ]
-    return Look(tuple(sightings), frozenset(gpu(facts.slot) for facts in answering(sight)))
+    return gpu_look(sightings, sight.answering)
 
 
 def _calls(errors: tuple[CallError, ...]) -> str:

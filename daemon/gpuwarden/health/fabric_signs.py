@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from gpuwarden.health.look import Look, answering
+from gpuwarden.health.look import Look, gpu_look
 from gpuwarden.health.model import Evidence, Key, Severity, Sighting, Subject, gpu, link
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
@@ -15,7 +15,7 @@ def nvlink_down(state: State, sight: Sight) -> Look:
     """A link that was once active on this GPU and is not now. With MIG on, links are off by design."""
     sightings: list[Sighting] = []
     examined: list[tuple[str, tuple[int, ...]]] = []
-    for facts in answering(sight):
+    for facts in sight.answering:
         pin = state.pins.get(facts.slot)
         known = 0 if pin is None or facts.readings.mig_mode else pin.links
         examined.append((facts.slot, tuple([one.link for one in facts.links if one.active is not None])))
@@ -41,17 +41,17 @@ NVLINK_ERRORS_LIMIT, NVLINK_ERRORS_WINDOW = 10, 600.0
 def nvlink_errors(state: State, sight: Sight) -> Look:
     """Replays and recoveries that go on: more than a retraining of a link gives."""
     sightings, examined = [], []
-    for facts in answering(sight):
-        grown = {}
-        for name in NVLINK_ERRORS:
-            if (series := state.windows.get((facts.slot, name))) is not None:
-                grown[name.removeprefix("nvlink_")] = series.growth(NVLINK_ERRORS_WINDOW)[0]
-        if not grown:
+    for facts in sight.answering:
+        counted = [(name, s) for name in NVLINK_ERRORS if (s := state.windows.get((facts.slot, name))) is not None]
+        if not counted:
             continue
-        examined.append(gpu(facts.slot))
+        examined.append(facts)
+        if sum([series.grown for _, series in counted]) < NVLINK_ERRORS_LIMIT:
+            continue
+        grown = {name.removeprefix("nvlink_"): series.growth(NVLINK_ERRORS_WINDOW)[0] for name, series in counted}
         if sum(grown.values()) >= NVLINK_ERRORS_LIMIT:
             sightings.append(Sighting(Key("nvlink_errors", gpu(facts.slot)), grown))
-    return Look(tuple(sightings), frozenset(examined))
+    return gpu_look(sightings, examined)
 
 
 FABRIC_FLAGS = {0: "bandwidth degraded", 2: "route recovery", 4: "route unhealthy", 6: "access timeout"}
@@ -75,13 +75,13 @@ def _fabric_fault(facts: GpuFacts) -> tuple[str, float] | None:
 
 def fabric_unhealthy(_: State, sight: Sight) -> Look:
     sightings, examined = [], []
-    for facts in answering(sight):
+    for facts in sight.answering:
         if facts.readings.fabric_state is None:
             continue
-        examined.append(gpu(facts.slot))
+        examined.append(facts)
         if (fault := _fabric_fault(facts)) is not None:
             why, rise = fault
             readings = facts.readings
             evidence: Evidence = {"why": why, "state": readings.fabric_state, "mask": readings.fabric_health_mask}
             sightings.append(Sighting(Key("fabric_unhealthy", gpu(facts.slot)), evidence, Severity.FAILURE, rise=rise))
-    return Look(tuple(sightings), frozenset(examined))
+    return gpu_look(sightings, examined)

@@ -138,15 +138,17 @@ def slowed(code: str, counter: str, reason_bit: int) -> Detector:
     """Slowed by the hardware for most of a window: by the driver's own clock of it, else by how the passes find it."""
 
     def check(state: State, _: Sight, facts: GpuFacts) -> Sighting | None:
-        key = Key(code, gpu(facts.slot))
         series = state.windows.get((facts.slot, counter))
         if series is None or getattr(facts.readings, counter) is None:
-            active = bool((facts.readings.clock_event_reasons or 0) & reason_bit)
-            return Sighting(key, {"reason_bit": hex(reason_bit)}, rise=SLOWED_SHARE * SLOWED_WINDOW) if active else None
+            if not (facts.readings.clock_event_reasons or 0) & reason_bit:
+                return None
+            long = SLOWED_SHARE * SLOWED_WINDOW
+            return Sighting(Key(code, gpu(facts.slot)), {"reason_bit": hex(reason_bit)}, rise=long)
         grown, seconds = series.growth(SLOWED_WINDOW)
         if grown / 1e9 < SLOWED_SHARE * SLOWED_WINDOW:
             return None
-        return Sighting(key, {"slowed_seconds": round(grown / 1e9), "of_seconds": round(seconds)})
+        evidence = {"slowed_seconds": round(grown / 1e9), "of_seconds": round(seconds)}
+        return Sighting(Key(code, gpu(facts.slot)), evidence)
 
     return per_gpu(check, "clock_event_reasons")
 
@@ -154,12 +156,13 @@ def slowed(code: str, counter: str, reason_bit: int) -> Detector:
 def pcie_link_degraded(_: State, __: Sight, facts: GpuFacts) -> Sighting | None:
     """Narrower than card and slot allow; or slower, while busy (the generation drops when idle, by design)."""
     r = facts.readings
-    key = Key("pcie_link_degraded", gpu(facts.slot))
     if r.pcie_width and r.pcie_width_max and r.pcie_width < r.pcie_width_max:
-        return Sighting(key, {"width": r.pcie_width, "width_possible": r.pcie_width_max})
+        evidence: Evidence = {"width": r.pcie_width, "width_possible": r.pcie_width_max}
+        return Sighting(Key("pcie_link_degraded", gpu(facts.slot)), evidence)
     busy = (r.utilization_gpu or 0) >= 50 and (r.performance_state or 0) <= 2
     if busy and r.pcie_generation and r.pcie_generation_max and r.pcie_generation < r.pcie_generation_max:
-        return Sighting(key, {"generation": r.pcie_generation, "generation_possible": r.pcie_generation_max})
+        evidence = {"generation": r.pcie_generation, "generation_possible": r.pcie_generation_max}
+        return Sighting(Key("pcie_link_degraded", gpu(facts.slot)), evidence)
     return None
 
 

@@ -8,18 +8,19 @@ else that is not seen wrong is looked at and well, also what is not there any mo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Any
+from typing import NamedTuple
 
 from gpuwarden.health import host_signs, mount_signs, port_signs
 from gpuwarden.health.host_learning import followed, infiniband_now, now_known
-from gpuwarden.health.host_memory import port_subject
-from gpuwarden.health.look import NOTHING, Detector, Look, answering
+from gpuwarden.health.host_memory import HostMemory, port_subject
+from gpuwarden.health.look import NOTHING, Detector, Look
 from gpuwarden.health.memory import State, Track
-from gpuwarden.health.model import NODE, Sighting, Subject
+from gpuwarden.health.model import NODE, Key, Sighting, Subject
 from gpuwarden.health.view import Sight
+from gpuwarden.health.windows import Windows
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.facts import PciKind
 from gpuwarden_collectors.host_facts import (
@@ -41,18 +42,49 @@ Seen = tuple[Signs, AbstractSet[Subject]]
 """What is wrong, and the subjects of which nothing can be said just now."""
 
 
+class _Setting(NamedTuple):
+    """All that the signs of a row look at beside the facts of its collector and the windows of counters: where none of it
+    changed, neither did they.
+
+    `switches`, `fabric`: whether there are NVSwitches, and whether a GPU says that it belongs to a fabric; None: not known.
+    """
+
+    tracks: Mapping[Key, Track]
+    host: HostMemory
+    booting: bool
+    switches: bool | None
+    fabric: bool | None
+
+
+def _setting(state: State, sight: Sight) -> _Setting:
+    def make() -> _Setting:
+        booting = sight.now.boottime < BOOT_GRACE
+        return _Setting(state.tracks, state.host, booting, _has_switches(sight), _has_fabric(sight))
+
+    of = (sight.now, sight.nvml, sight.view.pci.facts, state.tracks, state.host)
+    return sight.view.once("host setting", of, make)
+
+
 def _look(code: str, state: State, sightings: Signs = (), unseen: AbstractSet[Subject] = frozenset()) -> Look:
     """Everything that has this finding and is not `unseen` was looked at."""
     tracked = {track.key.subject for track in state.tracks_of(code)}
     return Look(tuple(sightings), frozenset(tracked - unseen))
 
 
-def _detector(code: str, collector: str, see: Callable[[State, Sight, Any], Seen]) -> Detector:
+def _detector(code: str, collector: str, see: Callable[..., Seen], *, counts: bool) -> Detector:
+    """`see` is given the tracks of this condition, the setting, the facts, and if it `counts` the windows.
+
+    Most collectors look less often than the judge judges: what they gave is looked at once.
+    """
+
     def look(state: State, sight: Sight) -> Look:
         facts = _now(collector, sight)
-        if facts is not None:
-            return _look(code, state, *see(state, sight, facts))
-        return _look(code, state) if collector in sight.rules.off else NOTHING
+        if facts is None:
+            return _look(code, state) if collector in sight.rules.off else NOTHING
+        setting = _setting(state, sight)
+        given = (setting, facts, state.host_windows) if counts else (setting, facts)
+        of = (*setting, *given[1:])
+        return sight.view.once(code, of, lambda: _look(code, state, *see(state.tracks_of(code), *given)))
 
     return look
 
@@ -65,22 +97,21 @@ def _now(collector: str, sight: Sight) -> object | None:
     return now_known(sight, collector, getattr(sight, collector))
 
 
-def _not_while_booting(sight: Sight, sightings: Signs) -> Signs:
-    booting = sight.now.boottime < BOOT_GRACE
-    return (replace(sighting, rise=math.inf) for sighting in sightings) if booting else sightings
+def _not_while_booting(setting: _Setting, sightings: Signs) -> Signs:
+    return (replace(sighting, rise=math.inf) for sighting in sightings) if setting.booting else sightings
 
 
 # --- Ports ---------------------------------------------------------------------------------------------------------
 
 
-def _port_down(state: State, sight: Sight, facts: InfinibandFacts) -> Seen:
-    down = port_signs.infiniband_down(facts, state.host.ports)
-    return _not_while_booting(sight, down), port_signs.unseen_ports(facts)
+def _port_down(_: Sequence[Track], setting: _Setting, facts: InfinibandFacts) -> Seen:
+    down = port_signs.infiniband_down(facts, setting.host.ports)
+    return _not_while_booting(setting, down), port_signs.unseen_ports(facts)
 
 
-def _rate_low(state: State, _: Sight, facts: InfinibandFacts) -> Seen:
+def _rate_low(_: Sequence[Track], setting: _Setting, facts: InfinibandFacts) -> Seen:
     """A port that is down has no rate."""
-    known = state.host.ports
+    known = setting.host.ports
     idle = {
         port_subject(port.name)
         for port in facts.ports
@@ -89,84 +120,83 @@ def _rate_low(state: State, _: Sight, facts: InfinibandFacts) -> Seen:
     return port_signs.infiniband_rate_low(facts, known), idle
 
 
-def _flapping(state: State, _: Sight, facts: InfinibandFacts) -> Seen:
+def _flapping(tracks: Sequence[Track], setting: _Setting, facts: InfinibandFacts, windows: Windows) -> Seen:
     """It ends only for a port that was followed for as long as the rule looks back, or that is known no more."""
     young = {
         track.key.subject
-        for track in state.tracks_of("infiniband_flapping")
-        if track.key.subject.part in state.host.ports
-        and not followed(state, str(track.key.subject), port_signs.FLAPS_WINDOW)
+        for track in tracks
+        if track.key.subject.part in setting.host.ports
+        and not followed(windows, str(track.key.subject), port_signs.FLAPS_WINDOW)
     }
-    return port_signs.infiniband_flapping(facts, state.host_windows), young
+    return port_signs.infiniband_flapping(facts, windows), young
 
 
 # --- Mounts --------------------------------------------------------------------------------------------------------
 
 
-def _full(_: State, __: Sight, facts: StorageFacts) -> Seen:
+def _full(_: Sequence[Track], __: _Setting, facts: StorageFacts) -> Seen:
     return mount_signs.disk_full(facts), mount_signs.unseen_mounts(facts)
 
 
-def _missing(_: State, sight: Sight, facts: StorageFacts) -> Seen:
-    return _not_while_booting(sight, mount_signs.mount_missing(facts)), frozenset()
+def _missing(_: Sequence[Track], setting: _Setting, facts: StorageFacts) -> Seen:
+    return _not_while_booting(setting, mount_signs.mount_missing(facts)), frozenset()
 
 
-def _hung(_: State, __: Sight, facts: StorageFacts) -> Seen:
+def _hung(_: Sequence[Track], __: _Setting, facts: StorageFacts) -> Seen:
     return mount_signs.mount_hung(facts), mount_signs.unasked_mounts(facts)
 
 
-def _read_only(state: State, _: Sight, facts: StorageFacts) -> Seen:
-    return mount_signs.mount_read_only(facts, state.host.mounts), frozenset()
+def _read_only(_: Sequence[Track], setting: _Setting, facts: StorageFacts) -> Seen:
+    return mount_signs.mount_read_only(facts, setting.host.mounts), frozenset()
 
 
 # --- Memory, processes, services -----------------------------------------------------------------------------------
 
 
-def _memory_low(_: State, __: Sight, facts: MemoryFacts) -> Seen:
+def _memory_low(_: Sequence[Track], __: _Setting, facts: MemoryFacts) -> Seen:
     return host_signs.memory_low(facts), frozenset()
 
 
-def _memory_lost(state: State, _: Sight, facts: MemoryFacts) -> Seen:
+def _memory_lost(tracks: Sequence[Track], _: _Setting, facts: MemoryFacts, windows: Windows) -> Seen:
     """It ends only where all controllers were followed for an hour, or a reboot made them count anew."""
-    names = [name for name, _ in host_signs.memory_counters(facts)]
-    old_enough = all(followed(state, name, host_signs.ECC_WINDOW) for name in names)
-    tracks = state.tracks_of("memory_ecc_uncorrectable")
+    names = [name for name, _counter in host_signs.memory_counters(facts)]
+    old_enough = all(followed(windows, name, host_signs.ECC_WINDOW) for name in names)
     young = {track.key.subject for track in tracks if not old_enough and track.released is None}
-    return host_signs.memory_ecc_uncorrectable(facts, state.host_windows), young
+    return host_signs.memory_ecc_uncorrectable(facts, windows), young
 
 
-def _process_hung(_: State, __: Sight, facts: ProcessesFacts) -> Seen:
+def _process_hung(_: Sequence[Track], __: _Setting, facts: ProcessesFacts) -> Seen:
     """It ends only when processes were followed for as long as it takes to see one that is stuck."""
     young = facts.followed_for is not None and facts.followed_for < host_signs.STUCK_FOR
     return host_signs.process_hung(facts), _THE_NODE if young else frozenset()
 
 
-def _service_down(state: State, sight: Sight, facts: ServicesFacts) -> Seen:
+def _service_down(tracks: Sequence[Track], setting: _Setting, facts: ServicesFacts, windows: Windows) -> Seen:
     """One that restarted again and again is well only after it was followed for as long as the rule looks back."""
     young = {
         track.key.subject
-        for track in state.tracks_of("service_down")
-        if _restarted(track) and not followed(state, str(track.key.subject), host_signs.RESTARTS_WINDOW)
+        for track in tracks
+        if _restarted(track) and not followed(windows, str(track.key.subject), host_signs.RESTARTS_WINDOW)
     }
-    switches, fabric = _has_switches(sight), _has_fabric(sight)
+    switches, fabric = setting.switches, setting.fabric
     if switches is None or (fabric is None and not switches):  # whether the fabric manager is needed is not known
         young.add(host_signs.service_subject(host_signs.FABRIC_MANAGER))
         facts = ServicesFacts(services=tuple(s for s in facts.services if s.unit != host_signs.FABRIC_MANAGER))
     nvswitches = switches is True
-    down = host_signs.service_down(
-        facts, state.host_windows, nvswitches=nvswitches, fabric=nvswitches or fabric is True
-    )
-    return _not_while_booting(sight, down), young
+    down = host_signs.service_down(facts, windows, nvswitches=nvswitches, fabric=nvswitches or fabric is True)
+    return _not_while_booting(setting, down), young
 
 
 def _has_switches(sight: Sight) -> bool | None:
     pci = sight.view.pci.facts
-    return None if pci is None else any(device.kind is PciKind.SWITCH for device in pci.devices)
+    if pci is None:
+        return None
+    return sight.view.once("switches", (pci,), lambda: any(device.kind is PciKind.SWITCH for device in pci.devices))
 
 
 def _has_fabric(sight: Sight) -> bool | None:
     """Whether a GPU says that it belongs to an NVLink fabric (not all switches are on the PCI bus); None while none says."""
-    states = [facts.readings.fabric_state for facts in answering(sight)]
+    states = [facts.readings.fabric_state for facts in sight.answering]
     return any(states) if states else None
 
 
@@ -178,11 +208,14 @@ def _restarted(track: Track) -> bool:
 # --- Site checks ---------------------------------------------------------------------------------------------------
 
 
-def _plugin_failed(_: State, sight: Sight, facts: PluginFacts) -> Seen:
+def _plugin_failed(state: State, sight: Sight) -> Look:
     """It ends when the check tells something, or is configured no more."""
+    facts = _now("plugin", sight)
+    if not isinstance(facts, PluginFacts):
+        return _look("plugin_failed", state) if "plugin" in sight.rules.off else NOTHING
     told = {result.name for result in facts.results if host_signs.speaks(result, sight.now)}
     silent = {host_signs.plugin_subject(name) for name in set(facts.names) - told}
-    return host_signs.plugin_failed(facts, sight.now), silent
+    return _look("plugin_failed", state, host_signs.plugin_failed(facts, sight.now), silent)
 
 
 def family(state: State, sight: Sight) -> Mapping[str, Look]:
@@ -201,19 +234,22 @@ def _of_a_plugin(code: str) -> bool:
     return code.startswith(host_signs.plugin_code("")) and code != "plugin_failed"
 
 
-_TABLE: tuple[tuple[str, str, Callable[[State, Sight, Any], Seen]], ...] = (
-    ("infiniband_down", "infiniband", _port_down),
-    ("infiniband_flapping", "infiniband", _flapping),
-    ("infiniband_rate_low", "infiniband", _rate_low),
-    ("disk_full", "storage", _full),
-    ("mount_missing", "storage", _missing),
-    ("mount_hung", "storage", _hung),
-    ("mount_read_only", "storage", _read_only),
-    ("memory_low", "memory", _memory_low),
-    ("memory_ecc_uncorrectable", "memory", _memory_lost),
-    ("process_hung", "processes", _process_hung),
-    ("service_down", "services", _service_down),
-    ("plugin_failed", "plugin", _plugin_failed),
+_TABLE: tuple[tuple[str, str, Callable[..., Seen], bool], ...] = (
+    ("infiniband_down", "infiniband", _port_down, False),
+    ("infiniband_flapping", "infiniband", _flapping, True),
+    ("infiniband_rate_low", "infiniband", _rate_low, False),
+    ("disk_full", "storage", _full, False),
+    ("mount_missing", "storage", _missing, False),
+    ("mount_hung", "storage", _hung, False),
+    ("mount_read_only", "storage", _read_only, False),
+    ("memory_low", "memory", _memory_low, False),
+    ("memory_ecc_uncorrectable", "memory", _memory_lost, True),
+    ("process_hung", "processes", _process_hung, False),
+    ("service_down", "services", _service_down, True),
 )
+"""Code, collector, its signs, and whether these look at counters."""
 
-DETECTORS: Mapping[str, Detector] = {code: _detector(code, collector, see) for code, collector, see in _TABLE}
+DETECTORS: Mapping[str, Detector] = {
+    **{code: _detector(code, collector, see, counts=counts) for code, collector, see, counts in _TABLE},
+    "plugin_failed": _plugin_failed,
+}

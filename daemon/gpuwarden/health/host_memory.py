@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from gpuwarden.health.model import Event, EventKind, Evidence, Key, Subject
 from gpuwarden_collectors.facts import Stamp
@@ -37,8 +38,15 @@ class HostMemory:
     uncorrected: Mapping[str, int] = field(default_factory=dict)
 
 
+@lru_cache(maxsize=4096)
 def port_subject(name: str) -> Subject:
     return Subject("port", part=name)
+
+
+@lru_cache(maxsize=4096)
+def port_key(name: str) -> str:
+    """By which its counters are kept."""
+    return str(port_subject(name))
 
 
 def mount_subject(path: str) -> Subject:

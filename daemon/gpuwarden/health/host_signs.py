@@ -6,6 +6,7 @@ Each function is given the facts of one collector, and where it needs a past, th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from gpuwarden.health.model import NODE, Evidence, Key, Severity, Sighting, Subject
 from gpuwarden.health.windows import Windows
@@ -102,6 +103,7 @@ RESTARTS, RESTARTS_WINDOW = 3, 600.0
 FABRIC_MANAGER = "nvidia-fabricmanager.service"
 
 
+@lru_cache(maxsize=4096)
 def service_subject(unit: str) -> Subject:
     return Subject("service", part=unit)
 

@@ -16,7 +16,6 @@ All GPUs unlisted together is the driver's fault, not theirs: see `driver_not_lo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 
@@ -67,7 +66,8 @@ def answers_nvml(slot: str, sight: Sight) -> bool:
 
 
 def presences(state: State, sight: Sight) -> Mapping[str, tuple[Presence, str]]:
-    return sight.once("presences", (state.pins,), lambda: {slot: presence(slot, sight) for slot in state.pins})
+    of = (state.pins, sight.devices, sight.gpus, sight.nvml)
+    return sight.view.once("presences", of, lambda: {slot: presence(slot, sight) for slot in state.pins})
 
 
 def driver_silent(state: State, sight: Sight) -> bool:
@@ -89,12 +89,22 @@ def expected_count(state: State, sight: Sight) -> tuple[int | None, str]:
     """How many GPUs should be here and how we know: `configured`, `learned` or, when nothing says, ``(None, "")``."""
     if sight.rules.expected_gpus is not None:
         return sight.rules.expected_gpus, "configured"
-    ours = sum(where is not Presence.FOREIGN for where, _ in presences(state, sight).values())
+    ours = known_count(state, sight)
     return (ours, "learned") if ours else (None, "")
 
 
+def known_count(state: State, sight: Sight) -> int:
+    """How many GPUs that are ours were ever seen here."""
+    where = presences(state, sight)
+    return sight.view.once("known count", (where,), lambda: sum([w is not Presence.FOREIGN for w, _ in where.values()]))
+
+
 def _active_links(facts: GpuFacts) -> int:
-    return sum(1 << link.link for link in facts.links if link.active)
+    return sum([1 << link.link for link in facts.links if link.active])
+
+
+def _pin(facts: GpuFacts, links: int) -> Pin:
+    return Pin(slot=facts.slot, uuid=facts.uuid, name=facts.name, serial=facts.serial, links=links)
 
 
 def learn(state: State, sight: Sight) -> Iterator[Event]:
@@ -103,16 +113,15 @@ def learn(state: State, sight: Sight) -> Iterator[Event]:
         return  # whatever GPU is here is nobody's to miss
     event = partial(pin_event, at=sight.now, boot_id=sight.view.boot_id)
     for slot, facts in sight.gpus.items():
-        seen = Pin(slot=slot, uuid=facts.uuid, name=facts.name, serial=facts.serial, links=_active_links(facts))
-        pin = state.pins.get(slot)
+        pin, links = state.pins.get(slot), _active_links(facts)
         if facts.answer is GpuAnswer.LOST:
             continue
         if pin is None:
-            yield event(EventKind.GPU_PINNED, pin=seen)
+            yield event(EventKind.GPU_PINNED, pin=_pin(facts, links))
         elif facts.uuid and pin.uuid and facts.uuid != pin.uuid:
-            yield event(EventKind.GPU_REPLACED, pin=seen)
-        elif (facts.uuid and not pin.uuid) or seen.links & ~pin.links:
-            yield event(EventKind.GPU_PINNED, pin=replace(seen, links=pin.links | seen.links))
+            yield event(EventKind.GPU_REPLACED, pin=_pin(facts, links))
+        elif (facts.uuid and not pin.uuid) or links & ~pin.links:
+            yield event(EventKind.GPU_PINNED, pin=_pin(facts, pin.links | links))
     yield from _moved(state, sight)
     if sight.view.nvml.outcome is None:
         return  # NVML is about to say more of them than the bus can
@@ -127,7 +136,7 @@ def _moved(state: State, sight: Sight) -> Iterator[Event]:
     here = {facts.uuid: facts.slot for facts in sight.gpus.values() if facts.answer is GpuAnswer.OK}
     for slot, pin in state.pins.items():
         elsewhere = here.get(pin.uuid, slot) != slot  # NVML may still list, from its last pass, what the bus has lost
-        if pin.uuid and elsewhere and sight.devices is not None and slot not in sight.devices:
+        if elsewhere and pin.uuid and sight.devices is not None and slot not in sight.devices:
             yield _unpinned(slot, sight, {"moved_to": here[pin.uuid]})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuwarden.health.gpu_jobs import GpuJob, on_gpus
-from gpuwarden.health.look import NOTHING, Detector, Look, answering
+from gpuwarden.health.look import NOTHING, Detector, Look
 from gpuwarden.health.model import Key, Sighting, gpu
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
@@ -15,7 +15,7 @@ def gpu_held_after_job(state: State, sight: Sight) -> Look:
     if sight.jobs is None or sight.nvml is None:
         return NOTHING
     jobs = on_gpus(sight.jobs, {*state.pins, *sight.gpus}, sight.gpus)
-    examined = frozenset(gpu(facts.slot) for facts in answering(sight))
+    examined = frozenset(gpu(facts.slot) for facts in sight.answering)
     return Look(tuple(s for slot in jobs for s in _sightings(jobs[slot]) if gpu(slot) in examined), examined)
 
 

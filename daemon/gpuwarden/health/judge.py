@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from gpuwarden.health import inventory, resets
 from gpuwarden.health.condition import Condition
@@ -20,7 +21,7 @@ from gpuwarden.health.conditions import condition
 from gpuwarden.health.dcgm_silence import given_up
 from gpuwarden.health.detectors import COUNTERS, DETECTORS, FAMILIES
 from gpuwarden.health.host_learning import counted_host, learn_counts, learn_host
-from gpuwarden.health.look import Look, answering
+from gpuwarden.health.look import Look
 from gpuwarden.health.memory import LEMON_NODE, State, Track, buried
 from gpuwarden.health.model import NODE, Advice, Event, EventKind, Evidence, Key, Latch, Sighting, Verdict
 from gpuwarden.health.records import records
@@ -59,7 +60,9 @@ def judge(state: State, view: View, happened: Sequence[HostEvent], rules: Rules,
     steps.state, recorded = records(steps.state, unread(steps.state, happened), view.boot_id)
     for event in (*recorded, *resets.recognised(steps.state, sight)):
         steps.take(event)
-    steps.state = replace(steps.state, news=frozenset(event.key for event in recorded if event.key is not None))
+    news = frozenset([event.key for event in recorded if event.key is not None])
+    if news != steps.state.news:
+        steps.state = replace(steps.state, news=news)
     steps.state = counted_host(_counted(steps.state, sight), sight)
     for event in learn_counts(steps.state, sight):
         steps.take(event)
@@ -79,15 +82,18 @@ def _counted(state: State, sight: Sight) -> State:
         return state
     readings = {
         (facts.slot, name): value
-        for facts in answering(sight)
-        for name in COUNTERS
-        if (value := getattr(facts.readings, name)) is not None
+        for facts in sight.answering
+        for name, value in zip(COUNTERS, _counters(facts), strict=True)
+        if value is not None
     }
     old = next(iter(readings), None)
     if old is not None and (known := state.windows.get(old)) is not None and known.at >= at.boottime:
         return state
     slots = frozenset(state.pins)
     return replace(state, windows=kept(added(state.windows, at.boottime, readings), slots))
+
+
+_counters = attrgetter(*(f"readings.{name}" for name in COUNTERS))
 
 
 def _look(steps: Steps, sight: Sight) -> None:

@@ -17,7 +17,7 @@ def lemon_days(state: State, sight: Sight) -> tuple[LemonDays, ...]:
     def make() -> tuple[LemonDays, ...]:
         return report(state.lemons, {slot: board(state, slot) for slot in state.pins}, sight.now.wall)
 
-    return sight.once("lemons", (state.lemons, state.pins), make) if state.lemons else ()
+    return sight.view.once("lemons", (state.lemons, state.pins, sight.now), make) if state.lemons else ()
 
 
 def lemon_node(state: State, sight: Sight) -> Look:

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import attrgetter
 
 from gpuwarden.health.model import NODE, Sighting, Subject, gpu
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
-from gpuwarden_collectors.facts import GpuAnswer, GpuFacts
+from gpuwarden_collectors.facts import GpuFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,12 @@ NOTHING = Look()
 _THE_NODE = frozenset((NODE,))
 
 
+_NODE_WELL = Look((), _THE_NODE)
+
+
 def node_look(sightings: Iterable[Sighting]) -> Look:
-    return Look(tuple(sightings), _THE_NODE)
+    found = tuple(sightings)
+    return Look(found, _THE_NODE) if found else _NODE_WELL
 
 
 @lru_cache(maxsize=32)
@@ -39,26 +44,23 @@ def gpus(slots: tuple[str, ...]) -> frozenset[Subject]:
     return frozenset(map(gpu, slots))
 
 
-def answering(sight: Sight) -> Sequence[GpuFacts]:
-    """The GPUs whose readings of this pass mean something."""
+@lru_cache(maxsize=32)
+def _gpus_well(slots: tuple[str, ...]) -> Look:
+    return Look((), gpus(slots))
 
-    def make() -> tuple[GpuFacts, ...]:
-        return tuple([facts for facts in sight.gpus.values() if facts.answer is GpuAnswer.OK])
 
-    return sight.once("answering", (sight.nvml,), make)
+def gpu_look(sightings: Sequence[Sighting], examined: Iterable[GpuFacts]) -> Look:
+    slots = tuple([facts.slot for facts in examined])
+    return Look(tuple(sightings), gpus(slots)) if sightings else _gpus_well(slots)
 
 
 def per_gpu(check: Callable[[State, Sight, GpuFacts], Sighting | None], needs: str) -> Detector:
     """A detector that asks `check` for each answering GPU that gave the reading `needs`."""
+    reading = attrgetter(f"readings.{needs}")
 
     def look(state: State, sight: Sight) -> Look:
-        sightings, examined = [], []
-        for facts in answering(sight):
-            if getattr(facts.readings, needs) is None:
-                continue
-            examined.append(facts.slot)
-            if (sighting := check(state, sight, facts)) is not None:
-                sightings.append(sighting)
-        return Look(tuple(sightings), gpus(tuple(examined)))
+        given = [facts for facts in sight.answering if reading(facts) is not None]
+        sightings = [sighting for facts in given if (sighting := check(state, sight, facts)) is not None]
+        return gpu_look(sightings, given)
 
     return look

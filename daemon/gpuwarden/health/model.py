@@ -64,7 +64,7 @@ class Subject:
     part: str = ""
 
     def __str__(self) -> str:
-        return "/".join(word for word in (self.kind, self.slot, self.part) if word)
+        return "/".join(filter(None, (self.kind, self.slot, self.part)))
 
     @classmethod
     def parse(cls, text: str) -> Subject:
@@ -192,7 +192,14 @@ class EventKind(StrEnum):
     NEEDS_PERSON = "needs_person"  # a finding after which only a person restores
     HELD = "held"  # an exclusion of ours stands: in checkpoints, and once in each later boot
     RETURNED = "returned"  # in checkpoints only: a restoration without a person
+    DEPARTING = "departing"  # an announced end, or a failing GPU, is acted on
+    SIGNALLING = "signalling"  # a job is about to be told; before anything is sent
+    SIGNALLED = "signalled"  # what came of it
+    SAVED = "saved"  # a job, or a rank of it, says or shows that it is done
     REQUEUED = "requeued"  # a job was sent elsewhere
+    NOT_REQUEUED = "not_requeued"
+    LAST_WORDS = "last_words"  # what a scheduler was told right before the end
+    DEPARTED = "departed"  # withdrawn, or over
     SUMMED = "summed"  # in checkpoints only: what many events came to
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpuwarden.health.host_memory import KnownPort, port_subject
+from gpuwarden.health.host_memory import KnownPort, port_key, port_subject
 from gpuwarden.health.model import Advice, Evidence, Key, Severity, Sighting, Subject
 from gpuwarden.health.windows import Windows
 from gpuwarden_collectors.host_facts import InfinibandFacts, PortFacts
@@ -20,7 +20,7 @@ Ports = Mapping[str, KnownPort]
 def port_counters(infiniband: InfinibandFacts) -> dict[tuple[str, str], int]:
     """The counters whose growth is asked for below, by the port as a subject and the name of the counter."""
     return {
-        (str(port_subject(port.name)), name): value
+        (port_key(port.name), name): value
         for port in infiniband.ports
         for name in DOWN_COUNTERS
         if (value := getattr(port, name)) is not None
@@ -61,12 +61,11 @@ def infiniband_flapping(infiniband: InfinibandFacts, windows: Windows) -> list[S
     """By counters, so that an interruption between two passes counts. A counter that stands at its maximum is blind."""
     sightings = []
     for port in infiniband.ports:
-        subject = port_subject(port.name)
-        series = (windows.get((str(subject), name)) for name in DOWN_COUNTERS)
-        downs = sum(one.growth(FLAPS_WINDOW)[0] for one in series if one is not None)
+        series = [windows.get((port_key(port.name), name)) for name in DOWN_COUNTERS]
+        downs = sum([one.growth(FLAPS_WINDOW)[0] for one in series if one is not None])
         if downs >= FLAPS:
             evidence: Evidence = {"downs": downs, "hours": round(FLAPS_WINDOW / 3600)}
-            sightings.append(Sighting(Key("infiniband_flapping", subject), evidence))
+            sightings.append(Sighting(Key("infiniband_flapping", port_subject(port.name)), evidence))
     return sightings
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.inventory import Presence, absent, expected_count, presences
@@ -27,7 +28,8 @@ def verdict(state: State, sight: Sight) -> Verdict:
     expected, source = expected_count(state, sight)
     gpus = tuple(_gpus(state, sight, counted))
     unknown = tuple(_unknown(state, sight, expected, gpus))
-    gpus = tuple(replace(g, reasons=unknown) if g.health is Health.UNKNOWN and not g.reasons else g for g in gpus)
+    if unknown:
+        gpus = tuple(replace(g, reasons=unknown) if g.health is Health.UNKNOWN and not g.reasons else g for g in gpus)
     return Verdict(
         at=sight.now,
         health=_node_health(counted, unknown),
@@ -38,7 +40,7 @@ def verdict(state: State, sight: Sight) -> Verdict:
         gpus=gpus,
         expected=expected,
         expected_from=source,
-        present=sum(g.present for g in gpus),
+        present=sum([g.present for g in gpus]),
         lemons=lemon_days(state, sight),
     )
 
@@ -101,7 +103,7 @@ def _gpus(state: State, sight: Sight, findings: Sequence[Finding]) -> Iterable[G
             continue
         mine = by_slot.get(slot, ())
         loud = [f for f in mine if not f.silenced_by]
-        yield GpuVerdict(
+        yield _gpu(
             slot=slot,
             health=_gpu_health(mine, facts, presence),
             index=None if facts is None else facts.index,
@@ -110,8 +112,12 @@ def _gpus(state: State, sight: Sight, findings: Sequence[Finding]) -> Iterable[G
             serial=(facts and facts.serial) or pin.serial,
             expected=slot in state.pins,
             present=_present(presence, sight),
-            reasons=tuple(f.key.code for f in loud or mine),
+            reasons=tuple([f.key.code for f in loud or mine]),
         )
+
+
+_gpu = lru_cache(maxsize=1024)(GpuVerdict)
+"""One object for one GPU as long as nothing about it changes."""
 
 
 def _present(presence: Presence, sight: Sight) -> bool:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from operator import is_
 from typing import Any, Generic, TypeVar
 
 from gpuwarden.health.model import Advice, Severity
 from gpuwarden_collectors.base import Observation, PassOutcome
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
 from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, NvmlFacts, PciDevice, PciFacts, PciKind, Stamp
+from gpuwarden_collectors.frozen import with_values
 from gpuwarden_collectors.host_facts import (
     InfinibandFacts,
     MemoryFacts,
@@ -99,7 +101,8 @@ class Rules:
 class View:
     """The host as last seen: a field for each collector, under its name.
 
-    `troubles`: what the daemon itself cannot do, by what (`ledger`, `kernel_log`): message.
+    `troubles`: what the daemon itself cannot do, by what (`ledger`, `kernel_log`): message. `made`: what was derived from
+    what is seen, by name, with what it was derived from; it goes along from pass to pass.
     """
 
     boot_id: str
@@ -114,6 +117,18 @@ class View:
     plugin: Seen[PluginFacts] = field(default_factory=Seen)
     jobs: Seen[JobsFacts] = field(default_factory=Seen)
     troubles: Mapping[str, str] = field(default_factory=dict)
+    made: dict[str, tuple[tuple[object, ...], Any]] = field(default_factory=dict, compare=False, repr=False)
+
+    def once(self, name: str, of: tuple[object, ...], make: Callable[[], Made]) -> Made:
+        """What `make` makes; made anew only if one of the objects in `of` is another than the last time.
+
+        `of` is all that it is made of. A collector that has nothing new gives the same facts again as the same object.
+        """
+        known = self.made.get(name)
+        if known is None or len(of) != len(known[0]) or not all(map(is_, of, known[0])):
+            known = self.made[name] = (of, make())
+        made: Made = known[1]
+        return made
 
     def seen(self, collector: str) -> Seen[Any]:
         """Raises KeyError for a name that is no collector's."""
@@ -125,7 +140,7 @@ class View:
     def after(self, observation: Observation[Any]) -> View:
         """Raises KeyError for an observation of a collector that nobody judges."""
         seen: Any = {observation.collector: self.seen(observation.collector).after(observation)}
-        return replace(self, **seen)
+        return with_values(self, seen)
 
 
 COLLECTORS: Mapping[str, Any] = {
@@ -140,7 +155,8 @@ COLLECTORS: Mapping[str, Any] = {
 class Sight:
     """A view at `now`, with stale facts already dropped: what detectors look at.
 
-    `gpus`: by slot, what NVML says, empty when NVML is not fresh. `devices`: the GPUs on the PCI bus by slot, None when
+    `gpus`: by slot, what NVML says, empty when NVML is not fresh; `answering`: those of them whose readings of this pass mean
+    something. `devices`: the GPUs on the PCI bus by slot, None when
     the bus could not be observed. A device bound to a foreign driver (vfio) is in `devices` but belongs to somebody else.
     The rest is what each collector found, None where nothing fresh is known.
     """
@@ -150,6 +166,7 @@ class Sight:
     view: View
     nvml: NvmlFacts | None
     gpus: Mapping[str, GpuFacts]
+    answering: tuple[GpuFacts, ...]
     devices: Mapping[str, PciDevice] | None
     dcgm: DcgmFacts | None = None
     infiniband: InfinibandFacts | None = None
@@ -159,27 +176,19 @@ class Sight:
     services: ServicesFacts | None = None
     plugin: PluginFacts | None = None
     jobs: JobsFacts | None = None
-    _made: dict[str, tuple[tuple[object, ...], Any]] = field(default_factory=dict, compare=False, repr=False)
-
-    def once(self, name: str, of: tuple[object, ...], make: Callable[[], Made]) -> Made:
-        """What `make` makes; made anew only if one of the values in `of` is another than the last time."""
-        known = self._made.get(name)
-        if known is None or any(now is not then for now, then in zip(of, known[0], strict=True)):
-            known = self._made[name] = (of, make())
-        made: Made = known[1]
-        return made
 
     @classmethod
     def of(cls, view: View, rules: Rules, now: Stamp) -> Sight:
         nvml = view.nvml.fresh(now, rules.nvml_fresh_for)
         pci = view.pci.fresh(now, rules.pci_fresh_for)
-        gpus = {} if nvml is None else {gpu.slot: gpu for gpu in nvml.gpus if gpu.slot}
-        devices = None if pci is None else {d.slot: d for d in pci.devices if d.kind is PciKind.GPU}
-        if devices == {} and any(gpu.answer is GpuAnswer.OK for gpu in gpus.values()):
+        gpus = view.once("gpus", (nvml,), lambda: {} if nvml is None else {g.slot: g for g in nvml.gpus if g.slot})
+        devices = view.once("devices", (pci,), lambda: _devices(pci))
+        answering = view.once("answering", (gpus,), lambda: _answering(gpus))
+        if devices == {} and answering:
             devices = None  # a container's sysfs without devices: NVML's word that they answer is worth more
         host = rules.host_fresh_for
         return cls(
-            now, rules, view, nvml, gpus, devices,
+            now, rules, view, nvml, gpus, answering, devices,
             dcgm=view.dcgm.fresh(now, rules.dcgm_fresh_for),
             infiniband=view.infiniband.fresh(now, host),
             storage=view.storage.fresh(now, host),
@@ -189,6 +198,14 @@ class Sight:
             plugin=view.plugin.fresh(now, host),
             jobs=view.jobs.fresh(now, host),
         )  # fmt: skip
+
+
+def _answering(gpus: Mapping[str, GpuFacts]) -> tuple[GpuFacts, ...]:
+    return tuple([facts for facts in gpus.values() if facts.answer is GpuAnswer.OK])
+
+
+def _devices(pci: PciFacts | None) -> Mapping[str, PciDevice] | None:
+    return None if pci is None else {d.slot: d for d in pci.devices if d.kind is PciKind.GPU}
 
 
 OUR_DRIVERS = ("nvidia", "", "nouveau")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from gpuwarden.health.event_signs import SEEN_FOR
 from gpuwarden.health.gpu_signs import RECOVERY_ACTIONS
 from gpuwarden.health.gpu_signs import gpu_recovery_action as level_of
-from gpuwarden.health.look import Look, answering
+from gpuwarden.health.look import Look
 from gpuwarden.health.memory import Record, State, counts
 from gpuwarden.health.model import Advice, Evidence, Key, Severity, Sighting, Subject, gpu
 from gpuwarden.health.view import Sight
@@ -28,7 +28,7 @@ def gpu_recovery_action(state: State, sight: Sight) -> Look:
     lines = {record.key.subject: record for record in _lines(state, sight)}
     sightings: list[Sighting] = []
     examined: set[Subject] = set()
-    for facts in answering(sight):
+    for facts in sight.answering:
         subject, known = gpu(facts.slot), facts.readings.recovery_action is not None
         line = lines.get(subject)
         if known and (line is None or _read_since(sight, line)):

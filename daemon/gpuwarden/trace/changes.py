@@ -9,21 +9,21 @@ them change from one pass to the next: applying a difference costs little more t
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
-from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, NamedTuple
 
 from gpuwarden_collectors.codec import CodecError, from_wire, to_wire
+from gpuwarden_collectors.frozen import values_of, with_values
 
 WHOLE = "="
 _PLAIN = frozenset({bool, int, float, str, NoneType})
 
 
 class _Kind(NamedTuple):
-    """An annotation. `plain`: types that are taken as they are; `item`: of the elements, for a tuple of dataclasses.
+    """An annotation. `plain`: types whose values are taken as they are; `item`: of the elements, for a tuple of dataclasses.
 
     `structured`: its values have differences.
     """
@@ -44,28 +44,15 @@ def _kind(hint: Any) -> _Kind:
     tuples = [typing.get_args(part)[0] for part in parts if typing.get_origin(part) is tuple]
     item = next((_kind(part) for part in tuples if _differs(part)), None)
     structured = bool(tuples) or any(_differs(part) for part in parts)
-    return _Kind(hint, frozenset(part for part in parts if part in _PLAIN), structured, item)
-
-
-class _Class(NamedTuple):
-    """How to take a frozen slotted dataclass apart and put one together."""
-
-    kinds: Mapping[str, _Kind]
-    get: Callable[[Any], Sequence[Any]]
-    put: Mapping[str, Callable[[Any, Any], None]]
+    plain = frozenset() if structured else frozenset(part for part in parts if part in _PLAIN)
+    return _Kind(hint, plain, structured, item)
 
 
 @cache
-def _class(kind: Any) -> _Class:
+def _kinds(kind: Any) -> Mapping[str, _Kind]:
+    """By field of a dataclass."""
     hints = typing.get_type_hints(kind)
-    names = [field.name for field in fields(kind)]
-    get = attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)
-    return _Class({n: _kind(hints[n]) for n in names}, get, {n: kind.__dict__[n].__set__ for n in names})
-
-
-def _class_of(value: Any) -> _Class:
-    kind: Any = type(value)
-    return _class(kind)
+    return {field.name: _kind(hints[field.name]) for field in fields(kind)}
 
 
 def changed(hint: Any, old: object, new: object) -> Any:
@@ -77,9 +64,10 @@ def _changed(kind: _Kind, old: Any, new: Any) -> Any:
     if not kind.structured:
         return to_wire(new, kind.hint)
     if _differs(new) and type(old) is type(new):
-        parts, get = _class_of(new).kinds.items(), _class_of(new).get
-        pairs = zip(parts, get(old), get(new), strict=True)
-        return {name: _changed(of, before, after) for (name, of), before, after in pairs if before != after}
+        of: Any = type(new)
+        kinds, values = _kinds(of), values_of(of)
+        pairs = zip(kinds.items(), values(old), values(new), strict=True)
+        return {name: _changed(part, before, after) for (name, part), before, after in pairs if before != after}
     if kind.item and isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new):
         items = enumerate(zip(old, new, strict=True))
         return {str(n): _changed(kind.item, before, after) for n, (before, after) in items if before != after}
@@ -93,7 +81,7 @@ def applied(hint: Any, old: object, change: object) -> Any:
 
 def _applied(kind: _Kind, old: Any, change: Any) -> Any:
     if not kind.structured:
-        return change if type(change) in kind.plain else from_wire(kind.hint, change)
+        return from_wire(kind.hint, change)
     if type(change) is not dict:
         raise CodecError(f"expected a change (an object), found {type(change).__name__}")
     if WHOLE in change:
@@ -119,24 +107,15 @@ def _with_items(kind: _Kind, old: tuple[Any, ...], change: Mapping[str, Any]) ->
 
 
 def _with_fields(old: Any, change: Mapping[str, Any]) -> Any:
-    kinds = _class_of(old).kinds
+    of: Any = type(old)
+    kinds = _kinds(of)
     values = {}
     for name, below in change.items():
         if (kind := kinds.get(name)) is None:
             continue
         try:
-            values[name] = _applied(kind, getattr(old, name) if kind.structured else None, below)
+            plain = type(below) in kind.plain
+            values[name] = below if plain else _applied(kind, getattr(old, name) if kind.structured else None, below)
         except CodecError as error:
             raise error.below(f".{name}") from None
     return with_values(old, values)
-
-
-def with_values(old: Any, values: Mapping[str, Any]) -> Any:
-    """As `dataclasses.replace` for our frozen slotted facts, which have no hooks; four times as fast for 150 fields."""
-    _, get, put = _class_of(old)
-    new = object.__new__(type(old))
-    for set_, value in zip(put.values(), get(old), strict=True):
-        set_(new, value)
-    for name, value in values.items():
-        put[name](new, value)
-    return new

@@ -9,7 +9,7 @@ from io import BufferedIOBase
 from typing import Any
 
 from gpuwarden.health.model import Event
-from gpuwarden.trace.changes import changed, with_values
+from gpuwarden.trace.changes import changed
 from gpuwarden.trace.records import (
     FACTS,
     FORMAT,
@@ -25,6 +25,7 @@ from gpuwarden.trace.records import (
 from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
 from gpuwarden_collectors.codec import to_wire
 from gpuwarden_collectors.facts import GpuFacts, GpuReadings, HostEvent, NvmlFacts
+from gpuwarden_collectors.frozen import with_values
 
 TELEMETRY_EVERY = 60.0
 _TELEMETRY_OF = (
