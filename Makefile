@@ -63,6 +63,7 @@ evaluate-full: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/python tools/tables.py
+	$(BIN)/python tools/rules.py
 
 clean:
 	rm -rf $(VENV) .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

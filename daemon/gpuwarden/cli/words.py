@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-ADVICE = {
-    "none": "nothing",
-    "observe": "keep an eye on it",
-    "restart_app": "restart the application",
-    "reset_gpu": "drain the node and reset the GPU (nvidia-smi --gpu-reset), or reboot",
-    "restart_service": "restart what does not run: the service, the mount, the driver",
-    "reboot": "drain the node and reboot it",
-    "fix_configuration": "correct the configuration of this host",
-    "update_software": "update driver, firmware or library",
-    "inspect_hardware": "have the hardware inspected: seating, cables, power, cooling",
-    "contact_support": "open a case with the vendor",
-}
+from gpuwarden.health.advice import ADVICE as WORDS
+
+ADVICE = {word.value: text for word, text in WORDS.items()}
 
 UNKNOWN_REASONS = {
     "starting": "the daemon has only just started: the first look at the GPUs is not finished",

@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from gpuwarden.health.advice import ADVICE
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.gpu_jobs import on_gpus
 from gpuwarden.health.lemons import What
 from gpuwarden.health.model import Finding, GpuVerdict, Health
 from gpuwarden.health.xid_catalogue import XIDS, XidClass
-from gpuwarden.publish import acted, notices
+from gpuwarden.publish import acted, departures, notices
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot
+from gpuwarden.publish.status import detail
 from gpuwarden_collectors.base import PassOutcome
 
 Number = int | float
@@ -37,6 +39,8 @@ class Metric:
 
 NO_GPU: Labels = ("", "", "")
 SHADOW = "shadow"
+INFOS_MOST = 64
+"""Of so many findings, the worst, the words are told: a host on which everything is wrong must not grow its page by much."""
 FAILURE_XIDS = tuple(str(row.xid) for row in XIDS.values() if row.klass is XidClass.FAILURE)
 
 
@@ -79,8 +83,18 @@ def _findings(snapshot: Snapshot) -> Iterator[Sample]:
             yield (row.code, row.severity.value, *labels), 0
     labels_of = _labels_of_slot(snapshot)
     for finding in snapshot.verdict.findings:
-        severity = SHADOW if finding.shadow else finding.severity.value
-        yield (finding.key.code, severity, *labels_of(finding.key.subject.slot)), 1
+        yield (finding.key.code, _severity(finding), *labels_of(finding.key.subject.slot)), 1
+
+
+def _severity(finding: Finding) -> str:
+    return SHADOW if finding.shadow else finding.severity.value
+
+
+def _finding_words(snapshot: Snapshot) -> Iterator[Sample]:
+    labels_of = _labels_of_slot(snapshot)
+    for finding in snapshot.verdict.findings[:INFOS_MOST]:
+        words = (detail(finding), finding.title, ADVICE[finding.advice])
+        yield (finding.key.code, _severity(finding), *labels_of(finding.key.subject.slot), *words), 1
 
 
 def _lemons(snapshot: Snapshot) -> Iterator[Sample]:
@@ -150,7 +164,7 @@ def _gpu_jobs(snapshot: Snapshot) -> Iterator[Sample]:
             yield (*labels_of(slot), str(job.job), *names), 1
 
 
-GAUGE, COUNTER = "gauge", "counter"
+GAUGE, COUNTER, HISTOGRAM = "gauge", "counter", "histogram"
 GPU = ("gpu", "uuid", "pci_bus_id")
 PER_COLLECTOR = ("collector",)
 
@@ -162,6 +176,8 @@ METRICS: tuple[Metric, ...] = (
            "Always 1; says which node this is and which boot of it."),
     Metric("gpuwarden_simulated", GAUGE, (), lambda s: _one(int(s.service.simulated)),
            "1 while every GPU on this page is simulated."),
+    Metric("gpuwarden_enforcing", GAUGE, (), lambda s: _one(int(s.service.mode == "enforce")),
+           "1 in mode enforce; 0 in mode observe, in which nothing is done and it is only shown what would be."),
     Metric("gpuwarden_heartbeat_timestamp_seconds", GAUGE, (), lambda s: _one(s.observed.wall if s.observed else None),
            "When the GPUs were last really observed, Unix time. No series before the first observation."),
     Metric("gpuwarden_dropped_total", COUNTER, ("what",), lambda s: (((what,), n) for what, n in s.dropped.items()),
@@ -190,6 +206,11 @@ METRICS: tuple[Metric, ...] = (
            "When this machine ends as announced, Unix time. No series while nothing certain is."),
     Metric("gpuwarden_termination_source_up", GAUGE, ("source",), notices.sources_up,
            "1 while this source of termination notices answers."),
+    Metric("gpuwarden_jobs_signalled_total", COUNTER, ("outcome",), departures.signalled,
+           "Jobs that were told that their machine ends, and what came of it. Outcome local_only: it has other nodes, whose "
+           "ranks were not told by this one; watched: another node told it."),
+    Metric("gpuwarden_notice_to_signal_seconds", HISTOGRAM, ("le",), lambda s: s.departures.signal_seconds.samples(),
+           "How long it took from when a notice was known here until a job was told."),
     Metric("gpuwarden_gpus_expected", GAUGE, (), lambda s: _one(s.verdict.expected),
            "GPUs that should be here, configured or learned. No series while nothing says how many."),
     Metric("gpuwarden_gpus_present", GAUGE, (), lambda s: _one(s.verdict.present),
@@ -203,6 +224,9 @@ METRICS: tuple[Metric, ...] = (
            "1 while the finding is active. Stands at 0 from the start with the worst severity of its check; "
            "one of a shadow check has the severity shadow. "
            "Checks of the node have empty GPU labels; all links of a GPU share its series."),
+    Metric("gpuwarden_finding_info", GAUGE, ("check", "severity", *GPU, "detail", "title", "advice"), _finding_words,
+           "Always 1, while the finding is active: what it is and what to do, in words. Detail is the number of the Xid, "
+           "the link, the mount. Of the 64 worst findings."),
     Metric("gpuwarden_xid_total", COUNTER, (*GPU, "xid"), _xids,
            "Xids since the ledger began."),
     Metric("gpuwarden_xid_last_timestamp_seconds", GAUGE, (*GPU, "xid"), _last_xids,

@@ -15,7 +15,7 @@ from gpuwarden.durations import format_duration
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.memory import LEMON_NODE
 from gpuwarden.health.model import Event, Finding, GpuVerdict, Health, Latch
-from gpuwarden.publish import acted, notices
+from gpuwarden.publish import acted, departures, notices
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot
 from gpuwarden.publish.times import rfc3339
 from gpuwarden_collectors.base import PassOutcome
@@ -104,6 +104,7 @@ def status(snapshot: Snapshot, now: Stamp) -> Document:
         "silenced": [_finding(snapshot, f) | {"silenced_by": f.silenced_by} for f in verdict.silenced],
         "collectors": [_collector(collector, now) for collector in snapshot.collectors],
         "acting": acted.document(snapshot.acted),
+        "jobs": departures.document(snapshot.departures),
         "notices": [notices.notice_document(notice) for notice in snapshot.acted.notices],
         "notice_sources": [notices.source_document(source) for source in snapshot.notice_sources],
         "trouble": list(_trouble(snapshot)),
@@ -173,7 +174,7 @@ def _finding(snapshot: Snapshot, finding: Finding) -> Document:
         "gpu": None if gpu is None else gpu.index,
         "uuid": None if gpu is None else gpu.uuid,
         "pci_bus_id": subject.slot or None,
-        "detail": finding.key.detail or (f"{subject.kind} {subject.part}" if subject.part else ""),
+        "detail": detail(finding),
         "advice": finding.advice.value,
         "evidence": _plain(finding.evidence),
         "first_seen": _when(finding.first_seen),
@@ -183,6 +184,12 @@ def _finding(snapshot: Snapshot, finding: Finding) -> Document:
         "shadow": finding.shadow,
         "ends_when": _ends_when(finding),
     }
+
+
+def detail(finding: Finding) -> str:
+    """What tells findings of one check on one GPU or node apart: the number of the Xid, the link, the mount."""
+    subject = finding.key.subject
+    return finding.key.detail or (f"{subject.kind} {subject.part}" if subject.part else "")
 
 
 def _ends_when(finding: Finding) -> str:

@@ -1,0 +1,260 @@
+"""The rules for Prometheus: what they ask for exists, each says what to do, and each fires when it should and only then."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.health.conditions import CONDITIONS
+from gpuwarden.health.model import Health
+from gpuwarden.publish.dcgm_names import FIELDS, PREFIX
+from gpuwarden.publish.metrics import METRICS, SHADOW
+from prometheus_rules.alerts import OWN_FAILURES, OWN_WARNINGS, SEVERITIES, alerts
+from prometheus_rules.model import Alert, Pace, Recording, Settings
+from prometheus_rules.recording import recordings
+from rules import FILES, FOLDER, write
+from support.prometheus import program, promtool
+
+ROOT = Path(__file__).parent.parent
+RUNBOOKS = ROOT / "docs" / "runbooks"
+SETTINGS = Settings()
+GROUPS = (*recordings(SETTINGS.pace), *alerts(SETTINGS))
+ALERTS = [rule for group in GROUPS for rule in group.rules if isinstance(rule, Alert)]
+RECORDINGS = [rule for group in GROUPS for rule in group.rules if isinstance(rule, Recording)]
+NAMES = sorted({alert.name for alert in ALERTS})
+TESTS = sorted((FOLDER / "tests").glob("*.yml"))
+
+# --- the files
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_of_rules_is_what_the_tables_make(name: str) -> None:
+    assert (FOLDER / name).read_text(encoding="utf-8") == FILES[name](SETTINGS), "run `make docs`"
+
+
+def test_prometheus_and_alertmanager_accept_rules_and_examples() -> None:
+    checked = [
+        promtool("check", "rules", *(FOLDER / name for name in FILES)),
+        promtool("check", "config", FOLDER / "prometheus.yml"),
+        subprocess.run(
+            [program("amtool"), "check-config", FOLDER / "alertmanager.yml"],
+            capture_output=True, text=True, timeout=60, check=False,
+        ),
+    ]  # fmt: skip
+    assert [run.stdout + run.stderr for run in checked if run.returncode] == []
+
+
+@pytest.mark.parametrize("file", TESTS, ids=lambda file: file.stem)
+def test_the_rules_do_what_their_unit_tests_say(file: Path) -> None:
+    run = promtool("test", "rules", file)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.parametrize("file", TESTS, ids=lambda file: file.stem)
+def test_unit_tests_evaluate_all_groups_in_a_fixed_order(file: Path) -> None:
+    """Promtool evaluates in a random order what is not listed, and an alert then sees a recording that is a step old."""
+    (order,) = re.findall(r"^group_eval_order: \[(.*)\]$", file.read_text(), re.MULTILINE)
+    assert order.split(", ") == [group.name for group in GROUPS]
+
+
+def test_the_inhibitions_of_the_example_name_alerts_that_exist() -> None:
+    named = set(re.findall(r"Gpuwarden\w+", (FOLDER / "alertmanager.yml").read_text()))
+    assert named <= set(NAMES)
+
+
+def test_other_jobs_other_runbooks_and_another_pace_make_sound_rules(tmp_path: Path) -> None:
+    write(tmp_path, Settings(job="gpu-nodes", runbooks="https://wiki.example.org/gpu", pace=Pace(60)))
+    text = (tmp_path / "alerts.rules.yml").read_text()
+    assert 'up{job="gpu-nodes"}' in text
+    assert "'https://wiki.example.org/gpu/GpuwardenGpuMissing.md'" in text
+    assert "interval: 500ms" in text
+    assert not re.findall(r"(?:for|keep_firing_for): \d+(?:h|d)\b", text)
+    run = promtool("check", "rules", *(tmp_path / name for name in FILES))
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+# --- what they ask for exists
+
+
+def _known() -> dict[str, set[str]]:
+    """The labels of every series, without those that Prometheus adds."""
+    own = {metric.name: set(metric.labels) for metric in METRICS}
+    dcgm = {PREFIX + field.name: {"gpu", "UUID", "pci_bus_id"} for field in FIELDS}
+    recorded = {
+        "gpuwarden:node:last_seen_timestamp_seconds": {"node"},
+        "gpuwarden:node:name": {"node"},
+        "gpuwarden:node:standing": set[str](),
+        "gpuwarden:node:failing_since_timestamp_seconds": set[str](),
+        "gpuwarden:finding:active": {"node", "check", "severity", "gpu", "uuid", "pci_bus_id"},
+        "gpuwarden:fleet:nodes": set[str](),
+        "gpuwarden:fleet:many": set[str](),
+        "gpuwarden:gpu:temperature_excess_celsius": {"gpu", "UUID", "pci_bus_id"},
+    }
+    assert {rule.record for rule in RECORDINGS} == set(recorded)
+    return own | dcgm | recorded | {"up": set()}
+
+
+KNOWN = _known()
+TARGET = {"job", "instance"}
+SERIES = re.compile(r"\b((?:gpuwarden[_:]|DCGM_)[\w:]+|up\b)(?:\{([^}]*)\})?")
+MATCHER = re.compile(r'(\w+)(=~|!~|!=|=)(?:"([^"]*)"|\'([^\']*)\'|(%q))')
+
+
+def _asked(text: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Each series that a query names, with its matchers."""
+    for name, selector in SERIES.findall(text):
+        yield name, [(label, value or other) for label, _, value, other, _ in MATCHER.findall(selector)]
+
+
+@pytest.mark.parametrize("rule", [*RECORDINGS, *ALERTS], ids=lambda rule: getattr(rule, "record", None) or rule.name)
+def test_every_metric_label_and_value_that_a_rule_asks_for_exists(rule: Alert | Recording) -> None:
+    templates = rule.summary + rule.description if isinstance(rule, Alert) else ""
+    queries = " ".join(re.findall(r"query \(printf \"(.*?)\" \$", templates.replace('\\"', '"')))
+    asked = list(_asked(f"{rule.expr} {queries}"))
+    for name, matchers in asked:
+        assert name in KNOWN, name
+        assert {label for label, _ in matchers} <= KNOWN[name] | TARGET, (name, matchers)
+    values = [(label, word) for _, matchers in asked for label, value in matchers for word in value.split("|") if word]
+    allowed = {
+        "check": set(CONDITIONS), "state": {state.value for state in Health}, "severity": {"warning", "failure", SHADOW},
+        "owner": {"failure", "termination", "operator", "foreign"}, "job": {SETTINGS.job},
+    }  # fmt: skip
+    assert [pair for pair in values if pair[0] in allowed and pair[1] not in allowed[pair[0]]] == []
+    labels = set().union(*(KNOWN[name] for name, _ in asked)) | TARGET
+    grouped = re.findall(r"(?:\bby|\bon|group_left) \(([^)]*)\)", rule.expr)
+    assert {label for group in grouped for label in group.split(", ") if label} <= labels | {"node"}
+    assert set(re.findall(r"\$labels\.(\w+)", templates)) <= labels | {"node", "what"}
+
+
+def test_checks_with_an_alert_of_their_own_are_of_the_severity_that_the_alert_is_for() -> None:
+    assert {CONDITIONS[check].severity for check in OWN_FAILURES} == {"failure"}
+    assert {CONDITIONS[check].severity for check in OWN_WARNINGS} == {"warning"}
+
+
+@pytest.mark.parametrize("file", TESTS, ids=lambda file: file.stem)
+def test_unit_tests_feed_metrics_as_the_daemon_exports_them(file: Path) -> None:
+    fed = re.findall(r"series: '(\w+)\{([^']*)\}'", file.read_text())
+    assert fed
+    for name, selector in fed:
+        labels = {label for label, *_ in MATCHER.findall(selector)}
+        assert name in KNOWN, name
+        extra = {"DCGM_FI_DRIVER_VERSION"} if name.startswith(PREFIX) else set()
+        assert labels <= KNOWN[name] | TARGET | extra, (name, labels)
+
+
+# --- what an alert says
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: f"{alert.name}-{alert.severity}")
+def test_an_alert_has_a_severity_and_a_summary_that_says_where_and_what_to_do(alert: Alert) -> None:
+    assert alert.severity in SEVERITIES
+    assert len(alert.description) > 30
+    where = set(re.findall(r"\$labels\.(\w+)", alert.summary))
+    assert where & {"node", "instance", "job"}
+    if where & {"node", "instance"} and alert.severity != "info" and alert.name != "GpuwardenTargetDown":
+        assert "To do: " in alert.summary
+    if "gpuwarden:finding:active" in alert.expr and "by (job)" not in alert.expr:
+        assert {"gpu", "pci_bus_id", "node"} <= where
+        assert "gpuwarden_finding_info" in alert.summary
+
+
+SECTIONS = ["What it means", "How sure it is", "What gpuwarden did", "First commands", "What to do", "What not to do"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_alert_has_a_runbook_with_all_its_parts(name: str) -> None:
+    text = (RUNBOOKS / f"{name}.md").read_text()
+    assert text.startswith(f"# {name}\n")
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == SECTIONS
+    commands = text.partition("## First commands")[2].partition("\n## ")[0]
+    (block,) = re.findall(r"```\n(.*?)```", commands, re.DOTALL)
+    assert len(block.strip().splitlines()) == 3
+    for severity in {alert.severity for alert in ALERTS if alert.name == name}:
+        assert f"**{severity}**" in text, severity
+
+
+def test_there_is_no_runbook_without_an_alert() -> None:
+    assert {page.stem for page in RUNBOOKS.glob("Gpuwarden*.md")} == set(NAMES)
+
+
+# --- each alert is tested
+
+
+@cache
+def _unit_tests() -> dict[str, set[tuple[str, bool]]]:
+    """By alert: (quiet or firing by the name of the test, whether alerts are expected)."""
+    tests: dict[str, set[tuple[str, bool]]] = {name: set() for name in NAMES}
+    for file in TESTS:
+        for test in re.split(r"^  - name: ", file.read_text(), flags=re.MULTILINE)[1:]:
+            kind = "quiet" if test.lstrip("'").startswith("quiet: ") else "firing"
+            for part in re.split(r"^      - ", test.partition("alert_rule_test:")[2], flags=re.MULTILINE)[1:]:
+                (name,) = re.findall(r"alertname: (\w+)", part)[:1]
+                tests[name].add((kind, "exp_alerts" in part))
+    return tests
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_alert_has_a_firing_and_a_quiet_unit_test(name: str) -> None:
+    tests = _unit_tests()[name]
+    assert ("firing", True) in tests
+    assert ("quiet", False) in tests
+    assert ("quiet", True) not in tests
+
+
+# --- a thousand nodes
+
+
+def _fleet(folder: Path, failing: int, expected: str) -> subprocess.CompletedProcess[str]:
+    """1,000 nodes, of which `failing` have a driver that hangs from the third minute on; ten of those are taken out."""
+    series = []
+    for number in range(1000):
+        target = f'job="gpuwarden",instance="n{number}:9839"'
+        failure = "0x4 1x16" if number < failing else "0x20"
+        out = "0x4 1x16" if number < min(failing, 10) else "0x20"
+        driver = 'check="driver_unresponsive",severity="failure",gpu="",uuid="",pci_bus_id=""'
+        for name, values in (
+            (f'gpuwarden_node_info{{{target},node="n{number}",boot_id="b"}}', "1x20"),
+            (f'gpuwarden_node_health{{{target},state="failure"}}', failure),
+            (f"gpuwarden_finding{{{target},{driver}}}", failure),
+            (f'gpuwarden_excluded{{{target},actuator="slurm",owner="failure"}}', out),
+            (f"gpuwarden_breaker_open{{{target}}}", "0x20" if number < 10 or number >= failing else "0x4 1x16"),
+        ):
+            series.append(f"      - {{series: '{name}', values: '{values}'}}")
+    order = ", ".join(group.name for group in GROUPS)
+    file = folder / "fleet.yml"
+    file.write_text(
+        f"rule_files: [{', '.join(str(FOLDER / name) for name in reversed(FILES))}]\nevaluation_interval: 30s\n"
+        f"group_eval_order: [{order}]\ntests:\n  - interval: 30s\n    input_series:\n" + "\n".join(series) + "\n"
+        "    promql_expr_test:\n"
+        '      - expr: count by (alertname, severity) (ALERTS{alertstate="firing"})\n'
+        f"        eval_time: 8m\n        exp_samples: [{expected}]\n"
+    )
+    return promtool("test", "rules", file)
+
+
+def _counted(name: str, severity: str, count: int) -> str:
+    return f'{{labels: \'{{alertname="{name}",severity="{severity}"}}\', value: {count}}}'
+
+
+def test_one_node_of_a_thousand_is_a_matter_of_that_node(tmp_path: Path) -> None:
+    run = _fleet(tmp_path, 1, _counted("GpuwardenDriverUnresponsive", "ticket", 1))
+    assert run.returncode == 0, run.stdout[-3000:]
+
+
+def test_a_bad_driver_on_a_thousand_nodes_is_an_event_of_the_fleet_which_holds_the_single_pages_back(
+    tmp_path: Path,
+) -> None:
+    """That Alertmanager then sends one page is tested with a real one, in test_alerts_end_to_end.py."""
+    expected = (
+        _counted("GpuwardenManyNodesFailing", "page", 1),
+        _counted("GpuwardenBreakerOpen", "page", 1),
+        _counted("GpuwardenDriverUnresponsive", "page", 990),
+        _counted("GpuwardenDriverUnresponsive", "ticket", 10),
+    )
+    run = _fleet(tmp_path, 1000, ", ".join(expected))
+    assert run.returncode == 0, run.stdout[-3000:]

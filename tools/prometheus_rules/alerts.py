@@ -1,0 +1,297 @@
+"""The alerts, one row each. `page`: somebody must act now. `ticket`: somebody must act in working hours. `info`: for the record.
+
+A node that fails and is out of scheduling is a ticket: the jobs are safe, the repair can wait for the morning. One that fails and
+still gets work is a page. One that an operator took out is neither: somebody is at it already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_rules.model import Alert, Group, Settings
+from prometheus_rules.recording import EVERY, TREND_EVERY
+from prometheus_rules.words import CHECKS, FINDING, NODE, SINCE, WHERE
+
+PAGE, TICKET, INFO = "page", "ticket", "info"
+SEVERITIES = (PAGE, TICKET, INFO)
+
+STILL_IN = "unless on (job, instance) gpuwarden:node:standing > 0"
+OUT = "and on (job, instance) gpuwarden:node:standing == 1"
+NOT_PLANNED = "unless on (job, instance) gpuwarden:node:standing == 2"
+
+_NAMED = "* on (job, instance) group_left (node) gpuwarden:node:name"
+
+
+def _named(expr: str) -> str:
+    """With the name of the node; without it, rather than not at all, where nobody knows it yet."""
+    return f"({expr}) {_NAMED}\nor\n({expr}) unless on (job, instance) gpuwarden:node:name"
+
+
+def alerts(s: Settings) -> tuple[Group, ...]:
+    return (
+        Group("gpuwarden-fleet", EVERY, tuple(_fleet(s))),
+        Group("gpuwarden-failures", EVERY, tuple(_failures())),
+        Group("gpuwarden-silence", EVERY, tuple(_silence(s))),
+        Group("gpuwarden-warnings", EVERY, tuple(_warnings(s))),
+        Group("gpuwarden-acting", EVERY, tuple(_acting())),
+        Group("gpuwarden-daemon", EVERY, tuple(_daemon(s))),
+        Group("gpuwarden-slow", TREND_EVERY, tuple(_trends(s))),
+    )
+
+
+def _fleet(s: Settings) -> Iterator[Alert]:
+    t = s.pace
+    since = "time() - gpuwarden:node:failing_since_timestamp_seconds"
+    yield Alert(
+        name="GpuwardenManyNodesFailing", severity=PAGE, keeps="10m",
+        expr=f"""\
+count by (job) (
+  ({since} < {t.seconds("1h")} or ({since} < {t.seconds("7d")} {STILL_IN}))
+  {NOT_PLANNED}
+) >= on (job) gpuwarden:fleet:many""",
+        summary="{{ $value }} nodes of {{ $labels.job }} fail at once: suspect what they have in common, not the GPUs.",
+        description=CHECKS + "A driver, a firmware, a switch, a power feed or a rule changed within the last hour? "
+        "Pages of single nodes are held back while this fires.",
+    )  # fmt: skip
+    yield Alert(
+        name="GpuwardenManyNodesSilent", severity=PAGE, lasts="1m", keeps="10m",
+        expr=f"""\
+count by (job) (
+  (time() - gpuwarden:node:last_seen_timestamp_seconds > {t.seconds("2m")})
+  {STILL_IN}
+  unless on (job, node) gpuwarden_node_info
+) >= on (job) gpuwarden:fleet:many""",
+        summary="{{ $value }} nodes of {{ $labels.job }} went silent: suspect network, power, service discovery or a rollout.",
+        description="Prometheus reaches none of them, and nobody took them out of scheduling. Their GPUs are not watched from here; "
+        "the daemons, if they live, go on acting by themselves. Pages of single nodes are held back while this fires.",
+    )  # fmt: skip
+    yield Alert(
+        name="GpuwardenBreakerOpen", severity=PAGE, lasts="1m", keeps="5m",
+        expr="sum by (job) (gpuwarden_breaker_open) > 0",
+        summary="The breaker of {{ $labels.job }} is open: {{ $value }} nodes fail, and are kept in service since too many are out.",
+        description=CHECKS + "gpuwarden takes no further node out until the budget allows it; the failing nodes get work.",
+    )  # fmt: skip
+    yield Alert(
+        name="GpuwardenNoTargets", severity=PAGE, lasts="10m",
+        expr=f'absent(up{{job="{s.job}"}})',
+        summary="Prometheus knows no gpuwarden at all: it scrapes nothing under the job {{ $labels.job }}.",
+        description="Service discovery lost every target, or the job has another name than these rules were made for "
+        "(tools/rules.py --job). No GPU is watched from here.",
+    )  # fmt: skip
+
+
+OWN_FAILURES = ("gpu_missing", "driver_unresponsive")
+"""Checks of failures that have an alert of their own."""
+
+STILL_IN_WORDS = (
+    "Nothing keeps work away from this node: gpuwarden is in mode observe, has no scheduler here, cannot reach it, or its "
+    "breaker is open. On the node: gpuwarden status."
+)
+OUT_WORDS = (
+    "The node is out of scheduling, so that no new work comes to it; running jobs may go on. It comes back once it is well, or by a "
+    "person where status says so."
+)
+
+
+def _failures() -> Iterator[Alert]:
+    rows = (
+        ("GpuwardenNodeFailure", f'severity="failure",check!~"{"|".join(OWN_FAILURES)}"', "3m"),
+        ("GpuwardenGpuMissing", 'severity="failure",check="gpu_missing"', "2m"),
+        ("GpuwardenDriverUnresponsive", 'severity="failure",check="driver_unresponsive"', "2m"),
+    )
+    for name, selector, lasts in rows:
+        for severity, who, words in ((PAGE, STILL_IN, STILL_IN_WORDS), (TICKET, OUT, OUT_WORDS)):
+            yield Alert(
+                name=name, severity=severity, lasts=lasts, keeps="5m",
+                expr=f"gpuwarden:finding:active{{{selector}}}\n{who}",
+                summary=f"{WHERE}: {FINDING}.",
+                description=words,
+            )  # fmt: skip
+
+
+def _silence(s: Settings) -> Iterator[Alert]:
+    t = s.pace
+    beat = "gpuwarden_heartbeat_timestamp_seconds"
+    yield Alert(
+        name="GpuwardenNodeSilent", severity=PAGE, lasts="8m", keeps="2m",
+        expr=f"""\
+(time() - gpuwarden:node:last_seen_timestamp_seconds > {t.seconds("2m")})
+{STILL_IN}
+unless on (job, node) gpuwarden_node_info""",
+        summary=f"{NODE} has been silent for {SINCE}: the node, its network or gpuwarden is down. To do: look whether the "
+        "host is up; if it is not, power-cycle it.",
+        description='{{ with query (printf "up{job=%q,instance=%q}" $labels.job $labels.instance) }}Its target is there and does '
+        "not answer.{{ else }}Its target is gone from service discovery.{{ end }} Nobody took it out of scheduling before.",
+    )  # fmt: skip
+    stale = f"""\
+(changes({beat}[{t("5m")}]) == 0 and count_over_time({beat}[{t("5m")}]) >= 4 and {beat})
+{STILL_IN}"""
+    yield Alert(
+        name="GpuwardenHeartbeatStale", severity=PAGE, lasts="2m", keeps="2m",
+        expr=_named(stale),
+        summary=f"gpuwarden on {NODE} answers, but has not seen its GPUs for five minutes or more. To do: on the node, gpuwarden status.",
+        description="The driver hangs, or the process that reads it does. The node is unknown meanwhile: readers of the heartbeat "
+        "give it no work, a scheduler does.",
+    )  # fmt: skip
+    yield Alert(
+        name="GpuwardenHeartbeatAbsent", severity=PAGE, lasts="15m",
+        expr=_named(f"gpuwarden_gpus_expected > 0 unless on (job, instance) {beat}\n{STILL_IN}"),
+        summary=f"gpuwarden on {NODE} has not seen a GPU since it started, and {{{{ $value }}}} belong there. To do: on the node, "
+        "gpuwarden status; is the driver loaded?",
+        description="A slow boot takes ten minutes, this took longer.",
+    )  # fmt: skip
+    yield Alert(
+        name="GpuwardenTargetDown", severity=TICKET, lasts="1h",
+        expr=f"""\
+up{{job="{s.job}"}} == 0
+unless on (job, instance) gpuwarden:node:name
+{NOT_PLANNED}""",
+        summary="{{ $labels.instance }} is a target of Prometheus and was not reached within the last 24 hours.",
+        description="A new node on which gpuwarden does not run or is not let through, or an old one that nobody repaired or "
+        "removed from service discovery.",
+    )  # fmt: skip
+    yield Alert(
+        name="GpuwardenNodeUnknown", severity=TICKET, lasts="30m", keeps="5m",
+        expr=f'(gpuwarden_node_health{{state="unknown"}} == 1) {_NAMED}\n{NOT_PLANNED}',
+        summary=f"{NODE} has been unknown for half an hour: nothing can be said of its GPUs. To do: on the node, gpuwarden status "
+        "names the reason.",
+        description="It is not healthy by silence: readers of the heartbeat give it no work.",
+    )  # fmt: skip
+
+
+OWN_WARNINGS = {
+    "lemon_node": "GpuwardenLemonNode",
+    "row_remap_pending": "GpuwardenRowRemapPending",
+    "ecc_correctable_rate": "GpuwardenEccCorrectableTrend",
+}
+"""Checks of warnings that have an alert of their own."""
+
+
+def _warnings(s: Settings) -> Iterator[Alert]:
+    t = s.pace
+
+    def held(selector: str, hours: str) -> str:
+        """For so long of the last 24 h, in one piece or in many, and within the last hour."""
+        series = f"gpuwarden:finding:active{{{selector}}}"
+        counted = f"count_over_time({series}[{t('24h')}]) * {t.seconds(EVERY)} > {t.seconds(hours)}"
+        return f"({counted})\nand count_over_time({series}[{t('1h')}])\n{NOT_PLANNED}"
+
+    rest = f'severity="warning",check!~"{"|".join(sorted(OWN_WARNINGS))}"'
+    rows = (
+        ("GpuwardenNodeWarning", rest, "4h"),
+        ("GpuwardenEccCorrectableTrend", 'check="ecc_correctable_rate",severity="warning"', "4h"),
+        ("GpuwardenRowRemapPending", 'check="row_remap_pending",severity="warning"', "4h"),
+        ("GpuwardenLemonNode", 'check="lemon_node",severity="warning"', "1h"),
+    )
+    for name, selector, hours in rows:
+        yield Alert(
+            name=name, severity=TICKET,
+            expr=held(selector, hours),
+            summary=f"{WHERE}: {FINDING}.",
+            description=f"Seen for {SINCE} of the last 24 hours. The node goes on taking work: nothing is done about a warning.",
+        )  # fmt: skip
+
+
+def _acting() -> Iterator[Alert]:
+    yield Alert(
+        name="GpuwardenExclusionNotDone", severity=TICKET, lasts="15m", keeps="5m",
+        expr=f"(gpuwarden_intents_pending > 0 unless gpuwarden_breaker_open == 1) {_NAMED}",
+        summary=f"gpuwarden wants something of the scheduler for {NODE} that is not done. To do: on the node, gpuwarden status "
+        "says what, and what the scheduler answers.",
+        description="The scheduler is away, hangs, or refuses for lack of permission. A node to be taken out still gets work; one "
+        "to be brought back stays idle. It is tried again all the time.",
+    )  # fmt: skip
+    yield Alert(
+        name="GpuwardenExclusionForgotten", severity=TICKET, lasts="7d",
+        expr=f"""\
+(gpuwarden:node:standing > 0 unless on (job, instance) gpuwarden:node:failing_since_timestamp_seconds) {_NAMED}
+unless on (job, instance) gpuwarden_termination_deadline_timestamp_seconds""",
+        summary=f"{NODE} has been out of scheduling for a week, and nothing is found wrong with it. To do: bring it back, or ask who "
+        "took it out.",
+        description="gpuwarden never lifts what an operator or somebody else has set.",
+    )  # fmt: skip
+    yield Alert(
+        name="GpuwardenTerminationNotice", severity=INFO,
+        expr=f"(gpuwarden_termination_notice == 1) {_NAMED}",
+        summary=f"The end of {NODE} is announced ({{{{ $labels.kind }}}}, by {{{{ $labels.source }}}}).",
+        description="gpuwarden tells jobs and scheduler as it is configured to. Nothing to do on a spot fleet; on reserved machines "
+        "look whether the maintenance was planned.",
+    )  # fmt: skip
+
+
+def _daemon(s: Settings) -> Iterator[Alert]:
+    t = s.pace
+    yield Alert(
+        name="GpuwardenDaemonBlind", severity=TICKET, lasts="5m",
+        expr=f"(avg_over_time(gpuwarden_collector_up[{t('15m')}]) < 0.5) {_NAMED}",
+        summary=f"gpuwarden on {NODE} is blind in one eye: its collector {{{{ $labels.collector }}}} fails. To do: on the node, "
+        "gpuwarden status says why.",
+        description="The source exists there and cannot be read. Faults that only this source shows are not seen meanwhile.",
+    )  # fmt: skip
+    yield Alert(
+        name="GpuwardenTerminationSourceDown", severity=TICKET, lasts="10m",
+        expr=f"(avg_over_time(gpuwarden_termination_source_up[{t('30m')}]) < 0.5) {_NAMED}",
+        summary=f"{NODE} would not hear of its end: {{{{ $labels.source }}}} does not answer. To do: check that the metadata service "
+        "can be reached from the node; gpuwarden status has its error.",
+        description="Jobs there get no warning before a spot reclaim or a maintenance.",
+    )  # fmt: skip
+    yield Alert(
+        name="GpuwardenRecordsLost", severity=TICKET,
+        expr=f"""\
+(
+    increase(gpuwarden_dropped_total[{t("15m")}]) > 0
+  or
+    label_replace(increase(gpuwarden_kernel_log_lost_records_total[{t("15m")}]) > 0, "what", "kernel_log", "", "")
+) {_NAMED}""",
+        summary=f"gpuwarden on {NODE} lost records ({{{{ $labels.what }}}}). To do: see the runbook for what was lost and what to look at.",
+        description="Judging goes on. What was lost is missing from the history, or, of the kernel log, was never seen: an Xid may be "
+        "among it.",
+    )  # fmt: skip
+    yield Alert(
+        name="GpuwardenSimulated", severity=TICKET, lasts="5m",
+        expr=f"(gpuwarden_simulated == 1) {_NAMED}",
+        summary=f"gpuwarden on {NODE} watches simulated GPUs: the real ones, if there are any, are watched by nobody. To do: "
+        "start it without --simulate.",
+        description="Everything that this daemon says is made up. It never acts on a scheduler.",
+    )  # fmt: skip
+    yield Alert(
+        name="GpuwardenObserveMode", severity=INFO, lasts="7d",
+        expr="count by (job) (gpuwarden_enforcing == 0) and on (job) gpuwarden_enforcing == 1",
+        summary="{{ $value }} nodes of {{ $labels.job }} have been in mode observe for a week, while others enforce.",
+        description="There gpuwarden only shows what it would do. List them: gpuwarden_enforcing == 0.",
+    )  # fmt: skip
+
+
+def _trends(s: Settings) -> Iterator[Alert]:
+    t = s.pace
+    where = f"GPU {{{{ $labels.gpu }}}} ({{{{ $labels.UUID }}}}) of {NODE}"
+    excess, window = "gpuwarden:gpu:temperature_excess_celsius", t("12h")
+    yield Alert(
+        name="GpuwardenThermalTrend", severity=TICKET,
+        expr=f"""\
+(
+  avg_over_time({excess}[{window}]) - avg_over_time({excess}[{window}] offset {t("7d")}) > 8
+  and count_over_time({excess}[{window}]) >= 12
+  and count_over_time({excess}[{window}] offset {t("7d")}) >= 12
+) {_NAMED}
+{NOT_PLANNED}""",
+        summary=f'{where} runs {{{{ printf "%.0f" $value }}}} °C warmer against its neighbours than a week ago. To do: plan a look at '
+        "its fan, heat sink or cold plate, and at blocked air.",
+        description="Compared with the median of its node under load, so that room and work drop out. It is not too hot yet.",
+    )  # fmt: skip
+    rows = "max by (job, instance, gpu, UUID, pci_bus_id) (DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS)"
+    before = f"max by (job, instance, UUID) (last_over_time(DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS[{t('1h')}] offset {t('7d')}))"
+    yield Alert(
+        name="GpuwardenRowRemapTrend", severity=TICKET,
+        expr=f"""\
+(
+  {rows}
+  - on (job, instance, UUID) group_left ()
+  {before}
+  >= 8
+) {_NAMED}
+{NOT_PLANNED}""",
+        summary=f"{where} remapped {{{{ $value }}}} memory rows within a week for corrected errors. To do: plan its replacement, and "
+        "collect what the vendor asks for.",
+        description="Each single remapping did its work. So many of them in a week say that the memory wears out.",
+    )  # fmt: skip

@@ -1,0 +1,68 @@
+"""What a rule is, and the pace of the rules: the one knob by which tests make hours into seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuwarden.durations import format_duration, parse_duration
+
+JOB = "gpuwarden"
+RUNBOOKS = "https://github.com/gpuwarden/gpuwarden/blob/main/docs/runbooks"
+"""A placeholder: put here where your people read docs/runbooks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Writes the durations of all rules. `speed` 60 makes each minute a second, evaluation and ranges alike."""
+
+    speed: float = 1.0
+
+    def __call__(self, duration: str) -> str:
+        """For `for:`, `interval:` and ranges: `3m`."""
+        return format_duration(round(parse_duration(duration) / self.speed, 3))
+
+    def seconds(self, duration: str) -> str:
+        """For arithmetic: `180`."""
+        return f"{parse_duration(duration) / self.speed:.12g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """`job`: the job name under which Prometheus scrapes the daemons. `runbooks`: the address of the folder of runbooks."""
+
+    job: str = JOB
+    runbooks: str = RUNBOOKS
+    pace: Pace = Pace()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """`why` becomes a comment: what the series says, and what is odd about it."""
+
+    record: str
+    expr: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """One rule. Two of one name differ in their severity: how urgent it is depends on who still gets work.
+
+    `lasts`: how long it must hold. `keeps`: how long it goes on firing afterwards, so that a restart of the daemon or a scrape
+    that failed does not end it and tell everybody again.
+    """
+
+    name: str
+    severity: str
+    expr: str
+    lasts: str = "0s"
+    keeps: str = ""
+    summary: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    name: str
+    interval: str
+    rules: tuple[Recording | Alert, ...]

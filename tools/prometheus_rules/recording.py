@@ -1,0 +1,117 @@
+"""The recording rules: what alerts, dashboards and people ask again and again, and what must outlive its target.
+
+Everything is by (job, instance), as Prometheus sees a daemon; only `gpuwarden_node_info` knows the name of the node.
+"""
+
+from __future__ import annotations
+
+from gpuwarden.config_policy import BreakerOptions
+from gpuwarden.policy.model import HORIZON
+from prometheus_rules.model import Group, Pace, Recording
+
+EVERY = "30s"
+"""How often rules are evaluated; rules that add up time count evaluations."""
+TREND_EVERY = "5m"
+FLEET_LEAST, FLEET_SHARE, FLEET_MOST = 3, 0.02, BreakerOptions().count
+"""Nodes at once that are no coincidence: 3, or 2 % of many, and never more than the breaker lets out in an hour.
+
+At 6.5 failures in 1,000 node-days three nodes of 150 fail within one hour by chance once in about ten years, ten of 1,000 never.
+"""
+
+
+def recordings(pace: Pace) -> tuple[Group, ...]:
+    return (_nodes(pace), _trends(pace))
+
+
+def _nodes(pace: Pace) -> Group:
+    carry = pace("1h")
+    rows = (
+        Recording(
+            record="gpuwarden:node:last_seen_timestamp_seconds",
+            why="When a scrape of this node last succeeded. Kept for 24 h after its target is gone from service discovery; "
+            "Prometheus itself may be down for an hour meanwhile.",
+            expr=f"""\
+max by (job, instance, node) (timestamp(gpuwarden_node_info))
+or
+last_over_time(gpuwarden:node:last_seen_timestamp_seconds[{carry}]) > time() - {pace.seconds("24h")}""",
+        ),
+        Recording(
+            record="gpuwarden:node:name",
+            why="Always 1: the name of the node behind an instance. Never two for one, whatever was renamed: a join would fail.",
+            expr="""\
+group by (job, instance, node) (topk by (job, instance) (1, gpuwarden:node:last_seen_timestamp_seconds))""",
+        ),
+        Recording(
+            record="gpuwarden:node:standing",
+            why="Who keeps work away. 0: nobody. 1: it is out for a failure, by gpuwarden or by somebody else. 2: it is out as "
+            "planned, by an operator (gpuwarden exclude) or for its announced end. As last known while the node is silent.",
+            expr=f"""\
+max by (job, instance) (
+    gpuwarden_excluded{{owner=~"failure|foreign"}}
+  or
+    2 * gpuwarden_excluded{{owner=~"operator|termination"}}
+  or
+    2 * (gpuwarden_termination_deadline_timestamp_seconds < bool time() + {pace.seconds(f"{HORIZON:.0f}s")})
+)
+or
+(last_over_time(gpuwarden:node:standing[{carry}]) and on (job, instance) (up or gpuwarden:node:name))""",
+        ),
+        Recording(
+            record="gpuwarden:node:failing_since_timestamp_seconds",
+            why="Since when a node fails; no series for one that does not. A gap of up to an hour begins nothing anew.",
+            expr=f"""\
+(
+  last_over_time(gpuwarden:node:failing_since_timestamp_seconds[{carry}])
+  and on (job, instance) gpuwarden_node_health{{state="failure"}} == 1
+)
+or
+(max by (job, instance) (gpuwarden_node_health{{state="failure"}}) == 1) * 0 + time()""",
+        ),
+        Recording(
+            record="gpuwarden:finding:active",
+            why="The findings that hold, with the name of their node. Not those of shadow checks.",
+            expr="""\
+(gpuwarden_finding{severity!="shadow"} == 1) * on (job, instance) group_left (node) gpuwarden:node:name
+or
+(gpuwarden_finding{severity!="shadow"} == 1) unless on (job, instance) gpuwarden:node:name""",
+        ),
+        Recording(
+            record="gpuwarden:fleet:nodes",
+            why="The nodes seen within 24 h.",
+            expr="count by (job) (gpuwarden:node:name)",
+        ),
+        Recording(
+            record="gpuwarden:fleet:many",
+            why=f"How many nodes at once are an event of the fleet: {FLEET_SHARE:.0%} of them, from {FLEET_LEAST} to {FLEET_MOST}.",
+            expr=f"clamp({FLEET_SHARE} * gpuwarden:fleet:nodes, {FLEET_LEAST}, {FLEET_MOST})",
+        ),
+    )
+    return Group("gpuwarden-nodes", EVERY, rows)
+
+
+def _trends(pace: Pace) -> Group:
+    window = pace("15m")
+    gpu = "job, instance, gpu, UUID, pci_bus_id"
+    return Group(
+        "gpuwarden-trends",
+        TREND_EVERY,
+        (
+            Recording(
+                record="gpuwarden:gpu:temperature_excess_celsius",
+                why="How much warmer a GPU is than the median of its node, while all of them work hard: at half of their power "
+                "limit or more. Room and load, which are the same for all, drop out.",
+                expr=f"""\
+(
+  max by ({gpu}) (avg_over_time(DCGM_FI_DEV_GPU_TEMP[{window}]))
+  - on (job, instance) group_left ()
+  quantile by (job, instance) (0.5, max by ({gpu}) (avg_over_time(DCGM_FI_DEV_GPU_TEMP[{window}])))
+)
+and on (job, instance)
+min by (job, instance) (
+  max by ({gpu}) (avg_over_time(DCGM_FI_DEV_POWER_USAGE[{window}]))
+  / max by ({gpu}) (DCGM_FI_DEV_ENFORCED_POWER_LIMIT)
+) >= 0.5
+and on (job, instance) gpuwarden_build_info""",
+            ),
+        ),
+    )
