@@ -18,7 +18,7 @@ from gpuwarden.health.model import Event, EventKind, Json
 from gpuwarden.log import get_logger
 from gpuwarden.policy import checkpoint, orders
 from gpuwarden.policy.exclusion import Decision, decide
-from gpuwarden.policy.model import Act, Flag, Intent, Notice, Outcome, Result, Settings
+from gpuwarden.policy.model import Act, Flag, Intent, Notice, Outcome, Result, Settings, Standing
 from gpuwarden.policy.notices import differences, imminent
 from gpuwarden.policy.situation import Situation, excluded
 from gpuwarden.policy.state import PolicyState, fold, outcome_data
@@ -117,6 +117,11 @@ class Acting:
     def checkpoint(self, now: Stamp) -> list[Event]:
         return checkpoint.checkpoint(self.state, now)
 
+    @property
+    def standings(self) -> dict[str, Standing]:
+        """What stood at each scheduler when it was last looked at."""
+        return {name: box.standing for name, box in self._boxes.items() if box.standing is not None}
+
     # --- a step
 
     def step(self, judged: Iterable[Event], situation: Situation, now: Stamp) -> tuple[Event, ...]:
@@ -150,10 +155,10 @@ class Acting:
                 box.wake.set()
 
     def _completed(self, situation: Situation) -> Situation:
-        standings = {name: box.standing for name, box in self._boxes.items() if box.standing is not None}
         return replace(
-            situation, boot_id=self._boot_id, instance=self._instance, actuators=tuple(self._boxes), standings=standings
-        )
+            situation, boot_id=self._boot_id, instance=self._instance, actuators=tuple(self._boxes),
+            standings=self.standings,
+        )  # fmt: skip
 
     def _notice_blocked(self, decision: Decision) -> None:
         """Something new stands in the way: look afresh, now."""
@@ -270,8 +275,7 @@ class Acting:
         A shutdown that a scheduler ordered is none: it has drained the node and brings it back.
         """
         now = self._clock()
-        standings = [box.standing for box in self._boxes.values() if box.standing is not None]
-        if any(Flag.REBOOT in standing.flags for standing in standings):
+        if any(Flag.REBOOT in standing.flags for standing in self.standings.values()):
             notices = [notice for notice in notices if notice.kind != Kind.SHUTDOWN]
         horizon = self._options.settings.horizon
         news = list(differences(self.state.notices, source, notices, horizon=horizon, now=now))
@@ -322,7 +326,7 @@ class Acting:
         return "; ".join(refused)
 
     def shown(self) -> Acted:
-        standings = {name: box.standing for name, box in self._boxes.items() if box.standing is not None}
+        standings = self.standings
         pending = [
             Wanted(act=i.act, actuator=name, why=i.why, reason=i.reason, at=i.at, text=self._text(name, i.key))
             for name, i in self.state.pending.items()

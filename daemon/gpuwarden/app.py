@@ -20,6 +20,7 @@ from gpuwarden.config import Config
 from gpuwarden.event_lines import EventLines
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.model import Event, EventKind, Health, Verdict
+from gpuwarden.job_side import JobSide
 from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.rows import Memory
 from gpuwarden.log import LogOutput, configure, get_logger
@@ -29,10 +30,9 @@ from gpuwarden.publish.acted import with_acted
 from gpuwarden.publish.control import Control, ControlError
 from gpuwarden.publish.exposition import Holder, Renderer
 from gpuwarden.publish.files import VerdictFile
-from gpuwarden.publish.notices import NoticeFile, Notices, document
 from gpuwarden.publish.snapshot import Snapshot
-from gpuwarden.publish.status import to_json
-from gpuwarden.publish.web import ListenError, Web
+from gpuwarden.publish.web import Web
+from gpuwarden.publish.web_listener import ListenError
 from gpuwarden.readers import Readers
 from gpuwarden.reload import ReloadError, in_force, reloaded
 from gpuwarden.schedule import detached
@@ -117,8 +117,9 @@ class Daemon:
         self._notice_sources = NoticeSources(
             site.notice_sources(clock), self.acting.told, boot_id=site.boot_id, clock=clock
         )
-        self._notices = Notices()
-        self._notice_file = NoticeFile(site.config.run.dir, clock)
+        self._jobs = JobSide(
+            site, record=self._told, committed=self._committed, snapshot=lambda: self.holder.snapshot, clock=clock
+        )
         self._verdict_file = VerdictFile(site.config.run.dir, clock)
         self._judging = False
         self._remembered = False
@@ -132,7 +133,14 @@ class Daemon:
         self._verdict = Verdict(at=clock(), health=Health.UNKNOWN, reasons=("starting",), unknown=("starting",))
         self.holder = Holder(Renderer(hostname_label=site.config.publish.hostname_label), self._snapshot(clock()))
         verbs = Verbs(self, site.ledger, site.simulation, clock)
-        self._web = Web(self.holder, verbs.events_since, log, clock=clock, notices=self._notices)
+        self._web = Web(
+            self.holder,
+            verbs.events_since,
+            log,
+            clock=clock,
+            notices=self._jobs.notices,
+            config=site.config.publish.web_config,
+        )
         self._control = Control(site.config.run.dir, verbs.table(), log, group=site.config.control.group or None)
         self._ticker: asyncio.Task[None] | None = None
 
@@ -145,6 +153,7 @@ class Daemon:
         listen = self._site.config.publish.listen
         await self._web.start(listen.host, listen.port)
         await self._control.start()
+        await self._jobs.start()
         await self._slurm.start()
         memory = await self._ledger.open(LEDGER_OPENS_WITHIN)
         if memory is not None:
@@ -157,6 +166,7 @@ class Daemon:
         self._readers.follow_kernel_log(position, first=position is None)
         self._ticker = asyncio.create_task(self._tick())
         self.acting.run()
+        self._jobs.run()
         self._notice_sources.run()
         log.info("serving", listen=self._web.addresses, **about)
 
@@ -166,6 +176,7 @@ class Daemon:
             self._ticker.cancel()
         await self._control.stop()
         await self._notice_sources.stop()
+        await self._jobs.stop()
         await self.acting.stop(ACTING_STOPS_WITHIN)
         await self._web.stop()
         await self._readers.close()
@@ -175,7 +186,7 @@ class Daemon:
         if not await self._ledger.close(LEDGER_CLOSES_WITHIN):
             log.error("stopped, but the ledger could not be written", waiting=self._ledger.unwritten)
         self._verdict_file.close(timeout=1.0)
-        self._notice_file.close(timeout=1.0)
+        self._jobs.close(timeout=1.0)
         await self._slurm.stop()
         log.info("stopped")
         await self._output.flush(timeout=1.0)
@@ -262,18 +273,15 @@ class Daemon:
         step = self.desk.step(now)
         self._verdict = step.verdict
         decided = self.acting.step(step.events, self.situation, now)
-        self.desk.remember(decided)
-        self._write((*step.events, *decided), reached)
+        self._jobs.remember(step.events)
+        begun = self._jobs.step(self.acting.state, step.verdict, self.acting.standings, self.desk.view.nvml.facts, now)
+        self.desk.remember((*decided, *begun))
+        self._write((*step.events, *decided, *begun), reached)
         self.acting.carry_out()
         self.holder.show(self._snapshot(now))
         self._verdict_file.publish(self.holder.snapshot)
-        self._tell_jobs(self.holder.snapshot)
+        self._jobs.publish(self.holder.snapshot)
         self._slurm.publish(self.holder.snapshot)
-
-    def _tell_jobs(self, snapshot: Snapshot) -> None:
-        body = to_json(document(snapshot))
-        if self._notices.show(body, imminent=snapshot.acted.notice is not None):
-            self._notice_file.publish(body)
 
     @property
     def situation(self) -> Situation:
@@ -293,7 +301,7 @@ class Daemon:
             "events": self.desk.discarded + self._readers.events_dropped,
         }
         snapshot = self.desk.snapshot(self._service, now, verdict=self._verdict, dropped=dropped)
-        snapshot = replace(snapshot, notice_sources=self._notice_sources.shown(now))
+        snapshot = replace(snapshot, notice_sources=self._notice_sources.shown(now), departures=self._jobs.shown())
         return with_acted(snapshot, self.acting.shown())
 
     def _troubles(self) -> dict[str, str]:
@@ -302,9 +310,10 @@ class Daemon:
         texts = {
             "ledger": self._ledger.trouble(now),
             "kernel_log": kernel_log.error if kernel_log is not None else "",
-            "verdict": self._verdict_file.trouble(now) or self._notice_file.trouble(now),
+            "verdict": self._verdict_file.trouble(now) or self._jobs.trouble(now),
             "actuator": self.acting.trouble(),
             "slurm": self._slurm.trouble(),
+            "web": self._web.trouble(now),
         }
         return {name: text for name, text in texts.items() if text}
 
@@ -334,6 +343,13 @@ class Daemon:
         self._write(events)
         self._step()
 
+    def _told(self, events: Iterable[Event]) -> None:
+        """Events of jobs that were told, or have answered, already folded by who has to do with jobs. The judge counts them."""
+        events = tuple(events)
+        self.desk.remember(events)
+        self._write(events)
+        self._soon()
+
     async def _committed(self) -> bool:
         return await self._ledger.flush(LEDGER_COMMITS_WITHIN)
 
@@ -362,6 +378,7 @@ class Daemon:
         if not memory.begun:
             self.desk.begin_again((*memory.events, *self._since_start))
             self.acting.begin_again((*memory.events, *self._since_start))
+            self._jobs.begin_again((*memory.events, *self._since_start))
         self._notice_sources.remember(self.acting.state.notices.values())
         self._remembered, self._since_start = True, []
 
@@ -372,4 +389,4 @@ class Daemon:
             self._ledger.append(checkpoint=self._covered(self._clock()))
 
     def _covered(self, now: Stamp) -> list[Event]:
-        return [*checkpoint(self.desk.state, now), *self.acting.checkpoint(now)]
+        return [*checkpoint(self.desk.state, now), *self.acting.checkpoint(now), *self._jobs.checkpoint()]

@@ -25,6 +25,7 @@ from gpuwarden.config_collectors import (
     StorageOptions,
     host_misfits,
 )
+from gpuwarden.config_jobs import JobOptions, job_misfits
 from gpuwarden.config_policy import BreakerOptions, PolicyOptions, policy_misfits
 from gpuwarden.config_slurm import SlurmOptions, slurm_misfits
 from gpuwarden.config_sources import Fault, KeyPath, Origins, Sources, merge
@@ -109,12 +110,14 @@ class Collectors:
 class Publish:
     """`hostname_label`: how the host is called on the DCGM series. dcgm-exporter has written it both ways.
 
-    `publish_jobs`: names of users and jobs may be told to whoever can connect.
+    `publish_jobs`: names of users and jobs may be told to whoever can connect. `web_config`: a file in the format of
+    Prometheus' exporter-toolkit, with TLS and users.
     """
 
     listen: Address = field(default_factory=lambda: Address("0.0.0.0", 9839))  # noqa: S104 - Prometheus comes from outside
     hostname_label: Literal["Hostname", "hostname"] = "Hostname"
     publish_jobs: bool = False
+    web_config: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +157,7 @@ class Config:
     breaker: BreakerOptions = field(default_factory=BreakerOptions)
     slurm: SlurmOptions = field(default_factory=SlurmOptions)
     termination: TerminationOptions = field(default_factory=TerminationOptions)
+    jobs: JobOptions = field(default_factory=JobOptions)
     publish: Publish = field(default_factory=Publish)
     control: Control = field(default_factory=Control)
     log: Log = field(default_factory=Log)
@@ -245,6 +249,7 @@ def _misfits(config: Config) -> Iterator[Misfit]:
     yield from policy_misfits(config.policy, config.breaker)
     yield from slurm_misfits(config.slurm)
     yield from termination_misfits(config.termination)
+    yield from job_misfits(config.jobs)
 
 
 def _bad_names(config: Config) -> Iterator[Misfit]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -14,9 +14,13 @@ from gpuwarden.actuators.registry import Detail, actuators
 from gpuwarden.config import Config
 from gpuwarden.config_catalogue import check_rules, xid_rules
 from gpuwarden.config_collectors import switched_off
+from gpuwarden.config_jobs import departure_settings
 from gpuwarden.config_policy import budget, settings
+from gpuwarden.departing.looks import Looks
+from gpuwarden.departing.slurm_looks import SlurmLooks
 from gpuwarden.health.view import Rules
 from gpuwarden.notice_sources import chosen
+from gpuwarden.policy.departure import DepartureSettings
 from gpuwarden.publish.snapshot import Service
 from gpuwarden.readers import Sources
 from gpuwarden.simulation import Simulation
@@ -24,6 +28,8 @@ from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.cloud.source import CloudSource
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host import MachineIdentity, boot_id, identify
+from gpuwarden_collectors.receivers.labels import Labels
+from gpuwarden_collectors.receivers.reader import ReceiversReader
 
 LEDGER = "ledger.db"
 ETC = Path("/etc")
@@ -93,6 +99,16 @@ class Site:
         if self.simulation is not None:
             return ()
         return chosen(self.config.termination, self.config.paths.sysfs, clock)
+
+    def looks(self, gpu_pids: Callable[[], Collection[int]], clock: Clock) -> Looks:
+        """At the jobs of this host, once its end is near."""
+        slurm, proc = self.config.slurm, self.config.paths.proc
+        reader = ReceiversReader(proc, containers=Labels(self.config.jobs.docker), clock=clock)
+        return Looks(reader, SlurmLooks(slurm) if slurm.enabled else None, gpu_pids)
+
+    @property
+    def departing(self) -> DepartureSettings:
+        return departure_settings(self.config.jobs, slurm=self.config.slurm.enabled)
 
     @property
     def acting(self) -> ActingOptions:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import json
 import socket
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import structlog
@@ -16,90 +14,16 @@ from structlog.testing import capture_logs
 
 from gpuwarden.health.model import Event, EventKind, Health, gpu
 from gpuwarden.publish.exposition import Holder, Renderer
-from gpuwarden.publish.snapshot import Snapshot
-from gpuwarden.publish.web import EVENTS_LIMIT, ListenError, Web, parse_since, wants_gzip, wants_openmetrics
-from gpuwarden_collectors.facts import Stamp
+from gpuwarden.publish.notices import Notices
+from gpuwarden.publish.web import EVENTS_LIMIT, Web, parse_since, wants_gzip, wants_openmetrics
+from gpuwarden.publish.web_listener import Limits, ListenError
 from support.snapshots import FRESH_FOR, UPTIME, at, finding, slot, snapshot
+from support.web_server import PATIENCE, Served, exchange, get, parsed, serving
 
 PROMETHEUS = (
     "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;q=0.5,"
     "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
 )
-PATIENCE = 30.0
-
-
-@dataclass
-class Served:
-    """A server and what the test may change about it."""
-
-    web: Web
-    holder: Holder
-    now: list[Stamp]
-    asked: list[tuple[float, int]] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-
-    @property
-    def port(self) -> int:
-        return self.web.addresses[0][1]
-
-
-@dataclass
-class Answer:
-    code: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def document(self) -> dict[str, object]:
-        document = json.loads(self.body)
-        assert isinstance(document, dict)
-        return document
-
-
-@asynccontextmanager
-async def serving(
-    shown: Snapshot | None = None, *, host: str = "127.0.0.1", connections: int = 256, deadline: float = 10.0
-) -> AsyncIterator[Served]:
-    now = [at(UPTIME + 1)]
-
-    async def events(since: float, limit: int) -> Sequence[Event]:
-        served.asked.append((since, limit))
-        return served.events[:limit]
-
-    holder = Holder(Renderer(), shown or snapshot())
-    web = Web(
-        holder, events, structlog.get_logger(), clock=lambda: now[0], connections=connections, deadline=deadline
-    )  # fmt: skip
-    served = Served(web, holder, now)
-    await web.start(host, 0)
-    try:
-        yield served
-    finally:
-        await web.stop()
-
-
-async def exchange(port: int, request: bytes, host: str = "127.0.0.1") -> bytes:
-    """Everything that the server sends until it closes."""
-    async with asyncio.timeout(PATIENCE):
-        reader, writer = await asyncio.open_connection(host, port)
-        try:
-            writer.write(request)
-            return await reader.read()
-        finally:
-            writer.close()
-
-
-def parsed(raw: bytes) -> Answer:
-    head, _, body = raw.partition(b"\r\n\r\n")
-    first, *lines = head.decode().split("\r\n")
-    pairs = (line.partition(": ") for line in lines)
-    return Answer(int(first.split()[1]), {name.lower(): value for name, _, value in pairs}, body)
-
-
-async def get(served: Served, path: str, method: str = "GET", body: bytes = b"", **headers: str) -> Answer:
-    headers = {"Host": "a", "Connection": "close"} | headers | ({"Content-Length": str(len(body))} if body else {})
-    head = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
-    return parsed(await exchange(served.port, f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + body))
 
 
 # --- metrics
@@ -261,10 +185,16 @@ async def test_a_ledger_that_does_not_answer_keeps_nobody_else_waiting() -> None
         await asyncio.Event().wait()
         return []
 
-    web = Web(Holder(Renderer(), snapshot()), never, structlog.get_logger(), clock=lambda: at(UPTIME), deadline=0.3)
+    web = Web(
+        Holder(Renderer(), snapshot()),
+        never,
+        structlog.get_logger(),
+        clock=lambda: at(UPTIME),
+        limits=Limits(deadline=0.3),
+    )
     await web.start("127.0.0.1", 0)
     try:
-        waiting = Served(web, web._holder, [])
+        waiting = Served(web, web._holder, [], Notices())
         slow, quick = await asyncio.gather(get(waiting, "/v1/events"), get(waiting, "/heartbeat"))
         assert (slow.code, quick.code) == (504, 200)
     finally:
@@ -279,7 +209,7 @@ async def test_a_ledger_that_fails_is_logged_and_told_without_its_details() -> N
     await web.start("127.0.0.1", 0)
     try:
         with capture_logs() as logs:
-            answer = await get(Served(web, web._holder, []), "/v1/events")
+            answer = await get(Served(web, web._holder, [], Notices()), "/v1/events")
         assert answer.code == 500
         assert b"a detail" not in answer.body
         assert [(entry["event"], entry["error"]) for entry in logs] == [("request failed", "a detail")]
@@ -396,14 +326,11 @@ async def test_a_connection_without_a_whole_request_ends_after_the_deadline(said
 async def test_a_client_that_leaves_its_answer_unread_is_given_up() -> None:
     async with serving(deadline=1.0) as served:
         client = await connect(served, SCRAPES)
-        runner = served.web._runner
-        assert runner is not None
-        assert runner.server is not None
         try:
             async with asyncio.timeout(PATIENCE):
-                while not runner.server.connections:
+                while not served.connected:
                     await asyncio.sleep(0.01)
-                while runner.server.connections:
+                while served.connected:
                     await asyncio.sleep(0.05)
         finally:
             client.close()

@@ -21,18 +21,19 @@ _INIT_OUT = struct.Struct("<IIIIHHIIHHI28x")
 
 
 @contextmanager
-def hung_mount(folder: Path, *, killable: bool = True) -> Iterator[Path]:
+def hung_mount(folder: Path, *, killable: bool = True, user: int = 0) -> Iterator[Path]:
     """FUSE, served by nobody, until the end of the block: whoever hung then gets an error.
 
     Its type is one that is watched only where it is expected, so that tests beside this one do not hang in it too.
     `killable`: as with NFS, a process that hangs can be killed. Else its request was taken and is never answered: the
-    process is in D state, and not even SIGKILL ends it.
+    process is in D state, and not even SIGKILL ends it. `user`: whose processes hang, if it is in the group
+    of that number; all others are refused.
     """
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
         pytest.fail("this test needs /dev/fuse")
     device = os.open("/dev/fuse", os.O_RDWR)
     folder.mkdir()
-    options = f"fd={device},rootmode=40000,user_id=0,group_id=0".encode()
+    options = f"fd={device},rootmode=40000,user_id={user},group_id={user}".encode()
     if _LIBC.mount(b"server:/gone", os.fsencode(folder), b"fuse", 0, options) != 0:
         raise OSError(ctypes.get_errno(), "cannot mount")
     if not killable:

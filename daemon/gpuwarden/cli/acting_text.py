@@ -14,6 +14,7 @@ def acting_lines(status: Document) -> Iterator[str]:
     """Nothing where no scheduler is configured and nobody ordered anything."""
     acting = status.get("acting") or {}
     yield from _notice_lines(status)
+    yield from _job_lines(status.get("jobs") or {})
     if "operator" in status.get("excluded_by", ()):
         order = f" ({clean(acting['order'])})" if acting.get("order") else ""
         yield f"an operator excluded this node{order}; gpuwarden restore brings it back"
@@ -43,6 +44,27 @@ def _notice_lines(status: Document) -> Iterator[str]:
     for source in status.get("notice_sources", ()):
         if not source["up"]:
             yield f"termination notices of {clean(source['source'])}: no answer: {clean(source['trouble'])}"
+
+
+def _job_lines(jobs: Document) -> Iterator[str]:
+    yield from (f"plan: {clean(line)}" for line in jobs.get("plan", ()))
+    if jobs.get("trouble"):
+        yield f"jobs: not all is known of them: {clean(jobs['trouble'])}"
+    for departure in jobs.get("departures", ()):
+        yield from (f"job {clean(job['job'])}: {_job(job)}" for job in departure["jobs"])
+        if words := departure.get("last_words"):
+            yield f"last words ({clean(words['what'])}): {clean(words['result'])}: {clean(words['text'])}"
+
+
+def _job(job: Document) -> str:
+    told = f"{clean(job['result'])}: {clean(job['text'])}" if job["result"] else f"not told: {clean(job['text'])}"
+    parts = [told]
+    if job["acknowledged_by"]:
+        step = f" step {job['step']}" if job["step"] is not None else ""
+        parts.append(f"{'saved' if job['saved'] else 'is done'}{step} (by {clean(job['acknowledged_by'])})")
+    if job["requeue"]:
+        parts.append(f"requeue {clean(job['requeue'])}: {clean(job['requeue_text'])}")
+    return "; ".join(parts)
 
 
 def _shown_only(notice: Document) -> str:

@@ -7,6 +7,7 @@ import os
 
 from gpuwarden.cli.parser import Parser
 from gpuwarden.cli.sources import faulty, sources
+from gpuwarden.cli.web_config import check_web_config
 from gpuwarden.config import ConfigError, load_with_origins
 from gpuwarden.config_toml import as_toml
 
@@ -38,6 +39,8 @@ def main(options: argparse.Namespace) -> int:
     if options.action == "show":
         print(as_toml(config, origins), end="")
     else:
+        for warning in check_web_config(config):
+            print(f"to be considered: {warning}")
         given = ", ".join(dict.fromkeys(origins.values()))
         print(f"the configuration is sound ({given or 'all defaults: nothing is configured'})")
     return 0

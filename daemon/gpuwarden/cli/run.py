@@ -7,6 +7,7 @@ import os
 
 from gpuwarden.cli.parser import CommandError, Parser, folder
 from gpuwarden.cli.sources import configuration
+from gpuwarden.cli.web_config import check_web_config
 from gpuwarden.config import Config
 from gpuwarden.places import make_private
 
@@ -44,6 +45,7 @@ def arguments(parser: Parser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     config = configuration(options, os.environ, secure=make_private)
+    check_web_config(config)
     from gpuwarden.app import serve  # noqa: PLC0415 - a fault in the configuration is told before asyncio is loaded
 
     return serve(config, lambda: _again(options), options.config and options.config.absolute())

@@ -7,7 +7,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterator
 
 from gpuwarden.config import Config
-from gpuwarden.doctor import host
+from gpuwarden.doctor import host, web
 from gpuwarden.doctor.row import Row, fail
 from gpuwarden.doctor.slurm import SlurmDoctor
 from gpuwarden.schedule import detached
@@ -21,6 +21,7 @@ _HOST: dict[str, Callable[[Config], Iterator[Row]]] = {
     "kernel log": host.kernel_log,
     "places": host.places,
     "dcgm": host.dcgm,
+    "web": web.web,
 }
 
 

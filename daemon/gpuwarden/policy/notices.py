@@ -21,8 +21,12 @@ Notices = Mapping[str, Notice]
 
 def imminent(notices: Notices, horizon: float, now: Stamp) -> Notice | None:
     """Of several the one that ends first; one of which nobody said when goes before them all."""
-    near = [notice for notice in notices.values() if is_imminent(notice, horizon, now)]
-    return min(near, key=_end, default=None)
+    return next(iter(all_imminent(notices, horizon, now)), None)
+
+
+def all_imminent(notices: Notices, horizon: float, now: Stamp) -> list[Notice]:
+    """In the order in which they end."""
+    return sorted((notice for notice in notices.values() if is_imminent(notice, horizon, now)), key=_end)
 
 
 def is_imminent(notice: Notice, horizon: float, now: Stamp) -> bool:

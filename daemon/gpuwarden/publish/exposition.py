@@ -25,7 +25,8 @@ from gpuwarden.publish.dcgm_names import (
     nvlink_mb_per_second,
     nvlink_traffic,
 )
-from gpuwarden.publish.metrics import METRICS, Number
+from gpuwarden.publish.histogram import COUNT, SUM
+from gpuwarden.publish.metrics import HISTOGRAM, METRICS, Metric, Number
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden_collectors.facts import GpuFacts, Stamp
 
@@ -142,7 +143,9 @@ class Renderer:
             samples = dict(metric.samples(snapshot))
             if not samples:
                 continue
-            if metric.labels:
+            if metric.kind == HISTOGRAM:
+                lines = list(_histogram_lines(metric, samples))
+            elif metric.labels:
                 lines = [
                     f"{metric.name}{{{self._label_text(metric.labels, values)}}} {number(value)}\n"
                     for values, value in samples.items()
@@ -188,6 +191,14 @@ class Renderer:
             return None
         before, rate = self._traffic.get(gpu.slot, (None, None))
         return now, rate if before == now else nvlink_mb_per_second(before, now)
+
+
+def _histogram_lines(metric: Metric, samples: Mapping[tuple[str, ...], Number]) -> Iterator[str]:
+    for (le,), value in samples.items():
+        if le in (SUM, COUNT):
+            yield f"{metric.name}_{le} {number(value)}\n"
+        else:
+            yield f'{metric.name}_bucket{{le="{le}"}} {number(value)}\n'
 
 
 def _last_xids(snapshot: Snapshot) -> dict[str, int]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwarden.background import BackgroundWriter
+from gpuwarden.policy.departure_model import id_of
 from gpuwarden.policy.model import Notice
 from gpuwarden.publish.files import replace_file
 from gpuwarden.publish.snapshot import NoticeSource, Snapshot
@@ -34,7 +35,7 @@ KEYS = (
 def notice_document(notice: Notice) -> Document:
     """One notice. `id` is another one if the same is announced again after its end."""
     return {
-        "id": f"{notice.name}@{notice.at.boottime:.0f}",
+        "id": id_of(notice),
         "source": notice.source,
         "kind": notice.kind,
         "reason": notice.reason,

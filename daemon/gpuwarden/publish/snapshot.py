@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpuwarden.health.model import Health, Verdict
+from gpuwarden.policy.departure_model import Departure
 from gpuwarden.policy.model import Act, Notice, Standing, Why
+from gpuwarden.publish.histogram import Histogram
 from gpuwarden_collectors.base import PassOutcome, WorkerReport
 from gpuwarden_collectors.facts import NvmlFacts, Stamp
 from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
@@ -100,6 +102,24 @@ class NoticeSource:
     last: Stamp | None = None
 
 
+NOTICE_TO_SIGNAL = Histogram.of(0.05, 0.1, 0.2, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departures:
+    """Jobs that are told that their machine ends: the `departures` that go on, else the last one.
+
+    `preview`: what is going to be done, or would be in mode enforce. `outcomes`: jobs told by this process, by what came of it.
+    `signal_seconds`: from when a notice was known here to when a job was told. `trouble`: what is not known of who is here.
+    """
+
+    departures: tuple[Departure, ...] = ()
+    preview: tuple[str, ...] = ()
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+    signal_seconds: Histogram = NOTICE_TO_SIGNAL
+    trouble: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """`sequence` grows, and `observed` moves, only when a GPU pass really observed. `nvml` is None once it is not fresh."""
@@ -118,6 +138,7 @@ class Snapshot:
     excluded_by: tuple[str, ...] = ()
     notice: Mapping[str, object] | None = None
     acted: Acted = field(default_factory=Acted)
+    departures: Departures = field(default_factory=Departures)
     notice_sources: tuple[NoticeSource, ...] = ()
     dropped: Mapping[str, int] = field(default_factory=dict)  # what could not be written: "log", "ledger", "files"
     log_gaps: int = 0

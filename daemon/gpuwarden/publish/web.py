@@ -1,20 +1,13 @@
-"""The HTTP server: read-only, GET and HEAD, no bodies. It serves what the holder shows and computes nothing but ages.
-
-Anybody may connect, jobs on this host included, so that everything is bounded: connections (one too many ends the
-oldest, so that nobody can lock a scraper out), header sizes, the time until a request is complete, and, by the kernel,
-the time a peer may leave what was sent to it unread.
-"""
+"""What is served over HTTP: read-only, GET and HEAD, no bodies. It is what the holder shows; nothing is computed but ages."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import logging
 import math
-import socket
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -23,7 +16,11 @@ from gpuwarden.health.model import Event
 from gpuwarden.publish import status
 from gpuwarden.publish.exposition import Holder
 from gpuwarden.publish.notices import WAIT_MOST, Notices
+from gpuwarden.publish.web_connections import Rank, Refusals
+from gpuwarden.publish.web_guard import LOOK_EVERY, Guard
+from gpuwarden.publish.web_listener import Limits, Listener
 from gpuwarden_collectors.base import Clock, host_clock
+from gpuwarden_collectors.facts import Stamp
 
 if TYPE_CHECKING:  # structlog is for gpuwarden.log to import, which keeps it small
     from structlog.typing import FilteringBoundLogger
@@ -36,7 +33,6 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 JSON = "application/json"
 VARY = "Accept, Accept-Encoding"
 EVENTS_LIMIT = 1000
-HEADER_LIMIT = 4096  # bytes for the request line and for each header
 
 INDEX = """gpuwarden on {node}{simulated}
 
@@ -50,10 +46,6 @@ INDEX = """gpuwarden on {node}{simulated}
 /v1/events?since=TIME   RFC 3339 or Unix time
 /v1/notice?wait=S       the end of this machine; waits until one is imminent, or with tag=ETAG until another is
 """
-
-
-class ListenError(Exception):
-    """The address cannot be listened on: the configuration or another process is at fault. The message says what to do."""
 
 
 def _quality(parameters: list[str]) -> float:
@@ -119,7 +111,10 @@ def _error(code: int, message: str) -> web.Response:
 
 
 class Web:
-    """`deadline` in seconds: for a request to arrive, for the events to be read, for a peer to take what it is sent."""
+    """`config`: the web-config file, if there is to be one; `look_every` so many seconds whether it has changed.
+
+    The deadline of the limits is also that for the events to be read and for a login to be checked.
+    """
 
     def __init__(
         self,
@@ -129,19 +124,21 @@ class Web:
         *,
         clock: Clock = host_clock,
         notices: Notices | None = None,
-        connections: int = 256,
-        deadline: float = 10.0,
+        config: Path | None = None,
+        limits: Limits | None = None,
+        look_every: float = LOOK_EVERY,
     ) -> None:
         self._holder = holder
         self._events = events
         self._log = log
         self._clock = clock
         self._notices = notices or Notices()
-        self._connections = connections
-        self._deadline = deadline
+        limits = limits or Limits()
+        self._deadline = limits.deadline
+        self.refusals = Refusals(log)
+        self._guard = Guard(config, log, clock, deadline=limits.deadline, every=look_every)
+        self._listener = Listener(self._answer, self._guard, self.refusals, limits)
         self._form = lru_cache(64)(lambda accept, encoding: (wants_openmetrics(accept), wants_gzip(encoding)))
-        self._listening: asyncio.Server | None = None
-        self._runner: web.ServerRunner | None = None
         self._routes: dict[str, Callable[[web.BaseRequest], Awaitable[web.Response]]] = {
             "/": self._index,
             "/metrics": self._metrics,
@@ -159,53 +156,44 @@ class Web:
 
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises ListenError."""
-        silent = logging.Logger("http", logging.CRITICAL)  # noqa: LOG001 - private: garbage from scanners is no news
-        server = web.Server(
-            self._answer,
-            access_log=None,
-            logger=silent,
-            keepalive_timeout=self._deadline,
-            lingering_time=0,
-            max_line_size=HEADER_LIMIT,
-            max_field_size=HEADER_LIMIT,
-        )
-        self._runner = web.ServerRunner(server, shutdown_timeout=1.0)
-        await self._runner.setup()
-        try:
-            self._listening = await asyncio.get_running_loop().create_server(
-                lambda: self._connection(server), host, port
-            )
-        except (OSError, OverflowError) as error:
-            await self.stop()
-            raise ListenError(_cannot_listen(host, port, error)) from error
-        for listener in self._listening.sockets:  # what is accepted inherits it
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._deadline * 1000))
+        await self._listener.start(host, port)
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        listening = () if self._listening is None else self._listening.sockets
-        return [listener.getsockname()[:2] for listener in listening]
+        return self._listener.addresses
+
+    @property
+    def turned_away(self) -> int:
+        """Connections that had to make room for others."""
+        return self._listener.connections.turned_away
+
+    def trouble(self, now: Stamp) -> str:
+        """What is wrong with the web-config file or the certificate; empty if nothing is."""
+        return self._guard.trouble(now)
 
     async def stop(self) -> None:
         self._notices.close()
-        if self._listening is not None:
-            self._listening.close()
-            self._listening = None
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
-
-    def _connection(self, server: web.Server) -> asyncio.Protocol:
-        """A new connection; those that have been here longest make room for it."""
-        here = server.connections
-        for connection in here[: max(0, len(here) + 1 - self._connections)]:
-            if connection.transport is not None:
-                connection.transport.abort()
-        return server()
+        await self._listener.stop()
 
     # --- answers
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        connections, client = self._listener.connections, request.protocol
+        refusal = await self._guard.refusal(request)
+        if refusal is not None:
+            self.refusals.note(refusal.kind, refusal.message, request.get_extra_info("peername"))
+            response = _error(refusal.code, refusal.message)
+            response.headers.update(refusal.headers)
+        else:
+            connections.ranked(client, Rank.BUSY)
+            response = await self._routed(request)
+            connections.ranked(client, Rank.IDLE)
+        response.headers.update(self._guard.headers)
+        if self._guard.outdated(request):
+            response.force_close()
+        return response
+
+    async def _routed(self, request: web.BaseRequest) -> web.Response:
         answer = self._routes.get(request.path)
         if answer is None:
             return _error(404, f"there is no {request.path[:80]} here; / lists what there is")
@@ -288,14 +276,3 @@ class Web:
         service = self._holder.snapshot.service
         simulated = " (simulated GPUs)" if service.simulated else ""
         return web.Response(text=INDEX.format(node=service.node, simulated=simulated))
-
-
-def _cannot_listen(host: str, port: int, error: Exception) -> str:
-    number = error.errno if isinstance(error, OSError) else None
-    advice = {
-        errno.EADDRINUSE: "another process has this port (`ss -ltnp` names it); stop it, or listen elsewhere",
-        errno.EADDRNOTAVAIL: "no interface of this host has this address",
-        errno.EACCES: "ports below 1024 are root's; choose a higher one",
-    }.get(number or 0, "check the listen address")
-    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return f"cannot listen on {place}: {advice} ({error})"

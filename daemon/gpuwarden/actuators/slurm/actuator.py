@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from gpuwarden.actuators.base import Actuator, ActuatorError, ActuatorRefused, ActuatorUnavailable
+from gpuwarden.actuators.base import Actuator
 from gpuwarden.actuators.hook_gate import HookGate
+from gpuwarden.actuators.slurm.asking import asking
 from gpuwarden.actuators.slurm.standing import census_of, largest, standing_of
 from gpuwarden.config_slurm import SlurmOptions
 from gpuwarden.policy.model import Act, Census, Flag, Intent, Standing
@@ -24,7 +25,6 @@ NAME_VARIABLE = "SLURMD_NODENAME"
 _POOL_AGE = 86_400.0  # seconds after which the size of the partition is read again
 _DETAIL = {"comment": "Comment", "extra": "Extra"}
 _LONGEST_DETAIL = 1000  # characters
-T = TypeVar("T")
 
 
 class SlurmActuator:
@@ -53,20 +53,20 @@ class SlurmActuator:
         self._last: NodeFacts | None = None
 
     async def look(self) -> Standing:
-        return await _asking(self._look())
+        return await asking(self._look())
 
     async def census(self) -> Census:
-        return await _asking(self._census())
+        return await asking(self._census())
 
     async def apply(self, intent: Intent, standing: Standing) -> None:
-        await _asking(self._apply(intent, standing))
+        await asking(self._apply(intent, standing))
 
     async def close(self) -> None:
         await self.commands.close()
 
     async def node(self) -> str:
         """What Slurm calls this host. Raises ActuatorError."""
-        return await _asking(self._name())
+        return await asking(self._name())
 
     async def _name(self) -> str:
         if not self._node:
@@ -142,15 +142,3 @@ def slurm_actuator(config: Config, clock: Clock, detail: Callable[[], str]) -> A
         return None
     actuator = SlurmActuator(config.slurm, clock=clock, hostname=os.uname().nodename, detail=detail)
     return HookGate(actuator, clock) if config.slurm.drain_by == "hook" else actuator
-
-
-async def _asking(question: Awaitable[T]) -> T:
-    """Its errors in the words of actuators."""
-    try:
-        return await question
-    except errors.Refused as error:
-        raise ActuatorRefused(str(error)) from error
-    except errors.Unreachable as error:
-        raise ActuatorUnavailable(str(error)) from error
-    except errors.SlurmError as error:
-        raise ActuatorError(str(error)) from error

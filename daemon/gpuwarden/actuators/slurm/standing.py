@@ -34,7 +34,7 @@ def standing_of(node: NodeFacts, at: Stamp, pool: int | None) -> Standing:
     flags = frozenset(_FLAGS[word] for word in node.flags if word in _FLAGS)
     if node.base in _DOWN:
         flags |= {Flag.DOWN}
-    if not _is_out(node):
+    if not is_out(node):
         return Standing(at=at, flags=flags, schedulable=not flags, state=node.state, pool=pool)
     since = node.reason_at or 0.0
     ours = reasons.parse(node.reason) if _may_be_ours(node) else None
@@ -49,7 +49,7 @@ def standing_of(node: NodeFacts, at: Stamp, pool: int | None) -> Standing:
     )  # fmt: skip
 
 
-def _is_out(node: NodeFacts) -> bool:
+def is_out(node: NodeFacts) -> bool:
     return node.base in _DOWN or not node.flags.isdisjoint(_EXCLUDING)
 
 
@@ -75,6 +75,6 @@ def largest(partitions: Iterable[PartitionFacts]) -> PartitionFacts:
 
 def _held(pool: Iterable[NodeFacts]) -> Iterable[Held]:
     for node in pool:
-        ours = reasons.parse(node.reason) if _is_out(node) and _may_be_ours(node) else None
+        ours = reasons.parse(node.reason) if is_out(node) and _may_be_ours(node) else None
         if ours is not None and ours.why is Why.FAILURE:
             yield Held(node.reason_at or 0.0, node.name)

@@ -1,0 +1,144 @@
+"""How long it takes until the last of all ranks of a full node has run its handler, against a plain kill(2) of the same ones.
+
+64 jobs of 8 ranks: processes that catch SIGTERM and note the time in a file that all of them map. What we do besides is to
+look at each process once more, right before it is signalled. Both are measured in turns, one after the other; the ranks
+are C, so that 512 handlers cost the machine next to nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from common import spread, table
+
+sys.path.insert(1, str(Path(__file__).parents[1] / "daemon"))
+
+from gpuwarden.actuators.signals import Order, Result, tell
+
+JOBS, RANKS = 64, 8
+TURNS = 31
+PATIENCE = 60.0
+PROGRAM = r"""
+#include <fcntl.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+static volatile uint64_t *cell;
+static void note(int number) {
+    struct timespec now;
+    (void)number;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    *cell = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+int main(int count, char **words) {
+    int ranks = atoi(words[2]), file = open(words[1], O_RDWR);
+    uint64_t *cells = mmap(0, 8 * ranks, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    (void)count;
+    for (int rank = 0; rank < ranks; rank++) {
+        pid_t pid = fork();
+        if (pid != 0) { dprintf(1, "%d\n", pid); continue; }
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        cell = cells + rank;
+        signal(SIGTERM, note);
+        *cell = 1;
+        for (;;) pause();
+    }
+    for (;;) pause();
+}
+"""
+
+
+@contextmanager
+def running(ranks: int) -> Iterator[tuple[list[Order], mmap.mmap]]:
+    """All of them, and the map with a time for each in nanoseconds."""
+    with tempfile.TemporaryDirectory(prefix="gw-") as folder:
+        program, cells = Path(folder, "rank"), Path(folder, "cells")
+        compiler = ["cc", "-O2", "-w", "-include", "stdio.h", "-x", "c", "-", "-o", str(program)]
+        subprocess.run(compiler, input=PROGRAM, text=True, check=True)
+        cells.write_bytes(bytes(8 * ranks))
+        with (
+            cells.open("r+b") as file,
+            mmap.mmap(file.fileno(), 8 * ranks) as times,
+            subprocess.Popen([program, cells, str(ranks)], stdout=subprocess.PIPE, text=True) as parent,
+        ):
+            assert parent.stdout is not None
+            try:
+                pids = [int(parent.stdout.readline()) for _ in range(ranks)]
+                last(times)  # until all of them catch it
+                yield [Order(pid=pid, started=started(pid), uid=os.getuid(), signal="TERM") for pid in pids], times
+            finally:
+                parent.kill()
+
+
+def started(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[19])
+
+
+def last(times: mmap.mmap) -> int:
+    """The latest of the times, once all of them are there."""
+    until = time.monotonic() + PATIENCE
+    noted: tuple[int, ...] = ()
+    while not (noted and all(noted)):
+        noted = struct.unpack(f"={len(times) // 8}Q", times)
+        if time.monotonic() > until:
+            raise TimeoutError("not every rank has run its handler")
+        time.sleep(0.001)
+    return max(noted)
+
+
+def told(orders: Sequence[Order], times: mmap.mmap) -> float:
+    """Milliseconds until the last handler has run. As the daemon does it: from its loop, by a thread."""
+    times[:] = bytes(len(times))
+    began = time.monotonic_ns()
+    sent = asyncio.run(tell(orders, deadline=PATIENCE))
+    if {one.result for one in sent} != {Result.SENT}:
+        raise RuntimeError(f"not all were told: {sent}")
+    return (last(times) - began) / 1e6
+
+
+def killed(orders: Sequence[Order], times: mmap.mmap) -> float:
+    times[:] = bytes(len(times))
+    began = time.monotonic_ns()
+    for order in orders:
+        os.kill(order.pid, signal.SIGTERM)
+    return (last(times) - began) / 1e6
+
+
+def main() -> None:
+    ways = {"plain kill": killed, "tell": told}
+    with running(JOBS * RANKS) as (orders, times):
+        taken: dict[str, list[float]] = {name: [] for name in ways}
+        for _ in range(TURNS):
+            for name, way in ways.items():
+                taken[name].append(way(orders, times))
+    ratios = [ours / plain for ours, plain in zip(taken["tell"], taken["plain kill"], strict=True)]
+    rows = [
+        ("plain kill(2)", spread(taken["plain kill"]), "1", ""),
+        ("told", spread(taken["tell"]), spread(ratios), "<= 1000 ms"),
+    ]
+    table(
+        f"{JOBS} jobs of {RANKS} ranks told: from the call to the last handler run, {TURNS} turns: median (least-most); "
+        f"{statistics.median(taken['tell']) / (JOBS * RANKS) * 1e3:.0f} us a rank",
+        ("way", "ms", "against plain kill", "wanted"),
+        rows,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""Processes that were told and have ended: whoever ends has nothing left to save."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from gpuwarden_collectors.process_stat import process_stat
+
+Process = tuple[int, int]
+"""Its number, and when it started in ticks since boot."""
+
+
+def ended(processes: Iterable[Process], proc: Path = Path("/proc")) -> frozenset[Process]:
+    """Those that have ended for sure. What cannot be looked at has not.
+
+    About 15 us for each process; nothing here waits for anybody.
+    """
+    return frozenset(process for process in processes if _ended(proc, *process))
+
+
+def _ended(proc: Path, pid: int, started: int) -> bool:
+    stat = process_stat(proc, pid)
+    if stat is None:  # gone, or hidden from us (hidepid)
+        return not _exists(pid)
+    return stat.over or stat.started != started
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

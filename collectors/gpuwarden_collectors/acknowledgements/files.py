@@ -1,0 +1,208 @@
+"""Files by which ranks say that they saved: `ack/<job>/<rank>.json` in the run directory.
+
+The folder `ack` is this daemon's, the one of a job belongs to the user of the job and to nobody else. What that user
+puts there is read as such: only regular files of theirs with one name, a few kilobytes, never through a link. Each call
+blocks and belongs into a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from gpuwarden_collectors.acknowledgements.message import Said, said
+from gpuwarden_collectors.base import CollectorError
+
+FOLDER = "ack"
+_JOB = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # as in the library of the job side
+_FILE = re.compile(r"(0|[1-9][0-9]{0,5})\.json")
+_SIZE = 4096  # bytes
+_ENTRIES = 4096  # of a folder that are looked at
+_REFUSED = 16
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Not blocking: what stands there might be a pipe.
+_OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesLook:
+    """`said`: for each job those files that hold, by rank. `refused`: a sentence for each that does not, 16 at most."""
+
+    said: Mapping[str, tuple[Said, ...]]
+    refused: tuple[str, ...] = ()
+
+
+class AcknowledgementFiles:
+    """`job` is the name of the job's folder, which the job knows too: SLURM_JOB_ID, DSTACK_JOB_ID or GPUWARDEN_JOB."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+
+    def make(self, job: str, uid: int) -> None:
+        """A folder for this job, which that user may write to. One that this user has already is kept as it is.
+
+        Raises CollectorError: the name is none for a folder, it is another user's, the run directory cannot be written.
+        """
+        if not _JOB.fullmatch(job):
+            raise CollectorError(f"{job[:60]!r} cannot be the name of a folder; the job is heard by the socket only")
+        try:
+            with self._root(make=True) as root:
+                self._make(root, job, uid)
+        except OSError as error:
+            raise CollectorError(
+                f"cannot make {self._run_dir / FOLDER / job} for user {uid}: {error.strerror}; check the run directory"
+            ) from error
+
+    def look(self, jobs: Mapping[str, int]) -> FilesLook:
+        """What the ranks of these jobs have left so far; `jobs`: folder name -> uid. A folder that is not there says nothing.
+
+        About 30 us for each file. Raises nothing.
+        """
+        found: dict[str, tuple[Said, ...]] = {}
+        refused: list[str] = []
+        try:
+            with self._root() as root:
+                for job, uid in jobs.items():
+                    found[job] = tuple(_folder(root, job, uid, refused))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            refused.append(f"{self._run_dir / FOLDER}: {error.strerror or error}")
+        return FilesLook(said=found, refused=tuple(refused[:_REFUSED]))
+
+    def remove(self, job: str) -> str:
+        """The folder and the files in it, when the departure ends. What is left, in a sentence; empty if nothing is."""
+        try:
+            with self._root() as root:
+                return self._remove(root, job)
+        except OSError as error:
+            return "" if isinstance(error, FileNotFoundError) else f"cannot open {self._run_dir / FOLDER}: {error}"
+
+    def remove_others(self, jobs: frozenset[str]) -> str:
+        """As `remove`, for all folders but these: at the start of the daemon, what an earlier one left."""
+        try:
+            with self._root() as root:
+                left = [self._remove(root, name) for name in _names(root) if name not in jobs]
+        except OSError as error:
+            return "" if isinstance(error, FileNotFoundError) else f"cannot open {self._run_dir / FOLDER}: {error}"
+        return "; ".join([text for text in left if text][:_REFUSED])
+
+    @contextmanager
+    def _root(self, *, make: bool = False) -> Iterator[int]:
+        """The folder of all jobs, in which nobody but us makes or removes anything. Raises OSError."""
+        path = self._run_dir / FOLDER
+        if make:
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(mode=0o755)
+        with _opened(path, _OPEN_FOLDER) as root:
+            about = os.fstat(root)
+            if about.st_uid != os.geteuid():
+                raise PermissionError(0, f"it belongs to user {about.st_uid}; remove it")
+            if stat.S_IMODE(about.st_mode) != 0o755:  # our own umask
+                os.fchmod(root, 0o755)
+            yield root
+
+    def _make(self, root: int, job: str, uid: int) -> None:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(job, 0o700, dir_fd=root)
+        with _opened(job, _OPEN_FOLDER, root) as folder:
+            owner = os.fstat(folder).st_uid
+            if owner not in (uid, os.geteuid()):
+                raise PermissionError(0, f"user {owner} has a job of the same name here")
+            if owner != uid:
+                os.fchmod(folder, 0o700)
+                os.fchown(folder, uid, -1)
+
+    def _remove(self, root: int, job: str) -> str:
+        try:
+            with _opened(job, _OPEN_FOLDER, root) as folder:
+                os.fchown(folder, os.geteuid(), -1)  # from here on its user can put nothing into it
+                os.fchmod(folder, 0o700)
+                for name in _names(folder):
+                    _remove_entry(folder, name)
+            os.rmdir(job, dir_fd=root)
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            return f"{self._run_dir / FOLDER / job} is left: {error.strerror}"
+        return ""
+
+
+def _folder(root: int, job: str, uid: int, refused: list[str]) -> Iterator[Said]:
+    try:
+        with _opened(job, _OPEN_FOLDER, root) as folder:
+            if os.fstat(folder).st_uid != uid:
+                refused.append(f"{FOLDER}/{job}: it is not user {uid}'s")
+                return
+            ranks = sorted(int(name[:-5]) for name in _names(folder) if _FILE.fullmatch(name))
+            for rank in ranks:
+                try:
+                    yield _file(folder, rank, uid)
+                except (OSError, ValueError) as error:
+                    why = error.strerror if isinstance(error, OSError) else str(error)
+                    refused.append(f"{FOLDER}/{job}/{rank}.json: {why}")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        refused.append(f"{FOLDER}/{job}: {error.strerror}")
+
+
+def _file(folder: int, rank: int, uid: int) -> Said:
+    """Raises OSError, ValueError."""
+    with _opened(f"{rank}.json", _OPEN_FILE, folder) as file:
+        about = os.fstat(file)
+        if not stat.S_ISREG(about.st_mode):
+            raise ValueError("it is no file")
+        if about.st_uid != uid or about.st_nlink != 1:
+            raise ValueError(f"it belongs to user {about.st_uid} and has {about.st_nlink} names")
+        text = os.read(file, _SIZE + 1)
+    if len(text) > _SIZE:
+        raise ValueError(f"it has more than {_SIZE} bytes")
+    return _parsed(text, rank)
+
+
+def _parsed(text: bytes, rank: int) -> Said:
+    """Raises ValueError."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError("it is no JSON") from None
+    if not isinstance(document, dict):
+        raise ValueError("it is no JSON object")  # noqa: TRY004 - of the file, not of an argument
+    words = said(document)
+    if words.rank != rank:
+        raise ValueError(f"it speaks for rank {words.rank}")
+    return words
+
+
+def _remove_entry(folder: int, name: str) -> None:
+    """Quiet: what is left keeps the folder, and that is told."""
+    with contextlib.suppress(OSError):
+        try:
+            os.unlink(name, dir_fd=folder)
+        except (IsADirectoryError, PermissionError):
+            os.rmdir(name, dir_fd=folder)
+
+
+def _names(folder: int) -> list[str]:
+    """Raises OSError."""
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in islice(entries, _ENTRIES)]
+
+
+@contextmanager
+def _opened(path: Path | str, flags: int, folder: int | None = None) -> Iterator[int]:
+    """Raises OSError."""
+    handle = os.open(path, flags, dir_fd=folder)
+    try:
+        yield handle
+    finally:
+        os.close(handle)

@@ -1,0 +1,109 @@
+"""What a container runtime says of a container, by the API that Docker and Podman have in common, over its Unix socket.
+
+Asked for with HTTP/1.0, so that the answer ends with the connection. A runtime that hangs, as Docker does when its disk is
+full, costs one wait and is then left alone for a while: labels are a convenience, and nothing of them is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuwarden_collectors.receivers.said import declared, folder_name, printable
+
+SIGNAL_LABEL = "gpuwarden.signal"
+DSTACK_LABEL = "ai.dstack.shim.task-id"
+"""dstack's name of the job, which the job has in DSTACK_JOB_ID."""
+PATIENCE = 1.0
+"""Seconds for all containers of one scan."""
+QUIET = 10.0
+"""Seconds for which a runtime that failed is not asked."""
+
+_ANSWER_MOST = 1 << 20  # bytes; 5 to 20 KiB are usual
+_KEPT_MOST = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerLabels:
+    """`declared` as in Receiver. `task` is dstack's name of the job. `name` is the container's."""
+
+    declared: str = ""
+    task: str = ""
+    name: str = ""
+
+
+UNLABELLED = ContainerLabels()
+
+
+class Labels:
+    """Of the runtime that listens at `path`. A container's labels never change: it is asked once for each."""
+
+    def __init__(self, path: Path, *, patience: float = PATIENCE, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._patience = patience
+        self._clock = clock
+        self._known: dict[str, ContainerLabels] = {}
+        self._failed = float("-inf")
+
+    def of(self, containers: Iterable[str]) -> Mapping[str, ContainerLabels]:
+        """By id. Those that the runtime does not know, or does not tell in time, have none. Raises nothing."""
+        wanted = list(containers)
+        if len(self._known) > _KEPT_MOST:
+            self._known = {name: self._known[name] for name in wanted if name in self._known}
+        until = self._clock() + self._patience
+        for container in wanted:
+            if container in self._known or self._clock() < self._failed + QUIET:
+                continue
+            try:
+                self._known[container] = _labels(_ask(self._path, container, lambda: until - self._clock()))
+            except OSError:
+                self._failed = self._clock()
+        return {name: self._known.get(name, UNLABELLED) for name in wanted}
+
+
+def _ask(path: Path, container: str, left: Callable[[], float]) -> bytes:
+    """The body of the answer, empty for a container that is not known there. Raises OSError."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as talk:
+        talk.settimeout(max(left(), 0.001))
+        talk.connect(str(path))
+        talk.sendall(f"GET /containers/{container}/json HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
+        answer = b""
+        while len(answer) < _ANSWER_MOST:
+            if (rest := left()) <= 0:
+                raise TimeoutError
+            talk.settimeout(rest)
+            if not (more := talk.recv(64 << 10)):
+                break
+            answer += more
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status = head.partition(b"\r\n")[0].split(b" ")
+    if len(status) < 2 or not status[0].startswith(b"HTTP/1.") or status[1] not in (b"200", b"404"):
+        raise ConnectionError
+    return body if status[1] == b"200" else b""
+
+
+def _labels(body: bytes) -> ContainerLabels:
+    """Raises ConnectionError for what is no answer of a runtime, or not all of one."""
+    try:
+        told = json.loads(body or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise ConnectionError from error
+    labels = _part(_part(told, "Config"), "Labels")
+    return ContainerLabels(
+        declared=declared(_text(labels, SIGNAL_LABEL)),
+        task=folder_name(_text(labels, DSTACK_LABEL)),
+        name=printable(_text(told, "Name").removeprefix("/"), 200),
+    )
+
+
+def _part(told: object, key: str) -> object:
+    return told.get(key) if isinstance(told, dict) else None
+
+
+def _text(told: object, key: str) -> str:
+    found = _part(told, key)
+    return found if isinstance(found, str) else ""

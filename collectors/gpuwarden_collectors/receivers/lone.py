@@ -1,0 +1,77 @@
+"""Processes that hold a GPU and that no control group tells whose they are: each with those of its tree that belong to it.
+
+The tree begins below whatever only lets people in: a service, a process of another user, a shell that nothing but shells
+started. It holds what leads down to those with a GPU, and all that is below these: launchers, ranks and their helpers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from gpuwarden_collectors.receivers.facts import Role
+from gpuwarden_collectors.receivers.names import named
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One process of the whole host."""
+
+    pid: int
+    parent: int
+    name: str
+
+
+def trees(
+    holders: Collection[int], seats: Mapping[int, Seat], uid_of: Callable[[int], int | None]
+) -> dict[int, set[int]]:
+    """The processes of each tree, by its topmost. `seats` has nothing of what belongs elsewhere, and so ends a tree both ways."""
+    tree = _Trees(seats, uid_of)
+    found: dict[int, set[int]] = {}
+    for holder in sorted(holders):
+        if holder in seats and not tree.is_service(holder):
+            way = tree.upwards(holder)
+            found.setdefault(way[-1], set()).update(way, tree.downwards(holder))
+    taken: set[int] = set()
+    for root, pids in found.items():
+        found[root] = (
+            pids - taken
+        )  # numbers that change hands during the scan can make a circle, which has several topmost
+        taken |= pids
+    return {root: pids for root, pids in found.items() if pids}
+
+
+class _Trees:
+    def __init__(self, seats: Mapping[int, Seat], uid_of: Callable[[int], int | None]) -> None:
+        self._seats = seats
+        self._uid_of = uid_of
+        self._children: dict[int, list[int]] = {}
+        for seat in seats.values():
+            self._children.setdefault(seat.parent, []).append(seat.pid)
+
+    def is_service(self, pid: int) -> bool:
+        return named(self._seats[pid].name, ()) is Role.SERVICE
+
+    def upwards(self, holder: int) -> list[int]:
+        """From `holder` to the topmost of its tree."""
+        way, top = [holder], 1
+        while (pid := self._seats[way[-1]].parent) not in way and self._are_one(pid, way[-1]):
+            way.append(pid)
+            if named(self._seats[pid].name, ()) is not Role.SHELL:
+                top = len(way)
+        return way[:top]
+
+    def downwards(self, holder: int) -> set[int]:
+        found, todo = set[int](), [holder]
+        while todo:
+            parent = todo.pop()
+            for pid in self._children.get(parent, ()):
+                if pid not in found and self._are_one(parent, pid):
+                    found.add(pid)
+                    todo.append(pid)
+        return found
+
+    def _are_one(self, parent: int, child: int) -> bool:
+        if parent <= 1 or parent not in self._seats or self.is_service(parent) or self.is_service(child):
+            return False
+        return self._uid_of(parent) == self._uid_of(child)

@@ -1,0 +1,89 @@
+"""What a process is by the name of its program. What is not in these tables is judged by where it stands (roles.py)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from gpuwarden_collectors.receivers.facts import Role
+
+_TABLE: Mapping[Role, str] = {
+    Role.SHELL: "sh bash dash ash zsh fish ksh mksh csh tcsh busybox",
+    Role.LAUNCHER: """
+        srun salloc sbatch mpirun mpiexec mpirun_rsh mpiexec.hydra hydra_pmi_proxy hydra_bstrap_proxy orterun orted
+        prte prterun prted prun jsrun flux pdsh ssh parallel torchrun accelerate accelerate-launch deepspeed ft_launcher
+        composer horovodrun colossalai torchx fabric ray raylet gcs_server dask dask-worker dask-scheduler
+        timeout time env nice nohup stdbuf numactl taskset setsid script unbuffer xargs watch sudo su runuser setpriv uv uvx
+        poetry pixi conda mamba micromamba apptainer singularity starter starter-suid enroot unshare nsenter
+        bwrap nsys nsys-launcher ncu strace ltrace gdb perf rr valgrind py-spy
+    """,
+    Role.SERVICE: """
+        init systemd slurmstepd slurmd sshd sshd-session sshd-auth dropbear login cron crond tmux screen
+        dstack-runner dstack-shim tini tini-static docker-init dumb-init catatonit s6-svscan s6-supervise supervisord runsv
+        runsvdir pause dockerd containerd containerd-shim containerd-shim-runc-v2 conmon conmonrs crun runc podman docker
+        crio kubelet nvidia-cuda-mps-control nvidia-cuda-mps-server nvidia-persistenced nvidia-fabricmanager nv-fabricmanager
+        nv-hostengine dcgm-exporter dcgmi nvidia-smi nvidia-imex Xorg Xwayland gnome-shell kwin_x11 gpuwarden
+        jupyter jupyter-lab jupyter-notebook jupyter-server jupyterhub-singleuser code-server wandb-core wandb-service
+        tensorboard
+    """,
+}
+"""Launchers are also those that only start one other program, wait for it, and pass on or act upon what they catch."""
+
+_MODULES: Mapping[Role, str] = {
+    Role.LAUNCHER: """
+        torch.distributed.run torch.distributed.launch accelerate.commands.launch accelerate.commands.accelerate_cli
+        deepspeed.launcher.runner deepspeed.launcher.launch deepspeed.launcher.launcher_helper composer.cli.launcher
+        nvidia_resiliency_ext.fault_tolerance.launcher horovod.runner.launch lightning.fabric.cli lightning_fabric.cli
+        ray.scripts.scripts distributed.cli.dask_worker
+    """,
+    Role.SERVICE: """
+        gpuwarden gpuwarden.cli.main jupyter jupyterlab notebook tensorboard tensorboard.main wandb
+        multiprocessing.resource_tracker
+    """,
+}
+"""`python -m NAME`, or the path of that file."""
+
+_PROGRAMS = {name: role for role, names in _TABLE.items() for name in names.split()}
+_CUT = {name[:15]: role for name, role in _PROGRAMS.items()}  # the kernel keeps so much of a name
+_BY_MODULE = {name: role for role, names in _MODULES.items() for name in names.split()}
+_PYTHON = re.compile(r"(?:python|pypy|pythonw)[0-9.]*t?d?")
+_OTHER_INTERPRETERS = ("perl", "ruby", "node")
+_TAKE_A_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+
+
+def named(name: str, command: Sequence[str]) -> Role | None:
+    """By its command line; by the name that the kernel has for it only where that tells nothing. None if neither is known."""
+    program = _base(command[0]) if command else ""
+    if _PYTHON.fullmatch(program):
+        return _python(command[1:])
+    if program in _OTHER_INTERPRETERS:
+        return _PROGRAMS.get(_base(next(iter(command[1:]), "")))
+    return _PROGRAMS.get(program) or _CUT.get(_base(name))
+
+
+def _python(words: Sequence[str]) -> Role | None:
+    """The options of the interpreter, then a module, a file, or nothing that has a name."""
+    rest = iter(words)
+    for word in rest:
+        if word == "-m":
+            return _module(next(rest, ""))
+        if word.startswith("-m") and len(word) > 2:
+            return _module(word[2:])
+        if word in _TAKE_A_VALUE:
+            next(rest, "")
+        elif word == "-c":
+            return None
+        elif not word.startswith("-"):
+            dotted = word.removesuffix(".py").replace("/", ".")
+            known = (role for module, role in _BY_MODULE.items() if "." in module and dotted.endswith("." + module))
+            return next(known, _PROGRAMS.get(_base(word)))
+    return None
+
+
+def _module(name: str) -> Role | None:
+    return _BY_MODULE.get(name.removesuffix(".__main__"))
+
+
+def _base(word: str) -> str:
+    """Without its folder, the dash of a login shell, and what is written behind (`sshd: alice@pts/0`, `tmux: server`)."""
+    return word.partition(": ")[0].rpartition("/")[2].removeprefix("-")

@@ -1,0 +1,123 @@
+"""One process, as far as reading it waits for nothing: neither its memory lock nor anything of the driver's.
+
+All is read through one handle on its folder, which stays with that process when its number is given to another.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+
+from gpuwarden_collectors.receivers.facts import SIGNALS
+from gpuwarden_collectors.receivers.said import printable
+
+_BITS = {name: 1 << (getattr(signal, f"SIG{name}") - 1) for name in SIGNALS}
+_ANY = sum(_BITS.values())
+_PAGE = 16 << 10  # bytes; with more of them Python takes its time to make room for what mostly is one KiB
+_STATUS_MOST = 16 << 10  # bytes; what is needed stands before the lists of processors and memory nodes
+_DATA = slice(
+    42, 45
+)  # addresses of its data and heap: others with each program it executes, and left alone by setproctitle
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """`started`: ticks since boot. `uid` is the real one: whose it is. `catches`: those of SIGNALS that it handles now.
+
+    `program` is another one after each exec, with nothing else to be read from it.
+    """
+
+    pid: int
+    parent: int
+    started: int
+    name: str
+    uid: int
+    catches: frozenset[str]
+    program: tuple[bytes, ...]
+
+
+@contextmanager
+def opened(proc: str, pid: int) -> Iterator[int]:
+    """Raises OSError."""
+    folder = os.open(f"{proc}/{pid}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def read(folder: int | None, name: str, most: int) -> bytes:
+    """A read that brings less than it could have is the last one, of all files that are read here. Raises OSError."""
+    file = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        data = os.read(file, min(most, _PAGE))
+        full = len(data) == _PAGE
+        while full and len(data) < most:
+            asked = min(most - len(data), 64 * _PAGE)
+            more = os.read(file, asked)
+            data, full = data + more, len(more) == asked
+        return data
+    finally:
+        os.close(file)
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """A line of /proc/PID/stat (proc(5)). `over`: nothing is left of it but its line."""
+
+    pid: int
+    name: bytes
+    state: bytes
+    parent: int
+    started: int
+    over: bool
+    fields: tuple[bytes, ...]
+
+
+def stat(folder: int) -> Stat:
+    """Raises OSError; ValueError for a line of another form."""
+    line = read(folder, "stat", 4096)
+    head, _, tail = line.rpartition(b") ")  # the name may hold anything, parentheses and newlines too
+    pid, _, name = head.partition(b" (")
+    fields = tuple(tail.split())
+    if len(fields) < 20:
+        raise ValueError("a line of another form in stat")
+    over = fields[0] in (b"X", b"x") or (fields[0] == b"Z" and int(fields[17]) <= 1)
+    return Stat(int(pid), name, fields[0], int(fields[1]), int(fields[19]), over, fields)
+
+
+def process(folder: int) -> Process | None:
+    """None for one that has ended. Raises OSError, ValueError."""
+    line = stat(folder)
+    if line.over:
+        return None
+    status = read(folder, "status", _STATUS_MOST)
+    return Process(
+        pid=line.pid,
+        parent=line.parent,
+        started=line.started,
+        name=printable(line.name.decode("utf-8", "replace"), 64),
+        uid=int(_field(status, b"\nUid:").split()[0]),
+        catches=_caught(int(_field(status, b"\nSigCgt:"), 16) & _ANY),
+        program=_program(line),
+    )
+
+
+def _program(line: Stat) -> tuple[bytes, ...]:
+    addresses = line.fields[_DATA]
+    return addresses if any(address != b"0" for address in addresses) else (line.name,)  # hidden from who is not root
+
+
+@lru_cache(maxsize=64)
+def _caught(mask: int) -> frozenset[str]:
+    return frozenset(name for name, bit in _BITS.items() if mask & bit)
+
+
+def _field(status: bytes, name: bytes) -> bytes:
+    """The rest of that line. Raises ValueError."""
+    begin = status.index(name) + len(name)
+    return status[begin : status.index(b"\n", begin)]

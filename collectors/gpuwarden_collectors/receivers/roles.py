@@ -1,0 +1,166 @@
+"""What each process is to its job, from its name, from what it says, and from where it stands.
+
+A rank is the topmost process that is no shell, launcher or service and of which something tells that it does the work: it
+holds a GPU, it has a rank's number, it declares a signal, or slurmstepd started it, directly or through shells and launchers.
+What is below a rank with the same identity is its helper: data loaders and writers of checkpoints inherit the environment of
+a rank, its handlers too if they were forked. Launchers without a name we know are told by their shape: they hold no GPU, and below
+them are other identities than their own, or processes that hold GPUs and catch signals.
+
+Where that leaves several in one place, those that hold a GPU are the ranks. A process of another user than the job's
+(sudo) is none of it. What was left by its parent is judged by its environment, and is no rank beside one of the same identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from gpuwarden_collectors.receivers.facts import Role
+from gpuwarden_collectors.receivers.names import named
+from gpuwarden_collectors.receivers.process import Process
+from gpuwarden_collectors.receivers.said import UNREAD, Identity, Said
+
+_PASSED = (Role.SHELL, Role.LAUNCHER, Role.SERVICE)
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """A process of a job. `step`, `leader` and `stuck` as in Receiver. `task`: what slurmd or the control group calls its task;
+    `number`: the rank that slurmd has it for.
+    """
+
+    process: Process
+    said: Said = UNREAD
+    stuck: bool = False
+    task: str = ""
+    step: str = ""
+    leader: bool = False
+    number: int | None = None
+    gpu: bool = False
+
+    @property
+    def identity(self) -> Identity | None:
+        """Slurm's numbers are set in batch scripts and for who works in a session, too: there they tell nothing."""
+        found = self.said.identity
+        return None if found and found[0].startswith("SLURM_") and not self.step.isdecimal() else found
+
+
+@dataclass(slots=True)
+class _Below:
+    """Of all processes below one: at most two identities, which suffice to say whether there is another than one's own."""
+
+    identities: set[Identity] = field(default_factory=set)
+    first: bool = False  # the first rank of this host
+    gpu_catching: bool = False
+
+    def add(self, member: Member, below: _Below) -> None:
+        own = {member.identity} if member.identity else set()
+        for identity in own | below.identities:
+            if len(self.identities) < 2:
+                self.identities.add(identity)
+        self.first |= below.first or any(identity[2] == "0" for identity in own)
+        self.gpu_catching |= below.gpu_catching or (member.gpu and bool(member.process.catches))
+
+
+Members = Mapping[int, Member]
+
+
+def roles(members: Members, owner: int | None = None) -> dict[int, Role]:
+    """The role of each member, by its number. `owner`: the only user whose processes count, if that is known."""
+    order = list(_top_down(members))
+    below = {pid: _Below() for pid in order}
+    for pid in reversed(order):
+        parent = members[pid].process.parent
+        if parent in below and parent != pid:
+            below[parent].add(members[pid], below[pid])
+    found: dict[int, Role] = {}
+    places: dict[int, _Place] = {}
+    for pid in order:
+        member = members[pid]
+        above = places.get(member.process.parent)
+        role = _known(member, owner) or _placed(member, below[pid], above)
+        found[pid], places[pid] = role, _place(member, role, above)
+    _settle(members, found, places)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """`root`: the topmost process of its tree. `led`: slurmstepd started it or a shell or launcher above it, for the job.
+
+    `rank`: the rank that it is or that is above it.
+    """
+
+    root: int
+    led: bool
+    rank: Member | None
+
+
+def _top_down(members: Members) -> Iterator[int]:
+    """Parents before their children. Processes whose numbers changed hands during the scan could make a circle: cut anywhere."""
+    children: dict[int, list[int]] = {}
+    for pid, member in members.items():
+        children.setdefault(member.process.parent, []).append(pid)
+    seen: set[int] = set()
+    todo = [*members, *(pid for pid, member in members.items() if member.process.parent not in members)]
+    while todo:  # from the end: the trees first, then what no tree has
+        pid = todo.pop()
+        if pid not in seen:
+            seen.add(pid)
+            yield pid
+            todo.extend(children.get(pid, ()))
+
+
+def _known(member: Member, owner: int | None) -> Role | None:
+    if owner is not None and member.process.uid != owner:
+        return Role.SERVICE
+    if member.step == "extern" and member.leader:
+        return Role.SERVICE  # Slurm's own `sleep`
+    return named(member.process.name, member.said.command)
+
+
+def _placed(member: Member, below: _Below, above: _Place | None) -> Role:
+    rank = above.rank if above else None
+    started_ranks = not member.gpu and bool(below.identities - {member.identity})
+    if started_ranks and not below.first and member.identity is None:
+        return Role.RANK  # it is the first rank itself, and has started the others of this host (Lightning)
+    if started_ranks or (not member.gpu and below.gpu_catching):
+        return Role.LAUNCHER
+    if rank is not None and member.identity in (None, rank.identity):
+        return Role.HELPER
+    tells = member.gpu or member.identity or member.said.declared or _led(member, above)
+    return Role.RANK if tells else Role.HELPER
+
+
+def _led(member: Member, above: _Place | None) -> bool:
+    """Who sits at a terminal (interactive, extern) has more running than their work."""
+    return (member.leader or bool(above and above.led)) and member.step not in ("interactive", "extern")
+
+
+def _place(member: Member, role: Role, above: _Place | None) -> _Place:
+    root = above.root if above else member.process.pid
+    if role is Role.RANK:
+        return _Place(root, led=False, rank=member)
+    return _Place(root, _led(member, above) and role in _PASSED, above.rank if above else None)
+
+
+def _settle(members: Members, found: dict[int, Role], places: Mapping[int, _Place]) -> None:
+    """Of several ranks in one place all but those that hold a GPU are helpers, or else all but those that were not left."""
+    groups: dict[object, list[int]] = {}
+    ranks = [pid for pid, role in found.items() if role is Role.RANK]
+    for pid in ranks:
+        member = members[pid]
+        groups.setdefault((member.step, member.identity or places[pid].root), []).append(pid)
+    for group in groups.values():
+        holders = [pid for pid in group if members[pid].gpu]
+        kept = (
+            holders or [pid for pid in group if members[pid].process.parent in members or members[pid].leader] or group
+        )
+        found.update((pid, Role.HELPER) for pid in group if pid not in kept)
+    if any(members[pid].step.isdecimal() for pid in ranks):
+        found.update((pid, Role.HELPER) for pid in ranks if _accompanies(members[pid]))
+
+
+def _accompanies(member: Member) -> bool:
+    """It runs in the batch script beside steps that do the work, and nothing else tells that it works, too."""
+    return member.step in ("batch", "interactive") and not member.gpu and member.identity is None

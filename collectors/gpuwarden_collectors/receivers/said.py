@@ -1,0 +1,134 @@
+"""What a process says of itself: its command line, and the environment that it was started with.
+
+A program can replace both, and write anything there. To read them takes the process's memory lock: see careful.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from gpuwarden_collectors.receivers.facts import NOTHING, SIGNALS
+
+ENVIRON_MOST = 1 << 20
+"""Bytes. A kernel allows 2 MiB by default, 128 KiB for one variable; what lies beyond is as if it were not there."""
+COMMAND_MOST = 4096
+"""Bytes, of which the first few words are used."""
+
+_WORDS_MOST = 32
+_REFUSALS = ("NONE", "NO", "OFF", "0")
+_RANKS = (b"RANK", b"OMPI_COMM_WORLD_RANK", b"PMIX_RANK", b"PMI_RANK")
+_LOCAL_RANKS = (b"LOCAL_RANK", b"OMPI_COMM_WORLD_LOCAL_RANK", b"MPI_LOCALRANKID")
+_NUMBER = re.compile(r"\d{1,9}")
+_FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # as gpuwarden_job names its folder of acknowledgements
+
+Identity = tuple[str, str, str]
+"""Where a rank's number comes from, that number, and its number on this host. Its helpers inherit it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """`declared` and `directory` as in Receiver. `job` and `step` are Slurm's, `task` is dstack's name of the job.
+
+    `folder`: under which name its acknowledgements are looked for. `title`: what people call the job.
+    """
+
+    command: tuple[str, ...] = ()
+    declared: str = ""
+    identity: Identity | None = None
+    directory: str = ""
+    job: int | None = None
+    step: str = ""
+    task: str = ""
+    folder: str = ""
+    title: str = ""
+
+
+UNREAD = Said()
+
+
+def declared(text: str) -> str:
+    """One of SIGNALS, NOTHING, or empty. What we may not send counts as NOTHING: the user did not ask for another one."""
+    word = text.strip().upper().removeprefix("SIG")
+    if not word:
+        return ""
+    return word if word in SIGNALS and word not in _REFUSALS else NOTHING
+
+
+def folder_name(text: str) -> str:
+    """Empty for what cannot be one."""
+    return text if _FOLDER.fullmatch(text) else ""
+
+
+def printable(text: str, most: int) -> str:
+    cut = text[:most]
+    return cut if cut.isprintable() else "".join(char if char.isprintable() else "?" for char in cut)
+
+
+def command_in(data: bytes) -> tuple[str, ...]:
+    return tuple(word.decode("utf-8", "replace") for word in data.split(b"\0", _WORDS_MOST)[:_WORDS_MOST] if word)
+
+
+def said(environ: bytes, cmdline: bytes) -> Said:
+    """Of what the files of these names hold, cut to ENVIRON_MOST and COMMAND_MOST. Raises nothing."""
+    if len(environ) >= ENVIRON_MOST:
+        environ = environ[: environ.rfind(b"\0") + 1]  # what was cut off says something else than it did
+    variables = _Variables(b"\0" + environ)
+    step = variables.number(b"SLURM_STEP_ID")
+    job = variables.number(b"SLURM_JOB_ID") or variables.number(b"SLURM_JOBID")
+    title = variables.text(b"GPUWARDEN_JOB") or variables.text(b"SLURM_JOB_NAME")
+    folders = (variables.text(name) for name in (b"GPUWARDEN_JOB", b"SLURM_JOB_ID", b"DSTACK_JOB_ID"))
+    return Said(
+        command=command_in(cmdline),
+        declared=declared(variables.text(b"GPUWARDEN_SIGNAL")),
+        identity=_identity(variables),
+        directory=_directory(variables.raw(b"GPUWARDEN_CHECKPOINT_DIR")),
+        job=int(job) if job else None,
+        step=step or ("batch" if job else ""),
+        task=folder_name(variables.text(b"DSTACK_JOB_ID")),
+        folder=next((name for name in folders if folder_name(name)), ""),
+        title=printable(title, 200),
+    )
+
+
+class _Variables:
+    """Searched rather than taken apart: a few names of an environment that may have tens of thousands. The first counts."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def raw(self, name: bytes) -> bytes:
+        at = self._data.find(b"\0" + name + b"=")
+        if at < 0:
+            return b""
+        begin = at + len(name) + 2
+        end = self._data.find(b"\0", begin)
+        return self._data[begin : end if end >= 0 else None]
+
+    def text(self, name: bytes) -> str:
+        return self.raw(name)[:1024].decode("utf-8", "replace")
+
+    def number(self, name: bytes) -> str:
+        """Empty for anything else; those of Slurm's that stand for no step of tasks have ten digits."""
+        text = self.text(name)
+        return text if text.isascii() and _NUMBER.fullmatch(text) else ""
+
+
+def _identity(variables: _Variables) -> Identity | None:
+    local = next(filter(None, map(variables.number, _LOCAL_RANKS)), "")
+    for name in _RANKS:
+        if rank := variables.number(name):
+            return name.decode(), rank, local
+    if local:
+        return "LOCAL_RANK", "", local
+    step, rank = variables.number(b"SLURM_STEP_ID"), variables.number(b"SLURM_PROCID")
+    return (f"SLURM_PROCID of {step}", rank, variables.number(b"SLURM_LOCALID")) if step and rank else None
+
+
+def _directory(path: bytes) -> str:
+    try:
+        text = path.decode()
+    except UnicodeDecodeError:
+        return ""
+    return text if os.path.isabs(text) and text.isprintable() and len(path) < 4096 else ""  # noqa: PTH117 - no Path is needed

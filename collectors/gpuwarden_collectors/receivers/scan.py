@@ -1,0 +1,165 @@
+"""What is read of a host's processes: of all of them their control groups, of those that count the rest.
+
+On a host with 2,000 processes the first takes about 20 ms. What a process says of itself is read once for each program that
+it executes, so that what it writes over it later counts no more, and what a thread of it blocks later is known already.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from gpuwarden_collectors.base import Clock, CollectorError, SourceAbsent, host_clock
+from gpuwarden_collectors.receivers.careful import CarefulReads
+from gpuwarden_collectors.receivers.lone import Seat
+from gpuwarden_collectors.receivers.places import OUTSIDE, Group, group_in
+from gpuwarden_collectors.receivers.process import Process, opened, process, read, stat
+from gpuwarden_collectors.receivers.said import COMMAND_MOST, ENVIRON_MOST, UNREAD, Said, said
+
+READ_MOST = 1024
+"""Processes of one job whose environment is read, the first ones: ranks are older than their helpers."""
+READ_BYTES_MOST = 16 << 20
+"""Bytes of environments of one job that are read in one scan: users fill them, and other users' jobs wait meanwhile."""
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_GROUPS_MOST = 64 << 10  # bytes; a host has a dozen v1 hierarchies
+_GONE = (OSError, ValueError)
+
+Key = tuple[int, int, tuple[bytes, ...]]
+"""A process, from one exec to the next."""
+
+
+class Scanner:
+    """Of `<proc>/PID`. Not for several threads at once."""
+
+    def __init__(
+        self,
+        proc: Path,
+        careful: CarefulReads[Key, Said | None],
+        *,
+        max_processes: int = 100_000,
+        clock: Clock = host_clock,
+    ) -> None:
+        self._proc = os.fspath(proc)
+        self._careful = careful
+        self._max_processes = max_processes
+        self._clock = clock
+        self._said: dict[Key, Said] = {}
+        self._began = 0.0
+        self._pids: list[int] = []
+
+    def groups(self) -> dict[int, Group]:
+        """A new scan: who is in a job of Slurm's or in a container. Raises SourceAbsent without /proc, CollectorError."""
+        self._began = self._clock().boottime * _TICKS
+        self._pids = self._list()
+        known: dict[bytes, Group] = {}
+        found: dict[int, Group] = {}
+        for pid in self._pids:
+            group = self._group(pid, known)
+            if group is not OUTSIDE:
+                found[pid] = group
+        return found
+
+    def _list(self) -> list[int]:
+        try:
+            pids = [int(name) for name in os.listdir(self._proc) if name.isdecimal()]  # noqa: PTH208 - a Path for each process
+        except FileNotFoundError as error:
+            raise SourceAbsent(f"no processes: {self._proc} does not exist") from error
+        except OSError as error:
+            raise CollectorError(f"cannot list processes in {self._proc}: {error.strerror}") from error
+        if len(pids) > self._max_processes:
+            raise CollectorError(f"cannot look at processes: {self._proc} lists more than {self._max_processes}")
+        return pids
+
+    def _group(self, pid: int, known: dict[bytes, Group]) -> Group:
+        """Most processes share their groups with others: each text is looked through once."""
+        try:
+            text = read(None, f"{self._proc}/{pid}/cgroup", _GROUPS_MOST)
+        except OSError:
+            return OUTSIDE
+        if text not in known:
+            found = group_in(text.decode("ascii", "replace"))
+            known[text] = OUTSIDE if found == OUTSIDE else found
+        return known[text]
+
+    def process(self, pid: int, group: Group = OUTSIDE) -> Process | None:
+        """None for one that is gone, or whose number is another process's by now, which is not in `group`."""
+        try:
+            with opened(self._proc, pid) as folder:
+                found = process(folder)
+        except _GONE:
+            return None
+        if found is None or (found.started + 1 >= self._began and self._group(pid, {}) != group):
+            return None
+        return found
+
+    def seats(self, beside: Collection[int]) -> dict[int, Seat]:
+        """All processes but those."""
+        return {seat.pid: seat for pid in self._pids if pid not in beside and (seat := self._seat(pid)) is not None}
+
+    def _seat(self, pid: int) -> Seat | None:
+        try:
+            with opened(self._proc, pid) as folder:
+                line = stat(folder)
+        except _GONE:
+            return None
+        return None if line.over else Seat(pid, line.parent, line.name.decode("utf-8", "replace"))
+
+    def say(self, jobs: Iterable[Iterable[Process]]) -> dict[int, Said | None]:
+        """What each process of each job says of itself; None where it is in no state to be asked.
+
+        Each job's in the order in which they count.
+        """
+        every = [[_key(one) for one in job] for job in jobs]
+        alive = {key for job in every for key in job}
+        self._said = {key: value for key, value in self._said.items() if key in alive}
+        for job in every:
+            self._ask(job[:READ_MOST])
+        self._ask(key for job in every for key in job[:READ_MOST])  # who is in D state is so for a moment, mostly
+        return {
+            key[0]: self._said.get(key, None if place < READ_MOST else UNREAD)
+            for job in every for place, key in enumerate(job)
+        }  # fmt: skip
+
+    def _ask(self, keys: Iterable[Key]) -> None:
+        reader = _Reader(self._proc)
+        answers = self._careful.all(reader.said, [key for key in keys if key not in self._said])
+        self._said.update({key: answer for key, answer in answers.items() if answer is not None})
+
+
+class _Reader:
+    """Of one job."""
+
+    def __init__(self, proc: str) -> None:
+        self._proc = proc
+        self._left = READ_BYTES_MOST
+
+    def said(self, key: Key) -> Said | None:
+        """UNREAD of one that is gone; None if it is in D state at this moment, or if enough was read. Can hang."""
+        if self._left <= 0:
+            return None
+        try:
+            with opened(self._proc, key[0]) as folder:
+                line = stat(folder)
+                if line.state == b"D":
+                    return None
+                if line.started != key[1]:
+                    return UNREAD
+                command = read(folder, "cmdline", COMMAND_MOST)
+                environ = _readable(folder)
+        except _GONE:
+            return UNREAD
+        self._left -= len(environ)
+        return said(environ, command)
+
+
+def _readable(folder: int) -> bytes:
+    try:
+        return read(folder, "environ", ENVIRON_MOST)
+    except PermissionError:
+        return b""
+
+
+def _key(one: Process) -> Key:
+    return one.pid, one.started, one.program

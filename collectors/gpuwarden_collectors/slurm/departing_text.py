@@ -1,0 +1,125 @@
+"""What Slurm's commands print of jobs that are to be told and requeued, as text that is the same from 22.05 to 26.05.
+
+`squeue --Format` takes any text behind a field's width. A separator that is drawn for each question parts the fields, for the
+name and the comment of a job are its user's and may hold anything, separators of other questions and line breaks included.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gpuwarden_collectors.slurm.departing_facts import ListedPid, SlurmJob
+from gpuwarden_collectors.slurm.errors import OddAnswer, one_line
+
+_FIELDS = (
+    "JobID", "JobArrayID", "UserID", "State", "NodeList", "NumNodes", "Partition", "BatchFlag", "BatchHost", "Requeue",
+    "RestartCnt", "StartTime", "ReqNodes", "admin_comment", "Name", "Comment",
+)  # fmt: skip
+_NOTHING = ("", "(null)", "n/a", "N/A", "None", "Unknown")
+_LONGEST_TEXT = 4096  # characters of what users write
+_LONGEST_LIST = 65_536  # characters: a list of 8,000 nodes of odd names
+_LINES_MAX = 100_000
+_STEP = re.compile(r"\d{1,10}(\+\d{1,10})?|[a-z]{1,16}")
+_TREES = {"proctrack/linuxproc": True, "proctrack/pgid": True}
+"""Process tracking that hands a signal for a step to all its processes; proctrack/cgroup, to the leaders of its tasks, unless told otherwise."""
+_TOLD_OTHERWISE_FROM = (23, 11)
+_OTHERWISE = re.compile(r"^\s*SignalChildrenProcesses\s*=\s*\"?(\w+)", re.MULTILINE | re.IGNORECASE)
+_ELSEWHERE = re.compile(r"^\s*Include\s", re.MULTILINE | re.IGNORECASE)
+
+
+def job_format(token: str) -> str:
+    """For `squeue --Format`; `token` is nobody's guess."""
+    between, end = _marks(token)
+    return ",".join(f"{name}:0{between}" for name in _FIELDS[:-1]) + f",{_FIELDS[-1]}:0{end}"
+
+
+def jobs(text: str, token: str) -> dict[int, SlurmJob]:
+    """By number. Raises OddAnswer."""
+    return {job.id: job for job in _jobs(text, token)}
+
+
+def _jobs(text: str, token: str) -> Iterator[SlurmJob]:
+    between, end = _marks(token)
+    *records, rest = text.split(end)
+    if rest.strip():
+        raise OddAnswer(f"squeue says {one_line(rest)!r}")
+    for record in records:
+        values = record.lstrip("\n").split(between)
+        if len(values) != len(_FIELDS):
+            raise OddAnswer(f"squeue says {one_line(record)!r}")
+        yield _job(dict(zip(_FIELDS, values, strict=True)))
+
+
+def _marks(token: str) -> tuple[str, str]:
+    return f"|{token}|", f"|{token}."
+
+
+def _job(record: dict[str, str]) -> SlurmJob:
+    return SlurmJob(
+        id=_number(record, "JobID"),
+        uid=_number(record, "UserID"),
+        state=record["State"].lower(),
+        nodes=_text(record["NodeList"], _LONGEST_LIST),
+        node_count=_number(record, "NumNodes"),
+        partition=_text(record["Partition"]),
+        batch=record["BatchFlag"] == "1",
+        batch_host=_text(record["BatchHost"]),
+        requeue=record["Requeue"] == "1",
+        restarts=_number(record, "RestartCnt"),
+        started=_time(record["StartTime"]),
+        comment=_text(record["Comment"]),
+        admin_comment=_text(record["admin_comment"]),
+        called=record["JobArrayID"],
+        name=_text(record["Name"]),
+        pinned=_text(record["ReqNodes"], _LONGEST_LIST),
+    )
+
+
+def _number(record: dict[str, str], field: str) -> int:
+    text = record[field]
+    if not _is_number(text):
+        raise OddAnswer(f"squeue says that the {field} of a job is {one_line(text)!r}")
+    return int(text)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 12
+
+
+def _time(text: str) -> float:
+    """SLURM_TIME_FORMAT=%s makes seconds of it; 0 for a job that has no start yet."""
+    return float(text) if _is_number(text) else 0.0
+
+
+def _text(value: str, longest: int = _LONGEST_TEXT) -> str:
+    """What cannot be printed, bytes that are no text among it, becomes a blank."""
+    return "" if value in _NOTHING else "".join(c if c.isprintable() else " " for c in value[:longest])
+
+
+def listed_pids(text: str) -> dict[int, ListedPid]:
+    """Of `scontrol listpids`: PID JOBID STEPID LOCALID GLOBALID. Lines of another form are passed over.
+
+    A process number of -1 stands for a step without any.
+    """
+    found = {}
+    for line in text.splitlines()[:_LINES_MAX]:
+        words = line.split()
+        if len(words) == 5 and _is_number(words[0]) and _is_number(words[1]) and _STEP.fullmatch(words[2]):
+            local, rank = (int(word) if _is_number(word) else None for word in words[3:])
+            found[int(words[0])] = ListedPid(job=int(words[1]), step=words[2], local=local, rank=rank)
+    return found
+
+
+def whole_trees(config: str, cgroup_conf: str | None) -> bool | None:
+    """Of `scontrol show config`, which tells all but SignalChildrenProcesses, and of cgroup.conf; None for one that is not at hand."""
+    words = dict(re.findall(r"^(ProctrackType|SLURM_VERSION)\s*=\s*(\S+)", config, re.MULTILINE))
+    if words.get("ProctrackType") != "proctrack/cgroup":
+        return _TREES.get(words.get("ProctrackType", ""))
+    version = re.match(r"(\d{1,4})\.(\d{1,4})", words.get("SLURM_VERSION", ""))
+    if version is not None and (int(version[1]), int(version[2])) < _TOLD_OTHERWISE_FROM:
+        return False
+    if cgroup_conf is None or _ELSEWHERE.search(cgroup_conf):
+        return None
+    told = _OTHERWISE.findall(cgroup_conf)
+    return bool(told) and told[-1].lower() in ("yes", "up", "true", "1")

@@ -1,0 +1,195 @@
+"""A signal to the processes of a job on this host, each of which is looked at once more right before it is sent.
+
+A pidfd is opened first: from then on it means one process, whatever becomes of the number. What is then read by the
+number is that process's too, if its start time is the one that is expected, for a number has one process at a time.
+Sent are SIGNALS and no others, to who catches them at that moment: the default action of all of them is death.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import re
+import signal
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from gpuwarden.schedule import detached
+from gpuwarden_collectors.host_files import read_bytes
+from gpuwarden_collectors.process_stat import process_stat
+from gpuwarden_collectors.receivers.facts import SIGNALS
+
+DEADLINE = 2.0
+"""Seconds for all processes of one call; 512 take some tens of milliseconds."""
+_STATUS_MOST = 16 << 10  # bytes
+_NEEDED = re.compile(rb"^(Uid|TracerPid|SigCgt):\t(.*)$", re.MULTILINE)
+
+
+class Result(StrEnum):
+    """What came of one process. Only SENT was told anything; UNKNOWN may have been."""
+
+    SENT = "sent"
+    GONE = "gone"  # it has ended
+    REPLACED = "replaced"  # its number is another process's by now
+    DEAF = "deaf"  # it does not catch the signal any more, and would die of it
+    FOREIGN = "foreign"  # it runs under another user by now
+    TRACED = "traced"  # a debugger would get the signal in its place
+    NOT_PERMITTED = "not_permitted"
+    REFUSED = "refused"  # not to be signalled at all: this daemon, process 1, a signal that is never sent
+    FAILED = "failed"  # the kernel or this daemon could not
+    UNKNOWN = "unknown"  # not known by the deadline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """One process to tell. `started`: ticks since boot. `uid`: whose it must be. `signal`: one of SIGNALS."""
+
+    pid: int
+    started: int
+    uid: int
+    signal: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """`text` says why it was not sent; empty if it was."""
+
+    pid: int
+    started: int
+    signal: str
+    result: Result
+    text: str = ""
+
+
+async def tell(orders: Sequence[Order], *, deadline: float = DEADLINE, proc: Path = Path("/proc")) -> tuple[Sent, ...]:
+    """Send all of them, in a thread; one result for each, in the same order. Raises nothing.
+
+    Nothing more is begun after `deadline` seconds; the one that is not done by then is UNKNOWN.
+    """
+    round_ = _Round(orders, proc)
+    try:
+        await asyncio.wait((detached("signals", round_.go),), timeout=deadline)
+    except RuntimeError as error:  # no thread can be started
+        return round_.results(f"not sent: {error}; look how many threads the daemon may have")
+    return round_.results(f"not sent: the {deadline:g} s for all of them were over")
+
+
+class _Round:
+    def __init__(self, orders: Sequence[Order], proc: Path) -> None:
+        self._orders = tuple(orders)
+        self._proc = proc
+        self._sent: list[Sent] = []
+        self._begun = 0
+        self._over = False
+        self._turn = threading.Lock()  # held for two assignments, so that nobody waits for it
+
+    def go(self) -> None:
+        for order in self._orders:
+            with self._turn:
+                if self._over:
+                    return
+                self._begun += 1
+            self._sent.append(send(order, self._proc))
+
+    def results(self, not_begun: str) -> tuple[Sent, ...]:
+        """What came of all; nothing is begun any more."""
+        with self._turn:
+            self._over = True
+        sent = tuple(self._sent)
+        late = self._orders[len(sent) :]
+        hanging = self._begun - len(sent)
+        unknown = "whether it was sent is not known: the call has not come back"
+        return (
+            *sent,
+            *(_not_sent(order, Result.UNKNOWN, unknown) for order in late[:hanging]),
+            *(_not_sent(order, Result.FAILED, not_begun) for order in late[hanging:]),
+        )
+
+
+def send(order: Order, proc: Path = Path("/proc")) -> Sent:
+    """One of them, now. Takes some tens of microseconds. Raises nothing."""
+    if order.signal not in SIGNALS:
+        return _not_sent(order, Result.REFUSED, f"only {', '.join(SIGNALS)} are ever sent, not {order.signal[:20]!r}")
+    if order.pid <= 1 or order.pid == os.getpid():
+        return _not_sent(order, Result.REFUSED, "the first process of the host and this daemon are never signalled")
+    try:
+        handle = os.pidfd_open(order.pid)
+    except (OSError, OverflowError) as error:
+        return _not_sent(order, *_cause(error, "pidfd_open"))
+    try:
+        objection = _objection(order, handle, proc)
+        if objection is not None:
+            return _not_sent(order, *objection)
+        signal.pidfd_send_signal(handle, signal.Signals[f"SIG{order.signal}"])
+    except OSError as error:
+        return _not_sent(order, *_cause(error, "pidfd_send_signal"))
+    finally:
+        with contextlib.suppress(OSError):
+            os.close(handle)
+    return Sent(pid=order.pid, started=order.started, signal=order.signal, result=Result.SENT)
+
+
+Objection = tuple[Result, str]
+
+
+def _objection(order: Order, handle: int, proc: Path) -> Objection | None:
+    """Why not to send, as of now. `handle` is of whoever has the number now. Raises OSError if that one is gone."""
+    stat = process_stat(proc, order.pid)
+    status = _status(proc, order.pid)
+    if stat is None or not status:
+        signal.pidfd_send_signal(handle, 0)
+        return Result.NOT_PERMITTED, f"it cannot be looked at in {proc}; is that mounted with hidepid?"
+    if stat.started != order.started:
+        return Result.REPLACED, "its number is another process's by now"
+    if stat.over:
+        return Result.GONE, "it has ended"
+    return _unready(order, status)
+
+
+def _unready(order: Order, status: dict[str, str]) -> Objection | None:
+    users = set(status.get("Uid", "").split()[:3])  # real, effective, saved
+    tracer = status.get("TracerPid", "?")
+    if users != {str(order.uid)}:
+        return Result.FOREIGN, f"it is not user {order.uid}'s alone: it runs as {', '.join(sorted(users))}"
+    if tracer != "0":
+        return Result.TRACED, f"process {tracer} traces it, and would get the signal in its place"
+    if not _catches(status, signal.Signals[f"SIG{order.signal}"]):
+        return Result.DEAF, f"it does not catch {order.signal} now"
+    return None
+
+
+def _status(proc: Path, pid: int) -> dict[str, str]:
+    """Of /proc/PID/status (proc(5)) what is needed; empty if it cannot be read. A name in it cannot pass for a line."""
+    try:
+        text = read_bytes(f"{proc}/{pid}/status", _STATUS_MOST)
+    except OSError:
+        return {}
+    return {key.decode(): value.decode("ascii", "replace") for key, value in _NEEDED.findall(text)}
+
+
+def _catches(status: dict[str, str], number: signal.Signals) -> bool:
+    try:
+        return bool(int(status.get("SigCgt", ""), 16) >> (number - 1) & 1)
+    except ValueError:
+        return False
+
+
+_CAUSES = {
+    errno.ESRCH: (Result.GONE, "it has ended"),
+    errno.EPERM: (Result.NOT_PERMITTED, "this daemon may not signal it; it must run as root, with CAP_KILL"),
+    errno.ENOSYS: (Result.FAILED, "this kernel has no pidfd; Linux 5.3 or later has"),
+}
+
+
+def _cause(error: OSError | OverflowError, call: str) -> Objection:
+    known = _CAUSES.get(error.errno or 0) if isinstance(error, OSError) else None
+    return known or (Result.FAILED, f"{call}: {error}")
+
+
+def _not_sent(order: Order, result: Result, text: str) -> Sent:
+    return Sent(pid=order.pid, started=order.started, signal=order.signal, result=result, text=text)

@@ -1,0 +1,104 @@
+"""The mark by which of several nodes that go at once exactly one signals a job that runs on all of them.
+
+    read   nobody's mark stands, and no foreign text    else TAKEN, or FOREIGN: it is never written over
+    write  gpuwarden:ckpt@NODE@UNIXTIME                 into the administrators' comment of the job
+    pause  PAUSE_LEAST at least, and as long as it takes for others who read before our write to have written
+    read   ours still stands: MARKED                    else TAKEN by whoever wrote last
+
+Slurm has no write on condition. Whoever wrote last finds its own mark, everybody before it another's, as long as nobody takes
+longer from its read to its write than the others pause; who is slow itself pauses longer. Where a controller answers one
+node within 40 ms and another one not within 80 ms, both may signal: a job that saves on a signal saves twice then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpuwarden.actuators.slurm.asking import asking
+from gpuwarden.policy.delivery import MARK_STANDS, RUNNING, parse_mark, standing_mark
+from gpuwarden.policy.delivery import mark as written
+from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.departing import read_job
+from gpuwarden_collectors.slurm.departing_facts import SlurmJob
+
+PAUSE_LEAST, PAUSE_MOST = 0.08, 1.0  # seconds
+_PAUSE_TIMES = 2.0  # of what our own read and write took
+
+
+class Marking(StrEnum):
+    MARKED = "marked"  # this node is to signal the whole job
+    TAKEN = "taken"  # another one does
+    FOREIGN = "foreign"  # somebody else's text stands there; it was left alone
+    GONE = "gone"  # it has ended, or runs anew: there is nobody to signal any more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkOutcome:
+    """`node`: whose mark stands, with TAKEN. `text` is for people."""
+
+    result: Marking
+    text: str
+    node: str = ""
+
+
+async def mark(
+    commands: Commands, job: SlurmJob, node: str, now: float, *, pause_least: float = PAUSE_LEAST
+) -> MarkOutcome:
+    """Mark `job`, as it was read a moment ago, for `node`; `now` is Unix time. Takes about 0.12 s on a quiet controller.
+
+    A mark of this node is renewed: whoever could not tell what became of the first attempt asks again. Raises ActuatorError;
+    what timed out may be written later.
+    """
+    return await asking(_mark(commands, job, node, now, pause_least))
+
+
+async def _mark(commands: Commands, job: SlurmJob, node: str, now: float, pause_least: float) -> MarkOutcome:
+    clock = asyncio.get_running_loop().time
+    begun = clock()
+    found = await read_job(commands, job)
+    if found is None or not is_same_run(job, found):
+        return _gone(found)
+    if (obstacle := _obstacle(found, node, now)) is not None:
+        return obstacle
+    text = written(
+        node, max(now, found.started)
+    )  # by the controller's clock: a mark from before the run counts for nothing
+    await commands.change(
+        f"cannot mark job {job.called}", "scontrol", "update", f"JobId={job.called}", f"AdminComment={text}"
+    )
+    await asyncio.sleep(min(max(pause_least, _PAUSE_TIMES * (clock() - begun)), max(pause_least, PAUSE_MOST)))
+    found = await read_job(commands, job)
+    if found is None or not is_same_run(job, found):
+        return _gone(found)
+    if found.admin_comment == text:
+        return MarkOutcome(result=Marking.MARKED, text=f"marked {text}")
+    return _obstacle(found, node, now) or _foreign("", "was removed at once")
+
+
+def is_same_run(job: SlurmJob, found: SlurmJob) -> bool:
+    """It runs, and was not requeued since `job` was read."""
+    return found.state == RUNNING and found.restarts == job.restarts
+
+
+def _obstacle(job: SlurmJob, node: str, now: float) -> MarkOutcome | None:
+    stands = (job.admin_comment or "").strip()
+    theirs = standing_mark(stands, job.started, now)
+    if theirs is not None and theirs.node != node:
+        return MarkOutcome(
+            result=Marking.TAKEN, node=theirs.node, text=f"{theirs.node} signals the whole job: its mark is not {MARK_STANDS:g} s old"
+        )  # fmt: skip
+    if stands and parse_mark(stands) is None:
+        return _foreign(stands, "is left alone")
+    return None
+
+
+def _foreign(stands: str, what: str) -> MarkOutcome:
+    return MarkOutcome(result=Marking.FOREIGN, text=f"the administrators' comment {stands[:60]!r} of the job {what}")
+
+
+def _gone(found: SlurmJob | None) -> MarkOutcome:
+    if found is None:
+        return MarkOutcome(result=Marking.GONE, text="it has ended")
+    return MarkOutcome(result=Marking.GONE, text=f"it is {found.state}, requeued {found.restarts} times by now")

@@ -1,0 +1,118 @@
+"""A signal to a whole job, on all its nodes, by way of the controller.
+
+Each step by its own name: a signal for the job as such also kills the sleeping process of its extern step (PrologFlags=Contain),
+with it whoever logged in by ssh, and the shell of an interactive one. Never `--full`: it reaches srun, which kills all tasks on
+TERM. What a command of Slurm's answers is no proof: it says yes during a prolog, where nobody gets anything.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpuwarden.actuators.slurm.asking import asking
+from gpuwarden_collectors.receivers.facts import SIGNALS
+from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.departing_facts import SlurmJob
+from gpuwarden_collectors.slurm.errors import SlurmError
+
+_STEPS_AT_ONCE = 64
+_STEPS_MOST = 1024
+_STEP = re.compile(r"\d{1,10}(_\d{1,10})?\.\d{1,10}(\+\d{1,10})?")
+_ENDED = ("Invalid job id", "Invalid job step", "already completing or completed")
+
+
+class Signalling(StrEnum):
+    SENT = "sent"  # the controller passes it on
+    NO_STEPS = "no_steps"  # nothing of it runs in a step of its own
+    IN_PARTS = "in_parts"  # a step of it has several parts, of which Slurm signals the first only: nothing was sent
+    GONE = "gone"  # it had ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalOutcome:
+    """`steps`: those that it was sent to, as Slurm names them. `text` is for people."""
+
+    result: Signalling
+    text: str
+    steps: tuple[str, ...] = ()
+
+
+async def signal_job(commands: Commands, job: SlurmJob, signal: str) -> SignalOutcome:
+    """One of SIGNALS to every numbered step of the job, wherever it runs. Raises ActuatorError; it may be sent even then."""
+    _allowed(signal)
+    return await asking(_signal_job(commands, job, signal))
+
+
+async def signal_batch(commands: Commands, job: SlurmJob, signal: str) -> SignalOutcome:
+    """One of SIGNALS to the process of the batch script alone, on whatever node it is. Raises ActuatorError; it may be sent even then."""
+    _allowed(signal)
+    return await asking(_signal_batch(commands, job, signal))
+
+
+def _allowed(signal: str) -> None:
+    if signal not in SIGNALS:
+        raise ValueError(f"a job gets one of {', '.join(SIGNALS)}, never {signal!r}")
+
+
+async def _signal_job(commands: Commands, job: SlurmJob, signal: str) -> SignalOutcome:
+    steps = await _steps(commands, job)
+    if steps is None:
+        return SignalOutcome(result=Signalling.GONE, text="it had ended")
+    if not steps:
+        return SignalOutcome(result=Signalling.NO_STEPS, text="no step of it runs that could be signalled")
+    if parts := [step for step in steps if "+" in step]:  # `srun a : b`: scancel knows no name for the second
+        text = f"its step {parts[0]} is one of several parts, of which Slurm signals the first only"
+        return SignalOutcome(result=Signalling.IN_PARTS, text=text)
+    ended = False
+    for first in range(0, len(steps), _STEPS_AT_ONCE):
+        words = ("scancel", f"--signal={signal}", *steps[first : first + _STEPS_AT_ONCE])
+        ended |= not await _sent(commands, f"cannot signal job {job.called}", *words)
+    text = f"SIG{signal} to step {', '.join(steps[:8])}{' …' if len(steps) > 8 else ''}"
+    if ended:
+        text += "; one of them had ended"
+    return SignalOutcome(result=Signalling.SENT, text=text, steps=steps)
+
+
+async def _signal_batch(commands: Commands, job: SlurmJob, signal: str) -> SignalOutcome:
+    undone = f"cannot signal the batch script of job {job.called}"
+    if not await _sent(commands, undone, "scancel", f"--signal={signal}", "--batch", _name(job)):
+        return SignalOutcome(result=Signalling.GONE, text="it had ended")
+    return SignalOutcome(
+        result=Signalling.SENT, text=f"SIG{signal} to the batch script", steps=(f"{job.called}.batch",)
+    )
+
+
+async def _steps(commands: Commands, job: SlurmJob) -> tuple[str, ...] | None:
+    """Those with a number; None if there is no such job any more."""
+    undone = f"cannot read the steps of job {job.called}"
+    try:
+        text = await commands.ask(
+            undone, "squeue", "--local", "--all", "--steps", "--noheader", f"--jobs={_name(job)}", "--format=%i"
+        )
+    except SlurmError as error:
+        if _has_ended(error):
+            return None
+        raise
+    return tuple(word for word in text.split()[:_STEPS_MOST] if _STEP.fullmatch(word))
+
+
+async def _sent(commands: Commands, undone: str, *words: str) -> bool:
+    """False if there was nobody left."""
+    try:
+        await commands.change(undone, *words)
+    except SlurmError as error:
+        if _has_ended(error):
+            return False
+        raise
+    return True
+
+
+def _has_ended(error: SlurmError) -> bool:
+    return any(text in str(error) for text in _ENDED)
+
+
+def _name(job: SlurmJob) -> str:
+    """For questions about steps: by its plain number a part of a heterogeneous job, by its task's an array's."""
+    return job.called if "_" in job.called else str(job.id)

@@ -1,0 +1,159 @@
+"""A job is taken off this node and put back into the queue, exactly once, whoever else does the same meanwhile.
+
+The count of its restarts tells: what was requeued since the end was noticed is not requeued again, be it by another node of the
+job, by the job itself or by a person. The node must be excluded by then, or it gets the job back. `Incomplete` leaves finished jobs
+alone, which a plain requeue runs anew.
+
+Slurm lets a requeued job wait for cred_expire + 1 s, by default 121 s, counted from its last process. `StartTime=now` takes
+that away, once it is pending and not completing any more, which would set it again. Not at once: a node that was told to kill a job takes no
+credential for it that was made in the same second, and kills it once more ("Job credential revoked").
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpuwarden.actuators.slurm.asking import asking
+from gpuwarden.actuators.slurm.standing import is_out
+from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.departing import read_job
+from gpuwarden_collectors.slurm.departing_facts import SlurmJob
+from gpuwarden_collectors.slurm.errors import Refused, SlurmError
+from gpuwarden_collectors.slurm.jobs_text import in_hostlist
+from gpuwarden_collectors.slurm.nodes import read_node
+
+SETTLES_AFTER = 1.5
+"""Seconds from the requeue to `StartTime=now`: the times that Slurm compares (slurm_cred.c) are whole seconds of the controller's."""
+_PATIENCE = 3.0  # seconds for its processes to end; KillWait, 30 s by default, may last longer than there is time
+_POLL = 0.1
+_PENDING, _COMPLETING = "pending", "completing"
+_DONE_BY_OTHERS = ("pending execution", "Job has already finished", "Invalid job id")
+_NEVER = (
+    ("Only batch jobs", "only batch jobs can be requeued"),
+    ("presently disabled", "it was submitted with --no-requeue, or JobRequeue=0 is the default"),
+)
+
+
+class Requeueing(StrEnum):
+    REQUEUED = "requeued"  # it waits for other nodes, or runs there already, whoever requeued it
+    WAITS = "waits"  # it is requeued, and its processes are still ending: ask again to bring its start forward
+    ENDED = "ended"  # nothing to do: it has ended, or is ending
+    ELSEWHERE = "elsewhere"  # nothing to do: this node is none of its
+    NOT_YET = "not_yet"  # this node could still get it back: first exclude it
+    REFUSED = "refused"  # it cannot be requeued: `text` says why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequeueOutcome:
+    """`restarts`: how often it was requeued by now. `starts`: Unix time by the controller's clock, 0 if unknown. `text`: for people."""
+
+    result: Requeueing
+    text: str
+    restarts: int = 0
+    starts: float = 0.0
+
+
+async def requeue(commands: Commands, job: SlurmJob, node: str) -> RequeueOutcome:
+    """`job` as it was when the end was noticed, on `node`, which is this one. Takes 1.6 to 3.2 s on a quiet controller.
+
+    Safe to repeat, with the same `job`. Raises ActuatorError; what timed out may be done later.
+    """
+    return await asking(_requeue(commands, job, node))
+
+
+async def _requeue(commands: Commands, job: SlurmJob, node: str) -> RequeueOutcome:
+    found = await read_job(commands, job)
+    if found is None or found.restarts == job.restarts:
+        if (settled := _nothing_to_do(found, node)) is not None:
+            return settled
+        if not is_out(await read_node(commands, node)):
+            return _outcome(Requeueing.NOT_YET, found, f"{node} could get it back: it is not excluded yet")
+        if (refused := await _write(commands, job)) is not None:
+            return _outcome(Requeueing.REFUSED, found, refused)
+        found = await read_job(commands, job)
+    if found is None:
+        return _outcome(Requeueing.ENDED, found, "it has ended")
+    if found.restarts == job.restarts:
+        if found.state == _COMPLETING:
+            return _outcome(Requeueing.ENDED, found, "it is ending by itself")
+        raise SlurmError(
+            f"cannot requeue job {job.called}: Slurm took it, and it is {found.state} as before; it is tried again"
+        )
+    return await _bring_forward(commands, job, found)
+
+
+def _nothing_to_do(found: SlurmJob | None, node: str) -> RequeueOutcome | None:
+    """None if it is to be requeued."""
+    if found is None or found.state == _COMPLETING:
+        return _outcome(Requeueing.ENDED, found, "it has ended" if found is None else "it is ending by itself")
+    if not in_hostlist(node, found.nodes):
+        return _outcome(Requeueing.ELSEWHERE, found, f"it is {found.state}, and {node} is none of its nodes")
+    if not found.batch:
+        return _outcome(Requeueing.REFUSED, found, _NEVER[0][1])
+    if not found.requeue:
+        return _outcome(Requeueing.REFUSED, found, _NEVER[1][1])
+    if found.pinned and in_hostlist(node, found.pinned):
+        return _outcome(Requeueing.REFUSED, found, f"it asked for {found.pinned[:60]}, and could run nowhere else")
+    return None
+
+
+async def _write(commands: Commands, job: SlurmJob) -> str | None:
+    """Why it can never be requeued. None if it is, or if somebody else was faster."""
+    undone = f"cannot requeue job {job.called}"
+    try:
+        await commands.change(undone, "scontrol", "requeue", "Incomplete", _leader(job))
+    except SlurmError as error:
+        if any(text in str(error) for text in _DONE_BY_OTHERS):
+            return None
+        for said, why in _NEVER:
+            if said in str(error):
+                return why
+        raise
+    return None
+
+
+async def _bring_forward(commands: Commands, job: SlurmJob, found: SlurmJob) -> RequeueOutcome:
+    """It is requeued; other nodes are to have it as soon as they can. Nobody else's sooner start is undone by it."""
+    clock = asyncio.get_running_loop().time
+    begun = clock()
+    while found.state == _COMPLETING or clock() - begun < SETTLES_AFTER:
+        if found.state not in (_PENDING, _COMPLETING):
+            return _outcome(Requeueing.REQUEUED, found, f"it is {found.state} on {found.nodes[:60]}")
+        if clock() - begun >= _PATIENCE:
+            return _outcome(Requeueing.WAITS, found, "it is requeued; its processes are still ending")
+        await asyncio.sleep(_POLL if found.state == _COMPLETING else max(begun + SETTLES_AFTER - clock(), 0.0))
+        again = await read_job(commands, job)
+        if again is None:
+            return _outcome(Requeueing.ENDED, None, "it was requeued, and then ended or cancelled")
+        found = again
+    if found.state != _PENDING:
+        return _outcome(Requeueing.REQUEUED, found, f"it is {found.state} on {found.nodes[:60]}")
+    return await _start_now(commands, job, found)
+
+
+async def _start_now(commands: Commands, job: SlurmJob, found: SlurmJob) -> RequeueOutcome:
+    undone = f"cannot bring the start of job {job.called} forward"
+    try:
+        await commands.change(undone, "scontrol", "update", f"JobId={_leader(job)}", "StartTime=now")
+    except Refused as error:
+        return _outcome(Requeueing.REQUEUED, found, f"it is requeued, and waits as long as Slurm lets it wait: {error}")
+    except SlurmError as error:
+        if not any(text in str(error) for text in _DONE_BY_OTHERS):
+            raise
+    again = await read_job(commands, job)
+    if again is None:
+        return _outcome(Requeueing.ENDED, None, "it was requeued, and then ended or cancelled")
+    return _outcome(Requeueing.REQUEUED, again, f"it is requeued, and {again.state}")
+
+
+def _leader(job: SlurmJob) -> str:
+    """A heterogeneous job is requeued as a whole, by the number of its first part."""
+    return job.called.partition("+")[0]
+
+
+def _outcome(result: Requeueing, found: SlurmJob | None, text: str) -> RequeueOutcome:
+    if found is None:
+        return RequeueOutcome(result=result, text=text)
+    return RequeueOutcome(result=result, text=text, restarts=found.restarts, starts=found.started)

@@ -1,0 +1,21 @@
+"""The web-config file that the configuration names, if it names one: read before anything starts, so that a fault is told at once."""
+
+from __future__ import annotations
+
+from gpuwarden.cli.parser import CommandError
+from gpuwarden.config import Config
+
+
+def check_web_config(config: Config) -> tuple[str, ...]:
+    """What in it could be better. Raises CommandError with every fault."""
+    path = config.publish.web_config
+    if path is None:
+        return ()
+    from gpuwarden.publish.web_config import WebConfigError, read  # noqa: PLC0415 - TLS, only for those who want it
+
+    try:
+        return read(path).warnings
+    except WebConfigError as error:
+        count = f"{len(error.faults)} faults" if len(error.faults) > 1 else "a fault"
+        told = "\n  ".join([f"the web configuration (publish.web_config) has {count}:", *map(str, error.faults)])
+        raise CommandError(told) from error

@@ -1,0 +1,100 @@
+"""One look at who is here: the processes of this host, and what Slurm says of the jobs they belong to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+
+from gpuwarden.departing.slurm_looks import SlurmLook, SlurmLooks
+from gpuwarden.policy.delivery import Process
+from gpuwarden.policy.departure import Seen
+from gpuwarden.policy.departure_model import key_of
+from gpuwarden.schedule import detached
+from gpuwarden_collectors.base import CollectorError
+from gpuwarden_collectors.receivers.facts import LocalJob
+from gpuwarden_collectors.receivers.reader import ReceiversReader
+from gpuwarden_collectors.slurm.departing_facts import ListedPid
+
+NEW_EVERY = 1.0
+"""Seconds between two looks for the sake of somebody who is not known: anybody may ask to be."""
+SCANNED_WITHIN = 3.0
+"""Seconds for all processes of the host; 2,000 take some tens of milliseconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """`seen` None: the processes of this host could not be read. `trouble` is for people, empty if all answered."""
+
+    seen: Seen | None
+    trouble: str = ""
+
+
+class Looks:
+    """`slurm` None: there is none here. `gpu_pids`: the processes that hold a GPU, as NVML last listed them."""
+
+    def __init__(
+        self, reader: ReceiversReader, slurm: SlurmLooks | None, gpu_pids: Callable[[], Collection[int]]
+    ) -> None:
+        self.slurm = slurm
+        self._reader = reader
+        self._gpu_pids = gpu_pids
+        self._owners: Mapping[int, int] = {}
+        self._reading: asyncio.Future[tuple[LocalJob, ...]] | None = None
+        self._keys: dict[Process, str] = {}
+        self._scanned = float("-inf")
+
+    async def look(self) -> Look:
+        """Takes SCANNED_WITHIN and half a second at most."""
+        if self.slurm is None:
+            jobs, error = await self._scan({})
+            return Look(seen=None if jobs is None else Seen(jobs=jobs), trouble=error)
+        asking = asyncio.create_task(self.slurm.look())
+        try:
+            jobs, error = await self._scan(await self.slurm.pids())
+            told = await asking
+        finally:
+            asking.cancel()
+        if told.answered:
+            self._owners = {number: job.uid for number, job in told.jobs.items()}
+        trouble = "; ".join(filter(None, (error, told.trouble)))
+        return Look(seen=None if jobs is None else _seen(jobs, told), trouble=trouble)
+
+    async def warm(self) -> None:
+        """Look at the processes of this host, so that the next look takes a third of the time. Nobody else is asked."""
+        await self._scan({})
+
+    async def key_of(self, process: Process) -> str | None:
+        """The job that a process belongs to. For one that is new the host is looked at once more, and once a second at most."""
+        now = asyncio.get_running_loop().time()
+        if process not in self._keys and now >= self._scanned + NEW_EVERY:
+            self._scanned = now
+            await self._scan({} if self.slurm is None else await self.slurm.pids())
+        return self._keys.get(process)
+
+    async def _scan(self, listed: Mapping[int, ListedPid]) -> tuple[tuple[LocalJob, ...] | None, str]:
+        """All jobs here, or why they cannot be told. A scan that hangs is left to its thread, and no other begun beside it."""
+        if self._reading is None:
+            pids, owners = frozenset(self._gpu_pids()), self._owners
+            self._reading = detached("receivers", lambda: self._reader.read(pids, listed, owners))
+        reading = self._reading
+        await asyncio.wait((reading,), timeout=SCANNED_WITHIN)
+        if not reading.done():
+            return None, f"the processes of this host could not be read within {SCANNED_WITHIN:g} s"
+        self._reading = None
+        try:
+            jobs = reading.result()
+        except CollectorError as error:
+            return None, str(error)
+        self._keys = {(process.pid, process.started): key_of(job) for job in jobs for process in job.processes}
+        return jobs, ""
+
+
+def _seen(jobs: tuple[LocalJob, ...], told: SlurmLook) -> Seen:
+    return Seen(jobs=jobs, slurm=told.jobs, controller=told.answered, trees=told.trees)
+
+
+def on_gpu(seen: Seen, holders: Collection[int]) -> Seen:
+    """Only jobs of which a process holds this GPU are concerned; what they have beside it still belongs to them."""
+    there = (job for job in seen.jobs if any(process.pid in holders for process in job.processes))
+    return replace(seen, concerned=frozenset(map(key_of, there)))

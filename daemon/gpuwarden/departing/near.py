@@ -1,0 +1,71 @@
+"""What of all that is known is acted on now: an end of this machine that is imminent, and GPUs that fail. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from gpuwarden.health.model import Verdict
+from gpuwarden.policy import reasons
+from gpuwarden.policy.departure_budget import FAILING_GPU
+from gpuwarden.policy.departure_model import id_of
+from gpuwarden.policy.model import Notice, Standing, Why
+from gpuwarden.policy.notices import all_imminent
+from gpuwarden.policy.situation import failing
+from gpuwarden.policy.state import PolicyState
+from gpuwarden_collectors.facts import Stamp
+
+SLURM = "slurm"
+GPU = "gpu"
+"""The source of a notice that a GPU fails."""
+_OF_GPU = ("gpu", "link")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Near:
+    """What is acted on: `notices` of this machine's end, the first of them, and of GPUs that fail.
+
+    `later`: other ends that are imminent too. `holders`: by the id of a GPU's notice, who is on it.
+    `unschedulable`: this node was read back as one that takes no work. `reason`: what our termination is called there.
+    """
+
+    notices: tuple[Notice, ...] = ()
+    later: tuple[Notice, ...] = ()
+    holders: tuple[tuple[str, frozenset[int]], ...] = ()
+    unschedulable: bool = False
+    reason: str = ""
+
+
+def near(
+    state: PolicyState,
+    verdict: Verdict,
+    standings: Mapping[str, Standing],
+    holders: Mapping[str, frozenset[int]],
+    *,
+    horizon: float,
+    instance: str,
+    now: Stamp,
+) -> Near:
+    """`holders`: by slot, the processes that had the GPU open when it was last listed."""
+    ends = all_imminent(state.notices, horizon, now)
+    gpus = list(_failing(state, verdict))
+    standing = standings.get(SLURM)
+    return Near(
+        notices=(*ends[:1], *gpus),
+        later=tuple(ends[1:]),
+        holders=tuple((id_of(notice), holders.get(notice.id, frozenset())) for notice in gpus),
+        unschedulable=standing is not None and standing.reachable and not standing.schedulable,
+        reason=reasons.termination(state.boot_id, instance),
+    )
+
+
+def _failing(state: PolicyState, verdict: Verdict) -> Iterator[Notice]:
+    """Only while the node is out for it: mode, breaker and operators have had their say. They date from then."""
+    out = [hold.at for hold in state.holds.values() if hold.why is Why.FAILURE and not hold.released]
+    if not out:
+        return
+    subjects = (finding.key.subject for finding in failing(state, verdict))
+    for slot in sorted({subject.slot for subject in subjects if subject.kind in _OF_GPU}):
+        yield Notice(
+            source=GPU, kind=FAILING_GPU, at=min(out), boot_id=state.boot_id, id=slot, reason=f"GPU {slot} failed"
+        )

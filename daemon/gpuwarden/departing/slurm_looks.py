@@ -1,0 +1,95 @@
+"""What Slurm says of the jobs on this node while its end is near, asked so that a controller that hangs holds up nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpuwarden.config_slurm import SlurmOptions
+from gpuwarden.jobs import conf_path
+from gpuwarden_collectors.slurm import departing
+from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.departing_facts import ListedPid, SlurmJob
+from gpuwarden_collectors.slurm.errors import SlurmError
+from gpuwarden_collectors.slurm.nodes import find_name, is_node_name
+
+CONTROLLER_WITHIN = 1.0
+"""Seconds that telling waits for the controller; a quiet one answers within 20 ms. Without it a job is told on this host only."""
+SLURMD_WITHIN = 0.5
+NAME_VARIABLE = "SLURMD_NODENAME"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmLook:
+    """`answered`: the controller did, within CONTROLLER_WITHIN. `trouble`: what it said if it did not answer well."""
+
+    jobs: Mapping[int, SlurmJob] = field(default_factory=dict)
+    answered: bool = False
+    trees: bool | None = None
+    trouble: str = ""
+
+
+class SlurmLooks:
+    """`hostname`: of this machine, for finding its name in Slurm. What is not answered in time is waited for in the next look."""
+
+    def __init__(
+        self,
+        options: SlurmOptions,
+        *,
+        inherited: Mapping[str, str] = os.environ,
+        hostname: str = "",
+    ) -> None:
+        self.commands = Commands(conf=options.conf, folder=options.folder, timeout=options.timeout, inherited=inherited)
+        told = inherited.get(NAME_VARIABLE, "")
+        self.node = options.node or (told if is_node_name(told) else "")
+        self._hostname = hostname or os.uname().nodename
+        self._conf = conf_path(options, inherited)
+        self._trees: bool | None = None
+        self._trees_told = False
+        self._asked: asyncio.Task[dict[int, SlurmJob]] | None = None
+
+    async def close(self) -> None:
+        await self.commands.close()
+
+    async def pids(self) -> Mapping[int, ListedPid]:
+        """Those of all steps here, as slurmd lists them; empty if it does not in time."""
+        try:
+            async with asyncio.timeout(SLURMD_WITHIN):
+                return await departing.listpids(self.commands, await self._name())
+        except (SlurmError, TimeoutError):
+            return {}
+
+    async def look(self) -> SlurmLook:
+        """Takes CONTROLLER_WITHIN at most, and raises nothing."""
+        if self._asked is None:
+            self._asked = asyncio.create_task(self._ask())
+        await asyncio.wait((self._asked,), timeout=CONTROLLER_WITHIN)
+        if not self._asked.done():
+            return SlurmLook(trees=self._trees, trouble=f"slurmctld has not answered for {CONTROLLER_WITHIN:g} s")
+        asked, self._asked = self._asked, None
+        try:
+            return SlurmLook(jobs=asked.result(), answered=True, trees=self._trees)
+        except SlurmError as error:
+            return SlurmLook(trees=self._trees, trouble=str(error))
+
+    async def _ask(self) -> dict[int, SlurmJob]:
+        """Raises SlurmError."""
+        node = await self._name()
+        jobs, trees = await asyncio.gather(
+            departing.read_jobs(self.commands, node), self._whole_trees(), return_exceptions=True
+        )
+        if not isinstance(trees, BaseException):
+            self._trees, self._trees_told = trees, True
+        if isinstance(jobs, BaseException):
+            raise jobs
+        return jobs
+
+    async def _whole_trees(self) -> bool | None:
+        return self._trees if self._trees_told else await departing.signals_whole_trees(self.commands, self._conf)
+
+    async def _name(self) -> str:
+        if not self.node:
+            self.node = await find_name(self.commands, self._hostname)
+        return self.node

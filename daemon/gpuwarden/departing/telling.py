@@ -1,0 +1,78 @@
+"""Who is to be told is told, the way that was chosen; and what came of it, in the words of policy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+
+from gpuwarden.actuators import signals
+from gpuwarden.actuators.base import ActuatorError
+from gpuwarden.actuators.slurm.job_mark import Marking, mark
+from gpuwarden.actuators.slurm.job_signals import Signalling, signal_batch, signal_job
+from gpuwarden.departing.slurm_looks import SlurmLooks
+from gpuwarden.policy.delivery import Delivery, Way
+from gpuwarden.policy.departure import Tell
+from gpuwarden.policy.departure_model import Sent
+from gpuwarden_collectors.slurm.departing_facts import SlurmJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """`count`: the processes of this host that got it, as far as is known."""
+
+    result: Sent
+    count: int = 0
+    text: str = ""
+
+
+async def tell_here(steps: Sequence[Tell]) -> list[Told]:
+    """All ranks of these jobs that are on this host, in one go."""
+    aims = [(number, aim) for number, step in enumerate(steps) for aim in step.delivery.receivers]
+    orders = [
+        signals.Order(pid=a.receiver.pid, started=a.receiver.started, uid=a.receiver.uid, signal=a.signal)
+        for _, a in aims
+    ]
+    sent = await signals.tell(orders)
+    of_job: list[list[signals.Sent]] = [[] for _ in steps]
+    for (number, _), one in zip(aims, sent, strict=True):
+        of_job[number].append(one)
+    return [_told(step.delivery, results) for step, results in zip(steps, of_job, strict=True)]
+
+
+def _told(delivery: Delivery, results: Sequence[signals.Sent]) -> Told:
+    got = sum(one.result is signals.Result.SENT for one in results)
+    unknown = any(one.result is signals.Result.UNKNOWN for one in results)
+    missed = Counter(one.text for one in results if one.result is not signals.Result.SENT)
+    text = "; ".join([delivery.text, *(f"{n} not: {why}" if n > 1 else why for why, n in missed.items())][:8])
+    return Told(result=Sent.SENT if got else Sent.UNKNOWN if unknown else Sent.UNSENT, count=got, text=text)
+
+
+async def tell_all(slurm: SlurmLooks, step: Tell, written: Awaitable[bool], now: float) -> Told:
+    """The whole job, or its batch script, through Slurm. Nothing is sent before it is `written`; `now` in Unix time."""
+    assert step.slurm is not None  # noqa: S101 - no other delivery goes this way
+    if step.delivery.way is Way.BATCH:
+        await written
+        return await _through_slurm(slurm, step.slurm, step.delivery)
+    try:
+        marked = await mark(slurm.commands, step.slurm, slurm.node, now)
+    except ActuatorError as error:
+        return Told(result=Sent.UNSENT, text=str(error))
+    finally:
+        await written
+    if marked.result is Marking.TAKEN:
+        return Told(result=Sent.WATCHED, text=marked.text)
+    if marked.result is not Marking.MARKED:
+        return Told(result=Sent.UNSENT, text=marked.text)
+    return await _through_slurm(slurm, step.slurm, step.delivery)
+
+
+async def _through_slurm(slurm: SlurmLooks, job: SlurmJob, delivery: Delivery) -> Told:
+    send = signal_batch if delivery.way is Way.BATCH else signal_job
+    try:
+        sent = await send(slurm.commands, job, delivery.signal)
+    except ActuatorError as error:
+        return Told(result=Sent.UNSENT if error.permanent else Sent.UNKNOWN, text=str(error))
+    if sent.result is not Signalling.SENT:
+        return Told(result=Sent.UNSENT, text=sent.text)
+    return Told(result=Sent.SENT, count=len(delivery.receivers), text=sent.text)

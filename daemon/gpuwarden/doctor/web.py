@@ -1,0 +1,44 @@
+"""What is served over HTTP: to whom, with what certificate, and until when."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from gpuwarden.config import Config
+from gpuwarden.doctor.row import Row, fail, ok, warn
+from gpuwarden.publish.times import rfc3339
+from gpuwarden.publish.web_config import WebConfigError, read
+from gpuwarden.publish.web_guard import expiry
+
+
+def web(config: Config) -> Iterator[Row]:
+    listen, path = config.publish.listen, config.publish.web_config
+    if path is None:
+        yield ok(
+            "host",
+            "web",
+            f"{listen}, in the clear, to anybody who can connect; publish.web_config would add TLS and users",
+        )
+        return
+    try:
+        found = read(path)
+    except WebConfigError as error:
+        for fault in error.faults:
+            yield fail("host", "web", str(fault), "correct it: the daemon would not start with it")
+        return
+    users = f"{len(found.users)} with a password" if found.users else "no passwords"
+    if found.tls is None:
+        yield ok("host", "web", f"{listen}, {path}: no TLS, {users}")
+    else:
+        clients = ", client certificates wanted" if found.tls.verifies else ""
+        yield ok("host", "web", f"{listen}, {path}: TLS{clients}, {users}")
+        yield _certificate(expiry(found.tls, time.time()), rfc3339(found.tls.ends))
+    for warning in found.warnings:
+        yield warn("host", "web", warning, f"change it in {path}, if that is not meant")
+
+
+def _certificate(trouble: str, until: str) -> Row:
+    if trouble:
+        return warn("host", "certificate", trouble.partition(":")[0], "replace it; it is read again without a restart")
+    return ok("host", "certificate", f"valid until {until}")

@@ -1,0 +1,284 @@
+"""Who of a job is told that the machine ends, with which signal, and which way. Pure.
+
+A process is told with the signal that its own environment declares; else that of the job's comment in Slurm; else that of the
+container's label; else that of the first site rule that fits; else the default. It gets it only if it is a rank and catches
+it: the default action of every one of these signals is death. The choice is made once; where a rank does not catch what was
+chosen for it, nothing else is tried.
+
+    way       who gets it                                   where
+    job_wide  every rank of the job on all its nodes        every leader here is a rank that catches it, nobody here dies of it
+    batch     the process of the batch script               it is itself the rank: `exec python` in the script
+    local     the ranks on this host, by pidfd              everything else, and whenever time or the controller is short
+    watch     nobody: another node has told the whole job   its mark stands in the administrators' comment
+    none      nobody                                        `text` says why
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpuwarden_collectors.receivers.facts import NOTHING, SIGNALS, Kind, LocalJob, Receiver, Role
+from gpuwarden_collectors.slurm.departing_facts import SlurmJob
+
+TOLD_MOST = 1_024
+"""Processes of one job that are ever told, so that it can be remembered of each: a host has less than 200 hardware threads a GPU."""
+MARK_STANDS = 600.0
+"""Seconds for which a mark keeps other nodes from signalling: as long as an announced end may be away, by default."""
+RUNNING = "running"
+ALIVE = frozenset({RUNNING, "suspended", "stopped", "configuring", "resizing", "signaling"})
+"""States of a job that is not ending by itself. To one that is, Slurm has sent SIGTERM already."""
+
+Process = tuple[int, int]
+"""The number of a process, and when it started in ticks since boot: together they name it for good."""
+
+
+class Way(StrEnum):
+    JOB_WIDE = "job_wide"
+    BATCH = "batch"
+    LOCAL = "local"
+    WATCH = "watch"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteRule:
+    """The signal (one of SIGNALS, or NOTHING) for jobs of this partition and of this name; what is empty fits any job.
+
+    `name` is a regular expression for all of the name, such as `fnmatch.translate` makes.
+    """
+
+    signal: str
+    partition: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryRules:
+    """`default` is one of SIGNALS, or NOTHING. Of `rules` the first that fits counts."""
+
+    default: str = "TERM"
+    rules: tuple[SiteRule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    receiver: Receiver
+    signal: str
+
+    @property
+    def process(self) -> Process:
+        return self.receiver.pid, self.receiver.started
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """`signal`: what all of them get; several words where they differ, which only the way `local` can do.
+
+    `receivers`: those of this host who are told by it, whoever sends; from then on they count as told. `local_only`: the job
+    has more nodes, and the ranks there are not told by this. `text` is for people.
+    """
+
+    way: Way
+    text: str
+    signal: str = ""
+    receivers: tuple[Aim, ...] = ()
+    local_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Which node tells a whole job, and since when (Unix time by that node's clock, whole seconds)."""
+
+    node: str
+    at: float
+
+    def __str__(self) -> str:
+        return f"gpuwarden:ckpt@{self.node}@{int(self.at)}"
+
+
+_MARK = re.compile(r"gpuwarden:ckpt@([A-Za-z0-9._-]{1,255})@([0-9]{1,12})", re.ASCII)
+_SIGNAL_IN_COMMENT = re.compile(r"(?:gpuwarden:signal|GPUWARDEN_SIGNAL)=([A-Za-z0-9]{0,16})", re.ASCII)
+
+
+def mark(node: str, now: float) -> str:
+    """What is written into the administrators' comment of a job before it is told as a whole. `now` in Unix time."""
+    return str(Mark(node, now))
+
+
+def parse_mark(text: str) -> Mark | None:
+    """None for whatever else may stand there, with or without a mark in it: that is somebody else's."""
+    found = _MARK.fullmatch(text.strip())
+    return None if found is None else Mark(found[1], float(found[2]))
+
+
+def standing_mark(admin_comment: str | None, started: float, now: float) -> Mark | None:
+    """The mark that counts now: of this run of the job, and not too old. `now` and `started` in Unix time.
+
+    Of this node too: then it was told before, and who lost the memory of it does not tell it twice.
+    """
+    found = None if admin_comment is None else parse_mark(admin_comment)
+    if found is None or found.at < int(started) or abs(now - found.at) > MARK_STANDS:
+        return None
+    return found
+
+
+def markable(admin_comment: str | None) -> bool:
+    """Whether a mark may be written: nothing of anybody else stands there, or nobody has looked yet."""
+    return admin_comment is None or not admin_comment.strip() or parse_mark(admin_comment) is not None
+
+
+def declared(text: str) -> str:
+    """One of SIGNALS for a word such as `USR1` or `sigusr1`; NOTHING for every other, for it asks for what is never sent."""
+    word = text.strip().upper().removeprefix("SIG")
+    return word if word in SIGNALS else NOTHING
+
+
+def commented(comment: str) -> str:
+    """The signal that a job's comment asks for: one of SIGNALS, NOTHING, or empty where it says nothing."""
+    found = _SIGNAL_IN_COMMENT.search(comment)
+    return "" if found is None else declared(found[1])
+
+
+def delivery(
+    job: LocalJob,
+    slurm: SlurmJob | None,
+    rules: DeliveryRules,
+    *,
+    now: float,
+    told: frozenset[Process] = frozenset(),
+    trees: bool | None = None,
+    wide: bool = True,
+) -> Delivery:
+    """How `job` is told. `slurm`: what the controller says of it, None if it says nothing. `now` in Unix time.
+
+    `told`: who was told before. `trees`: a signal through Slurm reaches all processes of a step, not only the leaders of its
+    tasks; unknown counts as yes. `wide` False: there is no time or no controller for anything but this host.
+    """
+    trees = trees is not False
+    if slurm is not None and slurm.state not in ALIVE:
+        return Delivery(way=Way.NONE, text=f"it is {slurm.state}: it ends by itself")
+    several = slurm is not None and slurm.node_count > 1
+    chosen = _chosen(job, slurm, rules)
+    if slurm is not None and several and not told and (watched := _watched(slurm, chosen, now, trees=trees)):
+        return watched
+    aims = tuple(aim for aim in chosen if _hears(aim) and aim.process not in told)[: max(TOLD_MOST - len(told), 0)]
+    if not aims:
+        return Delivery(way=Way.NONE, text=_why_nobody(job, chosen, told))
+    whole = slurm is not None and several and wide and not told and slurm.state == RUNNING
+    if slurm is not None and whole and (through_slurm := _through_slurm(job, slurm, aims, trees=trees)):
+        return through_slurm
+    signals = " ".join(sorted({aim.signal for aim in aims}))
+    text = f"SIG{signals.replace(' ', ', SIG')} to {_ranks(len(aims))} here"
+    if several:
+        text += "; those on its other nodes are not told by this node"
+    elif job.kind is Kind.SLURM and slurm is None:
+        text += "; what Slurm says of it is not known"
+    return Delivery(way=Way.LOCAL, signal=signals, receivers=aims, local_only=several, text=text)
+
+
+# --- which signal
+
+
+def _chosen(job: LocalJob, slurm: SlurmJob | None, rules: DeliveryRules) -> tuple[Aim, ...]:
+    """For each rank that may be signalled at all; NOTHING where it wants none. A user speaks only for processes of his own."""
+    below = (commented(slurm.comment) if slurm else "") or job.declared or _ruled(job, slurm, rules)
+    return tuple(
+        Aim(receiver, receiver.declared or below)
+        for receiver in job.processes
+        if receiver.role is Role.RANK and not receiver.stuck and _is_of(receiver, job, slurm)
+    )
+
+
+def _is_of(receiver: Receiver, job: LocalJob, slurm: SlurmJob | None) -> bool:
+    """A container has users of its own making; elsewhere a process under another user is none of the job's business."""
+    return job.kind is Kind.CONTAINER or receiver.uid == (job.uid if slurm is None else slurm.uid)
+
+
+def _ruled(job: LocalJob, slurm: SlurmJob | None, rules: DeliveryRules) -> str:
+    partition, name = (slurm.partition, slurm.name or job.name) if slurm else ("", job.name)
+    for rule in rules.rules:
+        if rule.partition in ("", partition) and (not rule.name or re.fullmatch(rule.name, name)):
+            return rule.signal
+    return rules.default
+
+
+def _hears(aim: Aim) -> bool:
+    return aim.signal in SIGNALS and aim.signal in aim.receiver.catches
+
+
+# --- which way
+
+
+def _watched(slurm: SlurmJob, chosen: tuple[Aim, ...], now: float, *, trees: bool) -> Delivery | None:
+    """A mark stands: whoever its signal reaches here counts as told, whether by us or by another node. Who comes later does not."""
+    found = standing_mark(slurm.admin_comment, slurm.started, now)
+    reached = tuple(aim for aim in chosen if _in_reach(aim.receiver, trees=trees))[:TOLD_MOST]
+    if found is None or not reached:
+        return None
+    signals = " ".join(sorted({aim.signal for aim in reached if aim.signal in SIGNALS}))
+    text = f"{found.node} tells the whole job, {_ranks(len(reached))} of it here"
+    return Delivery(way=Way.WATCH, signal=signals, receivers=reached, text=text)
+
+
+def _through_slurm(job: LocalJob, slurm: SlurmJob, aims: tuple[Aim, ...], *, trees: bool) -> Delivery | None:
+    first = aims[0]
+    if reached := _reached_by_all(job, slurm, aims, trees=trees):
+        text = f"SIG{first.signal} through Slurm to the whole job, {_ranks(len(reached))} of it here"
+        return Delivery(way=Way.JOB_WIDE, signal=first.signal, receivers=reached, text=text)
+    if slurm.batch and len(aims) == 1 and first.receiver.step == "batch" and first.receiver.leader:
+        text = f"SIG{first.signal} through Slurm to the batch script, which is the rank itself"
+        return Delivery(way=Way.BATCH, signal=first.signal, receivers=aims, text=text)
+    return None
+
+
+def _reached_by_all(job: LocalJob, slurm: SlurmJob, aims: tuple[Aim, ...], *, trees: bool) -> tuple[Aim, ...]:
+    """The ranks here that one signal for the whole job tells; none where it would kill or miss.
+
+    What holds for the leaders of this node is taken to hold for those of the others.
+    """
+    if not markable(slurm.admin_comment) or len({aim.signal for aim in aims}) > 1:
+        return ()
+    hearing = {aim.process for aim in aims}
+    leaders = [process for process in job.processes if process.leader and _numbered(process.step)]
+    reached = [process for process in job.processes if _in_reach(process, trees=trees)]
+    if not leaders or any((process.pid, process.started) not in hearing for process in leaders):
+        return ()
+    if any(aims[0].signal not in process.catches for process in reached):
+        return ()
+    return tuple(aim for aim in aims if _in_reach(aim.receiver, trees=trees))
+
+
+def _in_reach(process: Receiver, *, trees: bool) -> bool:
+    """Of a signal to all steps of a job. The batch script gets none; what an interactive step gets is not known: it counts."""
+    return process.step not in ("", "batch", "extern") and (trees or process.leader)
+
+
+def _numbered(step: str) -> bool:
+    return step.isascii() and step.isdigit()
+
+
+# --- words
+
+
+def _ranks(count: int) -> str:
+    return "1 rank" if count == 1 else f"{count} ranks"
+
+
+def _why_nobody(job: LocalJob, chosen: tuple[Aim, ...], told: Iterable[Process]) -> str:
+    before = frozenset(told)
+    left = [aim for aim in chosen if aim.process not in before]
+    if chosen and not left:
+        return "all of its ranks here were told before"
+    if len(before) >= TOLD_MOST:
+        return f"{len(before)} of its processes were told; no more than that are kept count of"
+    deaf = sorted({aim.signal for aim in left if aim.signal in SIGNALS})
+    if deaf:
+        return f"no rank of it here catches SIG{' or SIG'.join(deaf)}: it would die of it"
+    if left:
+        return "it wants no signal"
+    if any(process.role is Role.RANK for process in job.processes):
+        return "its ranks here do not answer to the kernel, or run under another user than the job"
+    return "no rank of it is found here" if job.processes else "no process of it is here"

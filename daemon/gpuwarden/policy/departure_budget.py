@@ -1,0 +1,85 @@
+"""How much of what should be done fits before the machine is gone, and until when each part of it may wait. Pure.
+
+    window   signal, exclude   whole job at once   wait for saving until   requeue       last words
+    1 s      at once           no, this host       not at all              no            no
+    4 s      at once           yes                 1.5 s                   at 1.5 s      no
+    5 s      at once           yes                 2.5 s                   at 2.5 s      no
+    30 s     at once           yes                 25 s                    at 25 s       at 28.5 s
+    60 s     at once           yes                 55 s                    at 55 s       at 58.5 s
+    120 s    at once           yes                 115 s                   at 115 s      at 118.5 s
+    2 h      at once           yes                 7,195 s                 at 7,195 s    at 7,198.5 s
+
+What no longer fits is dropped in this order: last words (below 10 s), waiting (2.5 s), requeueing (below 2.5 s), telling a job as a
+whole (below 2 s; its ranks here are told instead). The signal never is, nor the exclusion: it is begun beside the signal,
+is given up waiting for after 3 s and tried again behind, and nothing but the requeue needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+EXCLUSION_MOST = 3.0
+"""Seconds in which an exclusion is done or goes on behind: a controller that hangs must not take the time of what is left."""
+MARK_TAKES = 2.0
+"""Seconds for the mark, its pause (1 s at most) and the signal through the controller."""
+REQUEUE_TAKES = 2.5
+"""Seconds: 0.1 for the requeue, then 2 until its start may be set to now (Slurm 22.05 kills a job that starts within 1 s: its
+credential is revoked), 0.1 for that, and to read it back. The job ends with it: what is not saved by then is lost."""
+LAST_WORDS_TAKE = 1.5
+"""Seconds: one write and a look, twice what a loaded controller needs."""
+LAST_WORDS_FROM = 10.0
+"""Below that long a window every second is the job's."""
+MARGIN = 5.0
+"""Seconds before the end at which waiting is over where there are last words: file systems are flushed, then unmounted."""
+
+INTERRUPTION, SHUTDOWN, FAILING_GPU = "interruption", "shutdown", "failing_gpu"
+WINDOW = 30.0
+"""Seconds that are assumed where nobody says when: the shortest lead that a cloud documents for a machine it takes back (GCP,
+Azure, IBM, Yandex)."""
+OVERDUE = 5.0
+"""Seconds that are assumed where the end was over when it was first heard of (an event that Azure has started, a machine that was
+not taken after all): a short save, and the requeue while there is somebody to ask for it."""
+WINDOWS: Mapping[str, float] = {
+    SHUTDOWN: 4.0,  # logind lets services delay it by 5 s
+    FAILING_GPU: 120.0,  # nothing ends: a job that does not say that it has saved is given as long as AWS gives
+}
+"""By kind of notice, where that is another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """`window`: seconds from when it began until the end. The rest are seconds of CLOCK_BOOTTIME; None: it does not fit.
+
+    `end` is `assumed` where nobody said when. `wide`: there is time to tell a job as a whole. `wait_until`: for that long a job
+    may take to save; it is requeued then if it did not say before that it has.
+    """
+
+    window: float
+    end: float
+    assumed: bool
+    wide: bool
+    wait_until: float
+    requeue: bool
+    last_words_at: float | None
+
+
+def budget(kind: str, began: float, deadline: float | None) -> Budget:
+    """`began`: when the notice was first acted on, `deadline`: when the machine ends, both in seconds of CLOCK_BOOTTIME.
+
+    A deadline that was over when it began says nothing of when.
+    """
+    if deadline is None:
+        end, assumed = began + WINDOWS.get(kind, WINDOW), True
+    elif deadline <= began:
+        end, assumed = began + OVERDUE, True
+    else:
+        end, assumed = deadline, False
+    window = end - began
+    last_words = window >= LAST_WORDS_FROM and not assumed and kind not in (SHUTDOWN, FAILING_GPU)
+    requeue = window >= REQUEUE_TAKES
+    margin = MARGIN if window >= LAST_WORDS_FROM else REQUEUE_TAKES
+    return Budget(
+        window=window, end=end, assumed=assumed, wide=window >= MARK_TAKES, wait_until=max(began, end - margin),
+        requeue=requeue, last_words_at=end - LAST_WORDS_TAKE if last_words else None,
+    )  # fmt: skip

@@ -1,0 +1,124 @@
+"""The words of a departure: what is remembered of an announced end, or a failing GPU, and of each job that dies of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gpuwarden.policy.delivery import Process, Way
+from gpuwarden.policy.model import Notice, Result
+from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.receivers.facts import LocalJob
+
+TOLD_STANDS = 600.0
+"""Seconds for which a process that was told for one notice is not told for another: one death may have several sources, and a second
+signal can end a save (some frameworks drop their handler with the first)."""
+JOBS_MOST = 1_024
+"""Jobs of one departure that are told and remembered: more than run on any node."""
+DEPARTURES_MOST = 32
+"""Notices and failing GPUs remembered in one boot."""
+TEXT_MOST = 400  # characters of what is remembered for people
+NAME_MOST = 200  # characters of the name of a job or of a notice
+
+
+class Sent(StrEnum):
+    """What came of telling. UNKNOWN: under way, or nobody lived to say; it may have been sent, and is not sent again."""
+
+    NOTHING = ""  # nobody was to be told
+    UNKNOWN = "unknown"
+    SENT = "sent"
+    WATCHED = "watched"  # another node told them
+    UNSENT = "unsent"  # surely nothing was sent
+
+
+class Requeued(StrEnum):
+    NO = ""
+    DONE = "done"
+    RETRY = "retry"
+    REFUSED = "refused"  # for good
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledged:
+    """Who said that it is done. `whole`: all of the job at once, as a checkpoint's directory tells.
+
+    `by` and `at` are those of the last word, of the last that told of a save if any did, `step` the highest that was named;
+    `saved`: somebody has something to show.
+    """
+
+    ranks: frozenset[int] = frozenset()
+    processes: frozenset[Process] = frozenset()
+    whole: bool = False
+    saved: bool = False
+    by: str = ""
+    step: int | None = None
+    at: Stamp | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """What was done for one run of a job. `restarts`: how often it was requeued before this run, None where nobody said.
+
+    `told`: for good; `earlier`: in an earlier run. `wide`: it may still be told as a whole; `unsure`: those told that way of which the outcome is not known yet.
+    `named`: it was said that it is not requeued. `way`, `signal`, `text`, `local_only` as in Delivery; `count`: how many got it.
+    """
+
+    told: frozenset[Process] = frozenset()
+    earlier: frozenset[Process] = frozenset()
+    told_at: Stamp | None = None
+    way: Way = Way.NONE
+    signal: str = ""
+    text: str = ""
+    local_only: bool = False
+    result: Sent = Sent.NOTHING
+    count: int = 0
+    wide: bool = True
+    unsure: frozenset[Process] = frozenset()
+    restarts: int | None = None
+    acknowledged: Acknowledged = field(default_factory=Acknowledged)
+    requeued: Requeued = Requeued.NO
+    requeued_at: Stamp | None = None
+    requeued_text: str = ""
+    named: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spoken:
+    """The last words to the scheduler: `what` was said, and what came of it."""
+
+    what: str
+    result: Result
+    text: str
+    at: Stamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departure:
+    """`id` is that of the announcement, as jobs see it; `at`: since when it is acted on. `jobs` by `key_of`."""
+
+    id: str
+    kind: str
+    at: Stamp
+    deadline: Stamp | None = None
+    jobs: Mapping[str, JobState] = field(default_factory=dict)
+    last_words: Spoken | None = None
+    over: Stamp | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepartureState:
+    """`departures` by id, of this boot only."""
+
+    boot_id: str = ""
+    departures: Mapping[str, Departure] = field(default_factory=dict)
+
+
+def id_of(notice: Notice) -> str:
+    """Another one if the same is announced again after its end."""
+    return f"{notice.name}@{notice.at.boottime:.0f}"[:NAME_MOST]
+
+
+def key_of(job: LocalJob) -> str:
+    """Such as `slurm/123`; what a departure, an event and a person call the job."""
+    return f"{job.kind}/{job.id}"[:NAME_MOST]

@@ -1,0 +1,35 @@
+"""A histogram as Prometheus has it: how many of all values were at most each bound, their sum and their number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+SUM, COUNT = "sum", "count"
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """`counts` has one number for each of `bounds`, which rise, and one for what is above them all."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float = 0.0
+
+    @classmethod
+    def of(cls, *bounds: float) -> Histogram:
+        return cls(bounds, (0,) * (len(bounds) + 1))
+
+    def with_value(self, value: float) -> Histogram:
+        place = sum(value > bound for bound in self.bounds)
+        counts = tuple(count + (number == place) for number, count in enumerate(self.counts))
+        return replace(self, counts=counts, total=self.total + value)
+
+    def samples(self) -> Iterator[tuple[tuple[str, ...], float]]:
+        """By the text of label `le`, which is SUM and COUNT for the two that have none."""
+        below = 0
+        for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
+            below += count
+            yield ("+Inf" if bound == float("inf") else str(bound),), below
+        yield (SUM,), self.total
+        yield (COUNT,), below

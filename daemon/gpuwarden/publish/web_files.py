@@ -1,0 +1,93 @@
+"""The files that a web-config file names: read whole, bounded, and remembered, so that a change of any of them is noticed."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+SIZE_MAX = 1 << 20  # bytes
+Print = tuple[int, ...] | None
+"""What changes when a file does; None: it is not there."""
+
+
+class FileError(Exception):
+    """A file cannot be read. The message says why."""
+
+
+def fingerprint(path: Path) -> Print:
+    """Of the file behind a link: a link that is turned elsewhere is a change."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+class Files:
+    """`seen`: every file that was asked for, as it was just before it was read. `fault`: (key, what is wrong with it)."""
+
+    def __init__(self, config: Path, fault: Callable[[str, str], None], warn: Callable[[str], None]) -> None:
+        self.seen: dict[Path, Print] = {}
+        self.holds_secrets = False
+        self._config = config
+        self._fault = fault
+        self._warn = warn
+
+    def config(self) -> str:
+        """The web-config file itself. Raises FileError."""
+        data, _ = self._read(self._config)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            raise FileError("it is no text in UTF-8") from None
+
+    def certificate(self, key: str, name: str) -> bytes:
+        """Of a file beside the web-config file, if it is not named from the root. Empty after a fault."""
+        return self._named(key, name)[0]
+
+    def key(self, key: str, name: str) -> bytes:
+        data, mode = self._named(key, name)
+        if mode & stat.S_IROTH:
+            self._warn(f"{key}: {self._config.parent / name} may be read by anybody: chmod o-r")
+        return data
+
+    def tell_readable_secrets(self) -> None:
+        mode = self._config.stat().st_mode
+        if self.holds_secrets and mode & stat.S_IROTH:
+            self._warn(f"{self._config} holds passwords or a key and may be read by anybody: chmod o-r")
+
+    def _named(self, key: str, name: str) -> tuple[bytes, int]:
+        try:
+            return self._read(self._config.parent / name)
+        except FileError as error:
+            self._fault(key, f"cannot read {self._config.parent / name}: {error}")
+        except ValueError:  # a zero byte
+            self._fault(key, "expected the name of a file")
+        return b"", 0
+
+    def _read(self, path: Path) -> tuple[bytes, int]:
+        self.seen[path] = fingerprint(path)
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                mode = os.fstat(file).st_mode
+                data = _whole(file) if stat.S_ISREG(mode) else None
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise FileError(error.strerror or str(error)) from error
+        if data is None:
+            raise FileError("it is no file")
+        if len(data) > SIZE_MAX:
+            raise FileError(f"it has more than {SIZE_MAX} bytes")
+        return data, mode
+
+
+def _whole(file: int) -> bytes:
+    """At most one byte more than there may be."""
+    data = b""
+    while len(data) <= SIZE_MAX and (more := os.read(file, SIZE_MAX + 1 - len(data))):
+        data += more
+    return data

@@ -1,0 +1,70 @@
+"""YAML as the web-config file has it: a tree of texts, flags and empty values, with nothing guessed and no key said twice.
+
+Loaded only where there is such a file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from typing import Any
+
+import yaml
+
+Tree = dict[str, Any]
+
+
+class YamlError(Exception):
+    """It is no YAML, or no table. The message says where, and quotes nothing: a secret may stand there."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain words stay text unless they are flags or empty, as a program reads them that knows which kind it wants."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - the library's own way to say it
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: ARG002
+        table: dict[Hashable, Any] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.value == "<<":
+                raise yaml.MarkedYAMLError(problem="a key that is no text", problem_mark=key_node.start_mark)
+            if key_node.value in table:
+                raise yaml.MarkedYAMLError(problem="a key that was there before", problem_mark=key_node.start_mark)
+            table[key_node.value] = self.construct_object(value_node, deep=True)
+        return table
+
+
+_FLAG = r"^(?:yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF)$"
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(_FLAG), list("yYnNtTfFoO"))
+_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"^(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
+_DEPTH_MAX = 3  # tables within tables: the format has two
+
+
+def parse(text: str) -> Tree:
+    """The tables of the file, without what is empty. Raises YamlError."""
+    try:
+        tree = yaml.load(text, _Loader)  # noqa: S506 - a safe loader, with fewer types still
+    except yaml.MarkedYAMLError as error:
+        where = "" if error.problem_mark is None else f" in line {error.problem_mark.line + 1}"
+        raise YamlError(f"expected YAML{where}: {_said(error)}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise YamlError(f"expected YAML, found something else ({type(error).__name__})") from None
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise YamlError("expected a table with keys such as tls_server_config and basic_auth_users")
+    return _without_empty(tree)
+
+
+def _said(error: yaml.MarkedYAMLError) -> str:
+    """What the parser missed; without the word that it found instead."""
+    return re.sub(r"('[^']*'|\"[^\"]*\")", "…", error.problem or error.context or "it cannot be read")
+
+
+def _without_empty(tree: Tree, depth: int = 1) -> Tree:
+    """A key with nothing behind it is a key that is not there."""
+    return {
+        key: _without_empty(value, depth + 1) if isinstance(value, dict) and depth < _DEPTH_MAX else value
+        for key, value in tree.items()
+        if value is not None
+    }

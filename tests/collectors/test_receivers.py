@@ -1,0 +1,379 @@
+"""Who is found on a host, and as what: trees of real processes in real control groups, as launchers make them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwarden_collectors.receivers.facts import Kind, LocalJob, Receiver, Role
+from gpuwarden_collectors.receivers.reader import ReceiversReader
+from gpuwarden_collectors.slurm.departing_facts import ListedPid
+from support.job_trees import Forest, forest, member
+
+PROC = Path("/proc")
+USER = 65534
+RANK, HELPER, LAUNCHER, SHELL, SERVICE = Role.RANK, Role.HELPER, Role.LAUNCHER, Role.SHELL, Role.SERVICE
+Spec = dict[str, Any]
+
+
+@pytest.fixture
+def trees() -> Iterator[Forest]:
+    with forest() as grown:
+        yield grown
+
+
+def stepd(*below: Spec) -> Spec:
+    """What starts the tasks of a step. Root only: slurmstepd is root's."""
+    if os.geteuid():
+        pytest.skip("slurmstepd is root's")
+    return member("stepd", *below, program="slurmstepd")
+
+
+def slurm(trees: Forest, rank: int, step: int = 0, **more: str) -> dict[str, Any]:
+    own = {"SLURM_JOB_ID": str(trees.job), "SLURM_STEP_ID": str(step)}
+    return {**own, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank), **more}
+
+
+class Found:
+    """One scan, by the labels of a forest."""
+
+    def __init__(
+        self, pids: Mapping[str, int], gpu: Collection[str] = (), listed: Mapping[int, ListedPid] | None = None,
+        owners: Mapping[int, int] | None = None, reader: ReceiversReader | None = None,
+    ) -> None:  # fmt: skip
+        self.pids = pids
+        jobs = (reader or ReceiversReader(PROC)).read({pids[label] for label in gpu}, listed, owners)
+        self.jobs = [job for job in jobs if any(one.pid in pids.values() for one in job.processes)]
+        self._receivers = {one.pid: one for job in self.jobs for one in job.processes}
+
+    def __getitem__(self, label: str) -> Receiver:
+        return self._receivers[self.pids[label]]
+
+    def job(self, label: str) -> LocalJob:
+        return next(job for job in self.jobs if any(one.pid == self.pids[label] for one in job.processes))
+
+    def roles(self) -> dict[str, Role]:
+        return {label: self._receivers[pid].role for label, pid in self.pids.items() if pid in self._receivers}
+
+    def ranks(self) -> set[str]:
+        return {label for label, role in self.roles().items() if role is RANK}
+
+
+def v2(trees: Forest, step: str = "0", task: str = "0") -> str:
+    return trees.cgroup(f"system.slice/slurmstepd.scope/job_{trees.job}/step_{step}/user/task_{task}")
+
+
+# --- Slurm ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_wrapper_s_trainer_is_the_rank_and_its_workers_are_helpers(trees: Forest, version: int) -> None:
+    """`srun bash train.sh`: the task leader is a shell; data loaders have the rank's environment, and its handlers."""
+    path = {
+        1: f"slurm/uid_65534/job_{trees.job}/step_0/task_0",
+        2: f"system.slice/n1_slurmstepd.scope/job_{trees.job}/step_0/user/task_0",
+    }
+    group = trees.cgroup(path[version], version=version)
+    pids = trees.start(
+        stepd(
+            member(
+                "wrapper",
+                member("train", member("loader"), member("writer", catch=["TERM"]), catch=["TERM", "USR1"], fork=True),
+                shell="{} & wait", cgroup=group, uid=USER, env=slurm(trees, 3, GPUWARDEN_SIGNAL="sigusr1", GPUWARDEN_CHECKPOINT_DIR="/ckpt/a b"),
+            )
+        )
+    )  # fmt: skip
+    found = Found(pids, gpu=["train"])
+    assert found.roles() == {"wrapper": SHELL, "train": RANK, "loader": HELPER, "writer": HELPER}
+    train = found["train"]
+    assert train == Receiver(
+        pid=pids["train"], started=train.started, uid=USER, name=train.name, role=RANK, catches=frozenset({"TERM", "USR1"}),
+        declared="USR1", step="0", leader=False, rank=3, gpu=True, directory="/ckpt/a b",
+    )  # fmt: skip
+    assert found["wrapper"].leader
+    assert found["loader"].catches == {"TERM", "USR1"}, "forked with the handlers of its rank"
+    job = found.job("train")
+    assert (job.kind, job.id, job.uid, job.folder) == (Kind.SLURM, str(trees.job), USER, str(trees.job))
+
+
+def test_a_batch_script_that_became_its_trainer_is_a_rank_of_the_batch_step(trees: Forest) -> None:
+    """`exec python`: one number, first a shell's and then a rank's, for one reader that looked at both."""
+    group = v2(trees, step="batch")
+    env = {"SLURM_JOB_ID": str(trees.job), "SLURM_PROCID": "0", "GPUWARDEN_SIGNAL": None}
+    gate = trees.folder / "gate"
+    os.mkfifo(gate)
+    script = member("script", member("train", catch=["TERM"], env={"GPUWARDEN_SIGNAL": "none"}), waits=False,
+                    shell=f"read < {gate}; exec {{}}", cgroup=group, env=env)  # fmt: skip
+    reader = ReceiversReader(PROC)
+    pids = trees.start(stepd(script), wait_for=("stepd", "script"))
+    before = Found(pids, reader=reader)["script"]
+    assert (before.role, before.leader, before.step, before.declared) == (SHELL, True, "batch", "")
+    gate.write_text("go\n")
+    pids = trees.wait_for("train")
+    after = Found(pids, reader=reader)["train"]
+    assert (after.pid, after.started) == (before.pid, before.started)
+    assert (after.role, after.leader, after.step, after.declared) == (RANK, True, "batch", "NONE")
+    assert after.rank is None, "SLURM_PROCID is set in every batch script"
+
+
+def torchrun(*workers: Spec, **more: Any) -> Spec:
+    return member("launcher", *workers, **{"script": "bin/torchrun", "catch": ["TERM", "HUP"], **more})
+
+
+def worker(rank: int, *below: Spec, **more: Any) -> Spec:
+    env = {"RANK": str(rank + 8), "LOCAL_RANK": str(rank), "WORLD_SIZE": "16"}
+    return member(f"rank{rank}", *below, env=env, session=True, catch=["TERM"], fork=True, **more)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"script": "bin/torchrun"}, {"script": "bin/ft_launcher"}, {"module": "torch.distributed.run"},
+        {"script": "bin/accelerate"}, {"module": "accelerate.commands.launch"},
+        {"module": "deepspeed.launcher.launch", "by_path": True}, {"script": "bin/composer", "options": ["-u", "-W", "ignore"]},
+        {"script": "our_own_launcher.py"},
+    ],
+    ids=lambda more: next(iter(more.values())),
+)  # fmt: skip
+def test_a_launcher_s_workers_are_the_ranks_whatever_started_them(trees: Forest, more: Mapping[str, Any]) -> None:
+    """The workers are sessions of their own, they catch what their launcher catches, and the launcher would kill them."""
+    pids = trees.start(
+        stepd(torchrun(worker(0, member("loader")), worker(1), cgroup=v2(trees), env=slurm(trees, 1), **more))
+    )
+    for gpu in (["rank0", "rank1"], []):  # before and after CUDA is initialised
+        found = Found(pids, gpu)
+        assert found.roles() == {"launcher": LAUNCHER, "rank0": RANK, "rank1": RANK, "loader": HELPER}
+        assert [found[label].rank for label in ("rank0", "rank1")] == [8, 9]
+        assert not found["rank0"].leader
+        assert found["launcher"].leader
+
+
+def test_a_trainer_that_starts_the_other_ranks_of_its_host_is_the_first_rank_itself(trees: Forest) -> None:
+    """As Lightning does without a scheduler: local rank 0 is who was started by hand."""
+    other = member("rank1", catch=["TERM"], env={"LOCAL_RANK": "1", "NODE_RANK": "0"})
+    pids = trees.start(member("rank0", other, catch=["TERM"], cgroup=trees.cgroup(f"docker/{trees.container}")))
+    for gpu in (["rank0", "rank1"], []):
+        assert Found(pids, gpu).ranks() == {"rank0", "rank1"}
+
+
+def test_a_tree_of_mpi_is_seen_through_to_its_ranks(trees: Forest) -> None:
+    """On the first node mpirun starts its ranks in the batch step; on others orted does, which srun started in step 0."""
+
+    def ranks(first: int) -> list[Spec]:
+        return [
+            member(f"rank{n}", catch=["USR1"], env={"OMPI_COMM_WORLD_RANK": str(n), "OMPI_COMM_WORLD_LOCAL_RANK": str(n - first)})
+            for n in (first, first + 1)
+        ]  # fmt: skip
+
+    batch = member("script", member("mpirun", *ranks(0), program="mpirun"), shell="{} & wait", cgroup=v2(trees, step="batch"), env=slurm(trees, 0) | {"SLURM_STEP_ID": None})  # fmt: skip
+    orted = member("orted", *ranks(2), program="orted", cgroup=v2(trees), env=slurm(trees, 1))
+    found = Found(trees.start(stepd(batch, orted)))
+    assert found.roles() == {
+        "script": SHELL, "mpirun": LAUNCHER, "orted": LAUNCHER, **{f"rank{n}": RANK for n in range(4)},
+    }  # fmt: skip
+    assert [(found[f"rank{n}"].step, found[f"rank{n}"].rank) for n in range(4)] == [
+        ("batch", 0), ("batch", 1), ("0", 2), ("0", 3),
+    ]  # fmt: skip
+
+
+def test_what_runs_beside_a_rank_in_its_script_is_none(trees: Forest) -> None:
+    """A dashboard in the batch script, a pipe behind the trainer, `timeout` before it, MPS, and Slurm's own sleep."""
+    batch = member(
+        "script",
+        member("dashboard", catch=["TERM"]), member("srun", program="srun"), member("mps", program="nvidia-cuda-mps-server"),
+        shell="{} & {} & {} & wait", cgroup=v2(trees, step="batch"), env=slurm(trees, 0) | {"SLURM_STEP_ID": None},
+    )  # fmt: skip
+    task = member(
+        "task",
+        member("timeout", member("train", catch=["TERM"]), program="timeout", catch=["TERM"]), member("filter", catch=["TERM"]),
+        shell="{} | {}", cgroup=v2(trees), env=slurm(trees, 0),
+    )  # fmt: skip
+    extern = member("sleep", program="sleep", cgroup=v2(trees, step="extern", task="special"))
+    pids = trees.start(stepd(batch, task, extern))
+    found = Found(pids, gpu=["train", "mps"])
+    assert found.roles() == {
+        "script": SHELL, "dashboard": HELPER, "srun": LAUNCHER, "mps": SERVICE, "task": SHELL, "timeout": LAUNCHER,
+        "train": RANK, "filter": HELPER, "sleep": SERVICE,
+    }  # fmt: skip
+    assert len(found.jobs) == 1
+    under_mps = Found(pids, gpu=["mps"])
+    assert under_mps["train"].role is RANK, "the server holds the GPU for a client that does not show"
+
+
+def test_what_its_parent_left_is_judged_by_what_it_says(trees: Forest) -> None:
+    """Processes whose parent is gone: one that works on alone, one beside the rank that it was of, and MPS."""
+    left = member("gone", member("worker", catch=["TERM"], orphan=True, env=slurm(trees, 1)), leaves=True)
+    beside = member("gone too", member("service", catch=["TERM"], orphan=True), leaves=True)
+    control = member("gone as well", member("mps", program="nvidia-cuda-mps-control", orphan=True), leaves=True)
+    train = member("train", left, beside, control, catch=["TERM"], cgroup=v2(trees), env=slurm(trees, 0))
+    found = Found(trees.start(stepd(train)))
+    assert {label: role for label, role in found.roles().items() if not label.startswith("gone")} == {
+        "train": RANK, "worker": RANK, "service": HELPER, "mps": SERVICE,
+    }  # fmt: skip
+
+
+def test_a_process_of_another_user_in_a_job_is_not_the_job_s(trees: Forest) -> None:
+    """What sudo started: the job's user may not have it signalled."""
+    root = member("as root", member("below", catch=["TERM"]), catch=["TERM"], program="sudo")
+    train = member("train", catch=["TERM"])
+    script = member("script", train, shell="{} & wait", cgroup=v2(trees), uid=USER, env=slurm(trees, 0))
+    other = member("other", root, shell="{} & wait", cgroup=v2(trees, task="1"), env=slurm(trees, 1))
+    found = Found(trees.start(stepd(script, other)), gpu=["below", "train"])
+    assert found.roles() == {"script": SHELL, "train": RANK, "other": SERVICE, "as root": SERVICE, "below": SERVICE}
+    assert found.job("train").uid == USER
+
+
+def test_where_control_groups_tell_nothing_slurmd_s_list_does(trees: Forest) -> None:
+    """proctrack/linuxproc and pgid. A number that meanwhile is another process's is passed over."""
+    pids = trees.start(
+        stepd(
+            member("task", member("train", catch=["TERM"]), shell="{} & wait", env=slurm(trees, 0)),
+            member("stranger", catch=["TERM"], env=slurm(trees, 0) | {"SLURM_JOB_ID": "12"}),
+        )
+    )
+    listed = {
+        pids["task"]: ListedPid(job=trees.job, step="0", local=0, rank=5),
+        pids["train"]: ListedPid(job=trees.job, step="0"),
+        pids["stranger"]: ListedPid(job=trees.job, step="0", local=1, rank=6),
+    }
+    found = Found(pids, listed=listed)
+    assert found.roles() == {"task": SHELL, "train": RANK}
+    assert (found["task"].leader, found["task"].rank, found["train"].leader) == (True, 0, False)
+    assert found.job("train").id == str(trees.job)
+
+
+def test_where_nobody_lists_them_a_gpu_user_s_environment_names_its_job(trees: Forest) -> None:
+    """And with it the rest of its tree: its launcher, and its helpers. Not if the controller gave that job to another user."""
+    launcher = torchrun(worker(0, member("loader")), env=slurm(trees, 0))
+    pids = trees.start(stepd(launcher))
+    found = Found(pids, gpu=["rank0"])
+    assert found.roles() == {"launcher": LAUNCHER, "rank0": RANK, "loader": HELPER}
+    assert (found.job("loader").kind, found.job("loader").id, found["loader"].step) == (Kind.SLURM, str(trees.job), "0")
+    other = Found(pids, gpu=["rank0"], owners={trees.job: USER})
+    assert other.job("rank0").kind is Kind.PROCESS
+
+
+def test_the_number_of_a_job_in_groups_of_a_sluid_is_what_its_processes_say(trees: Forest) -> None:
+    sluid = "system.slice/slurmstepd.scope/s5K1P9VPN8R8C00/step_0/user/task_{}"
+    plain = member("plain", catch=["TERM"], cgroup=trees.cgroup(sluid.format(0)))
+    says = member("says", catch=["TERM"], cgroup=trees.cgroup(sluid.format(1)), env=slurm(trees, 1))
+    pids = trees.start(stepd(plain, says))
+    found = Found(pids)
+    assert (found.job("plain").id, found.ranks()) == (str(trees.job), {"plain", "says"})
+    other = Found(pids, listed={pids["plain"]: ListedPid(job=99, step="0", local=0, rank=0)})
+    assert other.job("says").id == "99", "slurmd knows better"
+
+
+# --- containers and lone processes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "first", [{"shell": "{} & wait", "interpreter": ["sh", "-c"]}, {"program": "tini"}, {"program": "docker-init"}],
+    ids=["sh", "tini", "docker-init"],
+)  # fmt: skip
+def test_a_container_s_first_process_is_not_the_one_to_tell(trees: Forest, first: Mapping[str, Any]) -> None:
+    train = member("train", member("loader"), catch=["TERM"], fork=True, env={"DSTACK_JOB_ID": f"task-{trees.job}"})
+    pids = trees.start(member("first", train, cgroup=trees.cgroup(f"docker/{trees.container}"), **first))
+    found = Found(pids, gpu=["train"])
+    assert found.roles() == {"first": SERVICE if "program" in first else SHELL, "train": RANK, "loader": HELPER}
+    job = found.job("train")
+    assert (job.kind, job.id, job.folder) == (Kind.CONTAINER, f"task-{trees.job}", f"task-{trees.job}")
+
+
+def test_a_job_of_dstack_is_seen_through_its_runner(trees: Forest) -> None:
+    """sh, dstack-runner and sshd, an interactive shell in a session of its own, then what the user runs."""
+    shell = member("shell", member("train", catch=["USR1"]), shell="{} & wait", interpreter=["bash", "-i", "-c"])
+    runner = member("runner", shell, program="dstack-runner")
+    first = member(
+        "first",
+        runner,
+        member("sshd", program="sshd"),
+        shell="{} & {} & wait",
+        cgroup=trees.cgroup(f"system.slice/docker-{trees.container}.scope"),
+    )
+    found = Found(trees.start(first), gpu=["train"])
+    assert found.roles() == {"first": SHELL, "runner": SERVICE, "sshd": SERVICE, "shell": SHELL, "train": RANK}
+    assert found.job("train").id == trees.container
+
+
+def test_a_container_counts_if_it_works_and_says_so(trees: Forest) -> None:
+    """It holds a GPU, has a rank's number or declares a signal; a web server that catches TERM is left alone, as is DCGM."""
+    ids = [f"{trees.container[1:]}{n}" for n in range(4)]
+    groups = [trees.cgroup(f"docker/{name}") for name in ids]
+    pids = trees.start(
+        member(
+            "host",
+            member("web", catch=["TERM", "HUP"], cgroup=groups[0]),
+            member("dcgm", program="dcgm-exporter", catch=["TERM"], cgroup=groups[1]),
+            member("says", catch=["HUP"], cgroup=groups[2], env={"GPUWARDEN_SIGNAL": "HUP", "DSTACK_JOB_ID": "same"}),
+            member("claims", catch=["HUP"], cgroup=groups[3], env={"GPUWARDEN_SIGNAL": "HUP", "DSTACK_JOB_ID": "same"}),
+        )
+    )
+    found = Found(pids, gpu=["dcgm"])
+    assert found.roles() == {"says": RANK, "claims": RANK}
+    assert len({job.id for job in found.jobs}) == 2, "two that call themselves the same are not one"
+
+
+def test_a_container_in_a_job_is_the_job_s_if_its_group_is(trees: Forest) -> None:
+    """Enroot and pyxis run in the step's group; what a job has Docker run is in Docker's."""
+    inside = trees.cgroup(
+        f"system.slice/slurmstepd.scope/job_{trees.job}/step_0/user/task_0/libpod-{trees.container}.scope"
+    )
+    docker = member(
+        "docker",
+        member("other", catch=["TERM"]),
+        program="docker-init",
+        cgroup=trees.cgroup(f"system.slice/docker-{trees.container}.scope"),
+    )
+    pids = trees.start(
+        stepd(
+            member("crun", member("train", catch=["TERM"]), program="crun", cgroup=inside, env=slurm(trees, 0)), docker
+        )
+    )
+    found = Found(pids, gpu=["train", "other"])
+    assert [(job.kind, job.id) for job in found.jobs] == [
+        (Kind.SLURM, str(trees.job)),
+        (Kind.CONTAINER, trees.container),
+    ]
+    assert found.roles() == {"crun": SERVICE, "train": RANK, "docker": SERVICE, "other": RANK}
+
+
+def test_lone_processes_are_one_job_for_each_tree(trees: Forest) -> None:
+    """Started over ssh from one shell: a launcher with two ranks, and another program. The desktop is nobody's job."""
+    launcher = torchrun(worker(0), worker(1, member("loader")))
+    other = member("other", member("crutch"), catch=["TERM"], comm="a) R (b\n\xe9")
+    shell = member(
+        "shell", launcher, other, member("idle"), member("Xorg", program="Xorg"), shell="{} & {} & {} & {} & wait"
+    )
+    pids = trees.start(member("sshd", shell, program="sshd"))
+    found = Found(pids, gpu=["rank0", "rank1", "other", "Xorg"])
+    ours = [job for job in found.jobs if job.kind is Kind.PROCESS]
+    assert {job.id for job in ours} == {str(pids["launcher"]), str(pids["other"])}
+    assert found.roles() == {
+        "launcher": LAUNCHER, "rank0": RANK, "rank1": RANK, "loader": HELPER, "other": RANK, "crutch": HELPER,
+    }  # fmt: skip
+    assert found["other"].name == "a) R (b?\u00e9"
+
+
+def test_who_asks_workers_that_catch_nothing_is_the_one_to_tell(trees: Forest) -> None:
+    """Structure alone does not say whether a process without a GPU launches or leads: what it started must be able to save."""
+    for label, catches, expected in (("leads", [], {"leads"}), ("starts", ["TERM"], {"starts below"})):
+        below = member(f"{label} below", catch=catches)
+        pids = trees.start(stepd(member(label, below, catch=["TERM"], cgroup=v2(trees), env=slurm(trees, 0))))
+        assert Found(pids, gpu=[f"{label} below"]).ranks() & set(pids) == expected
+        trees.clear()
+
+
+def test_a_host_whose_processes_come_and_go_is_read_all_the_same(trees: Forest) -> None:
+    group = v2(trees)
+    storm = "while :; do for n in 1 2 3 4 5; do /bin/true & done; wait; done"
+    pids = trees.start(
+        stepd(member("train", catch=["TERM"], cgroup=group, env=slurm(trees, 0)), member("storm", shell=storm, cgroup=group, env=slurm(trees, 1)))
+    )  # fmt: skip
+    reader = ReceiversReader(PROC)
+    for _ in range(50):
+        assert Found(pids, gpu=["train"], reader=reader)["train"].role is RANK

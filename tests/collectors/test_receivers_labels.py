@@ -1,0 +1,176 @@
+"""What is learnt of containers from a runtime: a real HTTP server on a Unix socket, which answers as Docker does, or does not."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from gpuwarden_collectors.receivers.facts import NOTHING
+from gpuwarden_collectors.receivers.labels import QUIET, UNLABELLED, ContainerLabels, Labels
+from gpuwarden_collectors.receivers.reader import ReceiversReader
+from support.job_trees import Forest, forest, member
+
+ID = "ab" * 32
+Answer = Callable[[str, socket.socket], None]
+
+
+def description(labels: object, name: object = "/llama-0-0-1a2b3c4d") -> bytes:
+    return json.dumps(
+        {"Id": ID, "Name": name, "Config": {"Labels": labels, "Env": ["X=1"]}, "State": {"Pid": 7}}
+    ).encode()
+
+
+def told(body: bytes, status: bytes = b"200 OK") -> Answer:
+    head = b"HTTP/1.0 " + status + b"\r\nContent-Type: application/json\r\n\r\n"
+    return lambda _, talk: talk.sendall(head + body)
+
+
+class Runtime:
+    """`answer` is called with the path that was asked for, in a thread of its own; then the connection ends."""
+
+    def __init__(self, path: Path, answer: Answer) -> None:
+        self.path = path
+        self.answer = answer
+        self.asked: list[str] = []
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                talk, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._talk, args=(talk,), daemon=True).start()
+
+    def _talk(self, talk: socket.socket) -> None:
+        with talk:
+            request = b""
+            while b"\r\n\r\n" not in request and (more := talk.recv(4096)):
+                request += more
+            self.asked.append(request.split(b" ")[1].decode())
+            with suppress(OSError):  # who asked has had enough
+                self.answer(self.asked[-1], talk)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+@contextmanager
+def runtime(folder: Path, answer: Answer) -> Iterator[Runtime]:
+    running = Runtime(folder / "docker.sock", answer)
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+def test_a_container_is_asked_for_once(tmp_path: Path) -> None:
+    body = description({"gpuwarden.signal": "sigusr2", "ai.dstack.shim.task-id": "0c7b-77", "other": "1"})
+    with runtime(tmp_path, told(body)) as docker:
+        labels = Labels(docker.path)
+        for _ in range(3):
+            assert labels.of([ID]) == {ID: ContainerLabels(declared="USR2", task="0c7b-77", name="llama-0-0-1a2b3c4d")}
+        assert docker.asked == [f"/containers/{ID}/json"]
+
+
+BODIES = {
+    "no labels": (description(None), ContainerLabels(name="llama-0-0-1a2b3c4d")),
+    "junk in labels": (description({"gpuwarden.signal": "KILL", "ai.dstack.shim.task-id": "../../etc"}, name="/a\x1b[2J"), ContainerLabels(declared=NOTHING, name="a?[2J")),
+    "other types": (description({"gpuwarden.signal": ["TERM"], "ai.dstack.shim.task-id": 7}, name=7), UNLABELLED),
+    "a list": (b"[]", UNLABELLED),
+    "nothing": (b"", UNLABELLED),
+    "not JSON": (b"<html>", UNLABELLED),
+    "nested": (b"[" * 200_000, UNLABELLED),
+    "cut off": (description({"gpuwarden.signal": "TERM"})[:-1], UNLABELLED),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "labels"), BODIES.values(), ids=BODIES)
+def test_whatever_the_description_is_it_has_labels_or_none(
+    tmp_path: Path, body: bytes, labels: ContainerLabels
+) -> None:
+    with runtime(tmp_path, told(body)) as docker:
+        assert Labels(docker.path).of([ID]) == {ID: labels}
+
+
+def endless(_: str, talk: socket.socket) -> None:
+    talk.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
+    while True:
+        talk.sendall(b"x" * 65536)
+
+
+def silent(_: str, talk: socket.socket) -> None:
+    talk.recv(1)
+
+
+FAILURES: dict[str, Answer] = {
+    "endless": endless,
+    "silent": silent,
+    "closed": lambda _, talk: None,
+    "another protocol": lambda _, talk: talk.sendall(b"SSH-2.0-x\r\n"),
+    "an error": told(b"{}", b"500 Internal Server Error"),
+    "a redirect": told(b"{}", b"301 Moved"),
+}
+
+
+@pytest.mark.parametrize("answer", FAILURES.values(), ids=FAILURES)
+def test_a_runtime_that_fails_costs_one_wait_and_is_left_alone_for_a_while(tmp_path: Path, answer: Answer) -> None:
+    now = [100.0]
+    with runtime(tmp_path, answer) as docker:
+        labels = Labels(docker.path, patience=0.2, clock=lambda: now[0])
+        for _ in range(3):
+            assert labels.of([ID, "cd" * 32]) == {ID: UNLABELLED, "cd" * 32: UNLABELLED}
+        assert len(docker.asked) == 1
+        docker.answer = told(description({"gpuwarden.signal": "HUP"}))
+        while labels.of([ID])[ID].declared != "HUP":
+            now[0] += QUIET
+
+
+def test_a_runtime_that_is_not_there_or_does_not_know_it_is_no_error(tmp_path: Path) -> None:
+    assert Labels(tmp_path / "docker.sock").of([ID]) == {ID: UNLABELLED}
+    with runtime(tmp_path, told(b'{"message":"No such container"}', b"404 Not Found")) as docker:
+        assert Labels(docker.path).of([ID]) == {ID: UNLABELLED}
+
+
+@pytest.fixture
+def trees() -> Iterator[Forest]:
+    with forest() as grown:
+        yield grown
+
+
+def test_the_label_s_name_of_a_job_goes_before_the_one_in_an_environment(trees: Forest, tmp_path: Path) -> None:
+    """Two real containers that claim the same name: the runtime knows whose it is. A container that does no work is not asked for."""
+    name = f"task-{trees.job}"
+    mine, other, idle = (f"{trees.container[1:]}{n}" for n in range(3))
+    env = {"DSTACK_JOB_ID": name, "GPUWARDEN_JOB": "my-run"}
+    groups = {each: trees.cgroup(f"docker/{each}") for each in (mine, other, idle)}
+    pids = trees.start(
+        member(
+            "host",
+            member("idle", cgroup=groups[idle]),
+            member("other", catch=["TERM"], cgroup=groups[other], env=env),
+            member("mine", catch=["TERM"], cgroup=groups[mine], env=env),
+        )
+    )
+
+    def answer(path: str, talk: socket.socket) -> None:
+        labels = {"ai.dstack.shim.task-id": name, "gpuwarden.signal": "USR1"} if mine in path else {}
+        told(description(labels))(path, talk)
+
+    with runtime(tmp_path, answer) as docker:
+        jobs = ReceiversReader(Path("/proc"), containers=Labels(docker.path)).read({pids["mine"], pids["other"]})
+        ours = {job.processes[0].pid: job for job in jobs if job.processes[0].pid in pids.values()}
+        assert (ours[pids["mine"]].id, ours[pids["mine"]].declared) == (name, "USR1")
+        assert (ours[pids["other"]].id, ours[pids["other"]].declared) == (other, "")
+        assert {job.name for job in ours.values()} == {job.folder for job in ours.values()} == {"my-run"}
+        assert not any(idle in path for path in docker.asked)

@@ -1,0 +1,51 @@
+"""Who is found in the jobs of a real Slurm, which gives their processes no control groups here: slurmd's list tells."""
+
+from __future__ import annotations
+
+import pwd
+from collections import Counter
+from pathlib import Path
+
+from gpuwarden_collectors.receivers.facts import LocalJob, Role
+from gpuwarden_collectors.receivers.reader import ReceiversReader
+from gpuwarden_collectors.slurm.departing_text import listed_pids
+from support.slurm import SLURM, Slurm
+
+pytestmark = SLURM
+
+TRAINER = """perl -e '$SIG{USR1} = sub {}; open F, ">", "RUNS.$ENV{SLURM_PROCID}"; close F; sleep 1 while 1'"""
+
+
+def test_the_ranks_of_a_job_are_found_below_its_wrappers(slurm: Slurm, tmp_path: Path) -> None:
+    """sbatch, srun, a wrapper for each task, and the trainer in it; and a second step whose tasks are the trainers themselves."""
+    runs = slurm.folder / "jobs" / tmp_path.name
+    trainer = TRAINER.replace("RUNS", f"{runs}.$ENV{{SLURM_STEP_ID}}")
+    script = runs.with_suffix(".sh")
+    script.write_text(f"#!/bin/sh\n{trainer} &\nwait\n")
+    direct = runs.with_suffix(".pl")
+    direct.write_text("#!/usr/bin/perl\n" + trainer.removeprefix("perl -e '").removesuffix("'"))
+    for file in (script, direct):
+        file.chmod(0o755)
+    steps = f"export GPUWARDEN_SIGNAL=USR1; srun --overlap -n2 {script} & srun --overlap -n2 {direct} & wait"
+    job = slurm.submit(steps, "--nodelist=n1", "--ntasks=2")
+    slurm.wait(lambda: len(list(runs.parent.glob(f"{runs.name}.[01].[01]"))) == 4, "four ranks")
+
+    found = read(slurm, job)
+    roles = Counter((one.step, one.role, one.leader) for one in found.processes if one.name != "sleep")
+    wrapped, alone = ("0", "1") if ("0", Role.SHELL, True) in roles else ("1", "0")
+    assert roles[(wrapped, Role.SHELL, True)] == 2
+    assert roles[(wrapped, Role.RANK, False)] == 2
+    assert roles[(alone, Role.RANK, True)] == 2
+    assert roles[("batch", Role.SHELL, True)] == 1
+    ranks = [one for one in found.processes if one.role is Role.RANK]
+    assert Counter(one.rank for one in ranks) == {0: 2, 1: 2}
+    assert all((one.declared, one.uid) == ("USR1", found.uid) and "USR1" in one.catches for one in ranks)
+    assert (found.uid, found.folder) == (pwd.getpwnam("nobody").pw_uid, str(job))
+    for one in found.processes:
+        parent = Path(f"/proc/{one.pid}/stat").read_text().rpartition(") ")[2].split()[1]
+        assert one.leader is (Path(f"/proc/{parent}/comm").read_text() == "slurmstepd\n"), one
+
+
+def read(slurm: Slurm, job: int) -> LocalJob:
+    listed = listed_pids(slurm.scontrol("listpids", "*", "n1"))
+    return next(one for one in ReceiversReader(Path("/proc")).read((), listed) if one.id == str(job))

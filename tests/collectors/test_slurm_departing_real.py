@@ -1,0 +1,71 @@
+"""The jobs of a node that is about to go, read from a real Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.departing import listpids, read_job, read_jobs, signals_whole_trees
+from gpuwarden_collectors.slurm.errors import UnknownNode
+from support.slurm import CONTROLLER, SLURM, Slurm
+from support.slurm_ranks import Ranks
+
+pytestmark = SLURM
+
+COMMENT = "gpuwarden:signal=USR1 | \x1f\n7|running"
+
+
+@pytest.fixture
+async def commands(slurm: Slurm) -> AsyncIterator[Commands]:
+    commands = Commands(conf=slurm.conf, timeout=60.0)
+    yield commands
+    await commands.close()
+
+
+async def test_each_node_is_told_its_jobs_and_their_processes_by_one_call_each(
+    slurm: Slurm, commands: Commands
+) -> None:
+    ranks = Ranks(slurm)
+    array = slurm.submit("sleep 300", "--array=0-1", "-w", "n3", "--no-requeue")
+    number = ranks.start("-N2", "-w", "n[1-2]", f"--comment={COMMENT}", "--job-name=a|b\nc")
+    slurm.scontrol("update", f"JobId={number}", "AdminComment=ticket 4711")
+    slurm.wait(lambda: slurm.command("squeue", "-h", "--states=R").count("gpu") == 3, "all jobs")
+    before = commands.calls
+    job = (await read_jobs(commands, "n1"))[number]
+    assert commands.calls == before + 1
+    assert (job.id, job.called, job.uid, job.state) == (number, str(number), 65534, "running")
+    assert (job.nodes, job.node_count, job.batch, job.batch_host) == ("n[1-2]", 2, True, "n1")
+    assert (job.requeue, job.restarts, job.pinned) == (True, 0, "n[1-2]")
+    assert job.started > 0
+    assert (job.comment, job.admin_comment, job.name) == ("gpuwarden:signal=USR1 |   7|running", "ticket 4711", "a|b c")
+    assert await read_jobs(commands, "n2") == {number: job}
+    assert await read_job(commands, job) == job
+    tasks = await read_jobs(commands, "n3")
+    assert {task.called for task in tasks.values()} == {f"{array}_0", f"{array}_1"}
+    assert not any(task.requeue for task in tasks.values())
+    mine, theirs = await listpids(commands, "n1"), await listpids(commands, "n2")
+    assert {(one.step, one.rank) for one in mine.values() if one.local is not None} == {("batch", 0), ("0", 0)}
+    assert {(one.job, one.step, one.rank) for one in theirs.values() if one.local is not None} == {(number, "0", 1)}
+    assert await signals_whole_trees(commands, slurm.conf) is True
+    slurm.pause(CONTROLLER)
+    try:
+        assert await listpids(commands, "n1") == mine
+    finally:
+        slurm.resume(CONTROLLER)
+
+
+async def test_what_is_not_there_is_empty_or_said(slurm: Slurm, commands: Commands) -> None:
+    assert await read_jobs(commands, "n1") == {}
+    assert await listpids(commands, "n1") == {}
+    with pytest.raises(UnknownNode):
+        await read_jobs(commands, "n9")
+    number = slurm.submit("sleep 300", "-w", "n1")
+    slurm.wait(lambda: slurm.job_state(number) == "RUNNING", "the job")
+    job = (await read_jobs(commands, "n1"))[number]
+    slurm.command("scancel", str(number))
+    slurm.wait(lambda: slurm.job_state(number) == "CANCELLED", "its end")
+    slurm.wait(lambda: "COMPLETING" not in slurm.command("squeue", "-h", "--Format=State"), "its processes")
+    assert await read_job(commands, job) is None
+    assert await read_jobs(commands, "n1") == {}

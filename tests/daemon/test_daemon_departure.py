@@ -1,0 +1,194 @@
+"""A training on two nodes of a real Slurm, one of which is about to go: told, saved, requeued, running elsewhere in time."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.daemons import RunningDaemon
+from support.job_world import JOB
+from support.slurm import SLURM, Slurm
+from support.slurm_hosts import SlurmHost
+
+pytestmark = SLURM
+
+ONE_OF_OURS = [1, 2, 1, 2]
+"""Signals as each rank counts them: ours, and the SIGTERM with which Slurm ends what it requeues."""
+RANK = Path(__file__).parents[1] / "support/saving_rank.py"
+
+
+class Training:
+    """Two ranks on two of the three nodes; `answers` False: they do not find the daemon, and have its signal only."""
+
+    def __init__(self, slurm: Slurm, *, answers: bool = True) -> None:
+        self.slurm = slurm
+        self.folder = slurm.folder / "jobs" / "training"
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(mode=0o777)
+        self.folder.chmod(0o777)
+        run = f"{slurm.folder}/{'hosts' if answers else 'nowhere'}/$SLURMD_NODENAME/run"
+        rank = f"srun --input none bash -c 'GPUWARDEN_RUN_DIR={run} exec {sys.executable} {RANK} {self.folder}'"
+        environment = f"export PYTHONPATH={JOB} PYTHONDONTWRITEBYTECODE=1; "
+        self.job = slurm.submit(environment + rank, "--nodes=2", "--ntasks-per-node=1", user="")
+        slurm.wait(lambda: len(self.said("begins")) == 2, f"both ranks to begin: {slurm.output(self.job)}")
+
+    def said(self, what: str, *ranks: int) -> list[dict[str, Any]]:
+        logs = [log.read_text() for n in ranks or (0, 1) if (log := self.folder / f"log.{n}").exists()]
+        return [said for log in logs for line in log.splitlines() if (said := json.loads(line))["what"] == what]
+
+    def nodes(self) -> set[str]:
+        return {said["node"] for said in self.said("begins")}
+
+
+@pytest.fixture
+def hosts(slurm: Slurm) -> Iterator[dict[str, SlurmHost]]:
+    """One for each node, in folders that the users of jobs can reach."""
+    folder = slurm.folder / "hosts"
+    made = {}
+    for node in slurm.names:
+        (folder / node).mkdir(parents=True)
+        made[node] = SlurmHost(folder / node, slurm, node)
+    yield made
+    shutil.rmtree(folder)
+
+
+def ends(host: SlurmHost, within: str) -> None:
+    done = host.command("notify-termination", "--in", within, "--reason", "spot", "--run-dir", host.run_dir)
+    assert done.returncode == 0, done.stderr
+
+
+def departure(daemon: RunningDaemon, training: Training) -> dict[str, Any]:
+    """What was done for it."""
+    jobs = daemon.status()["jobs"]
+    found = [job for one in jobs["departures"] for job in one["jobs"] if job["job"] == f"slurm/{training.job}"]
+    assert len(found) == 1, jobs
+    return dict(found[0])
+
+
+def _times(training: Training, events: list[dict[str, Any]]) -> str:
+    """Seconds from the notice to each step, for people: nothing is asserted of them."""
+    at = {event["kind"]: datetime.fromisoformat(event["at"]).timestamp() for event in reversed(events)}
+    steps = {
+        "excluded": at["excluded"],
+        "both ranks signalled": max(said["at"] for said in training.said("signal")),
+        "both ranks saved": max(said["at"] for said in training.said("saved")),
+        "requeued and pending": at["requeued"],
+        "both ranks resumed elsewhere": max(said["at"] for said in training.said("begins")),
+    }
+    lines = (f"  {at_ - at['noticed']:6.2f} s  {what}" for what, at_ in steps.items())
+    return "\n".join(["", "from the notice:", *lines, ""])
+
+
+def test_both_ranks_save_and_the_job_goes_on_elsewhere_from_where_it_was(
+    slurm: Slurm, hosts: dict[str, SlurmHost], capsys: pytest.CaptureFixture[str]
+) -> None:
+    training = Training(slurm)
+    doomed = min(training.nodes())
+    with hosts[doomed].acting() as daemon:
+        daemon.wait_status("healthy")
+        ends(hosts[doomed], "60s")
+        daemon.wait(lambda: len(training.said("saved")) == 2, "both ranks to save")
+        daemon.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued")
+        daemon.wait(lambda: len(training.said("begins")) == 4, "both ranks to begin again")
+        daemon.wait(lambda: departure(daemon, training)["requeue"] == "done", "to say so")
+        told = departure(daemon, training)
+        events = json.loads(daemon.get("/v1/events")[1])["events"]
+    assert (told["result"], told["way"], told["signal"], told["saved"]) == ("sent", "job_wide", "TERM", True)
+    assert told["acknowledged_by"] == "socket"
+    assert [said["signals"] for said in training.said("signal")] == ONE_OF_OURS
+    for rank in range(2):
+        _, again = training.said("begins", rank)
+        assert again["node"] != doomed
+        assert again["step"] == training.said("saved", rank)[-1]["step"] > 0
+    assert slurm.state(doomed) >= {"DRAIN"}
+    assert slurm.reason(doomed).startswith("gpuwarden: termination")
+    with capsys.disabled():
+        sys.stdout.write(_times(training, events))
+
+
+def test_of_two_nodes_that_go_at_once_one_tells_the_job_and_it_is_requeued_once(
+    slurm: Slurm, hosts: dict[str, SlurmHost]
+) -> None:
+    training = Training(slurm)
+    with ExitStack() as daemons:
+        doomed = [hosts[node] for node in sorted(training.nodes())]
+        both = [daemons.enter_context(host.acting()) for host in doomed]
+        for daemon in both:
+            daemon.wait_status("healthy")
+        for host in doomed:
+            ends(host, "60s")
+        slurm.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued")
+        both[0].wait(lambda: any(is_requeued(daemon, training) for daemon in both), "one of them to say so")
+        told = sorted(departure(daemon, training)["result"] for daemon in both)
+        assert told == ["sent", "watched"]
+        assert [said["signals"] for said in training.said("signal")] == ONE_OF_OURS
+        assert slurm.job(training.job)["Restarts"] == "1"
+        assert slurm.job_state(training.job) in ("PENDING", "COMPLETING")  # two nodes are wanted, and one is left
+
+
+def is_requeued(daemon: RunningDaemon, training: Training) -> bool:
+    return bool(departure(daemon, training)["requeue"] == "done")
+
+
+def test_a_daemon_that_is_killed_after_it_told_a_job_tells_it_no_second_time_and_requeues_it(
+    slurm: Slurm, hosts: dict[str, SlurmHost]
+) -> None:
+    training = Training(slurm, answers=False)
+    doomed = hosts[min(training.nodes())]
+    with doomed.acting() as daemon:
+        daemon.wait_status("healthy")
+        ends(doomed, "25s")
+        daemon.wait(lambda: len(training.said("signal")) == 2, "both ranks to be signalled")
+        daemon.wait(lambda: b'"signalled"' in daemon.get("/v1/events")[1], "it to be on disk")
+        daemon.kill()
+    with doomed.acting() as daemon:
+        daemon.wait(lambda: departure(daemon, training)["result"] == "sent", "to know that it was told")
+        daemon.wait(
+            lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued when its time is up"
+        )
+        daemon.wait(partial(is_requeued, daemon, training), "to say so")
+    assert [said["signals"] for said in training.said("signal")][:2] == [1, 2]
+
+
+def test_in_mode_observe_the_plan_is_shown_and_nothing_is_sent(slurm: Slurm, hosts: dict[str, SlurmHost]) -> None:
+    training = Training(slurm)
+    doomed = hosts[min(training.nodes())]
+    with doomed.acting("observe") as daemon:
+        daemon.wait_status("healthy")
+        ends(doomed, "60s")
+        named = f"slurm/{training.job}"
+        daemon.wait(lambda: any(named in line for line in daemon.status()["jobs"]["plan"]), "the plan")
+        plan = daemon.status()["jobs"]["plan"]
+        assert any("SIGTERM through Slurm to the whole job" in line and named in line for line in plan), plan
+        passes = daemon.heartbeat()["sequence"]
+        daemon.wait(lambda: daemon.heartbeat()["sequence"] > passes + 20, "some passes")
+        assert daemon.status()["jobs"]["departures"] == []
+        assert slurm.state(doomed.node) == {"MIXED"}
+    assert training.said("signal") == []
+    assert slurm.job(training.job).get("AdminComment") is None
+
+
+def test_a_notice_that_is_called_off_leaves_the_job_where_it_is(slurm: Slurm, hosts: dict[str, SlurmHost]) -> None:
+    training = Training(slurm, answers=False)
+    doomed = hosts[min(training.nodes())]
+    with doomed.acting() as daemon:
+        daemon.wait_status("healthy")
+        ends(doomed, "300s")
+        daemon.wait(lambda: len(training.said("signal")) == 2, "both ranks to be signalled")
+        done = doomed.command("notify-termination", "--cancel", "--run-dir", doomed.run_dir)
+        assert done.returncode == 0, done.stderr
+        daemon.wait(lambda: slurm.state(doomed.node) == {"MIXED"}, "the node to take work again")
+        daemon.wait(
+            lambda: not (doomed.run_dir / "ack").exists() or not list((doomed.run_dir / "ack").iterdir()), "no folders"
+        )
+        assert departure(daemon, training)["requeue"] == ""
+    assert (slurm.job_state(training.job), slurm.job(training.job)["Restarts"]) == ("RUNNING", "0")

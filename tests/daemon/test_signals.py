@@ -1,0 +1,192 @@
+"""Signals to real processes: each is told once, and nobody dies or is told who was not meant."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from threading import get_native_id
+
+import pytest
+
+from gpuwarden.actuators.signals import Order, Result, send, tell
+from support.ranks import NOBODY, Rank, rank
+
+PATIENCE = 60.0
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become other users")
+
+
+def order(to: Rank, name: str = "TERM", uid: int | None = None) -> Order:
+    return Order(pid=to.pid, started=to.started, uid=os.geteuid() if uid is None else uid, signal=name)
+
+
+@pytest.mark.parametrize("name", ["TERM", "USR1", "USR2", "HUP"])
+def test_who_catches_a_signal_is_sent_it_once(name: str) -> None:
+    with rank("TERM,USR1,USR2,HUP") as one:
+        sent = send(order(one, name))
+        assert (sent.result, sent.text, sent.pid) == (Result.SENT, "", one.pid)
+        assert one.heard() == name
+        assert one.heard_all() == []
+
+
+def test_a_process_that_would_die_of_the_signal_is_not_sent_it() -> None:
+    with rank("USR1") as one:
+        sent = send(order(one, "TERM"))
+        assert sent.result is Result.DEAF
+        assert "TERM" in sent.text
+        assert send(order(one, "USR1")).result is Result.SENT  # it lives
+        assert one.heard() == "USR1"
+
+
+def test_a_handler_that_goes_with_the_first_signal_is_not_sent_a_second() -> None:
+    """NeMo's goes so: a second SIGTERM would kill it in the midst of its save."""
+    with rank("TERM", "once") as one:
+        assert send(order(one)).result is Result.SENT
+        assert one.heard() == "TERM"
+        assert send(order(one)).result is Result.DEAF
+        assert one.process.poll() is None
+
+
+def test_a_number_that_is_another_process_s_by_now_is_not_signalled() -> None:
+    with rank() as one:
+        assert send(replace(order(one), started=one.started - 1)).result is Result.REPLACED
+        assert one.heard_all() == []
+
+
+def test_what_has_ended_is_gone_before_and_after_it_is_reaped() -> None:
+    with rank() as one:
+        told = order(one)
+        one.process.kill()
+        os.waitid(os.P_PID, one.pid, os.WEXITED | os.WNOWAIT)
+        assert send(told).result is Result.GONE
+        one.process.wait()
+        assert send(told).result is Result.GONE
+
+
+@pytest.mark.parametrize("name", ["KILL", "STOP", "CONT", "INT", "SIGTERM", "", "9", "RTMIN"])
+def test_no_other_signal_is_ever_sent(name: str) -> None:
+    with rank("TERM,INT") as one:
+        assert send(order(one, name)).result is Result.REFUSED
+        assert one.heard_all() == []
+
+
+@pytest.mark.parametrize(
+    "pid", [os.getpid(), 1, 0, -1, -os.getpid()], ids=["this", "first", "own group", "all", "a group"]
+)
+def test_neither_this_daemon_nor_the_first_process_nor_any_group_is_signalled(pid: int) -> None:
+    assert send(Order(pid=pid, started=0, uid=os.geteuid(), signal="TERM")).result is Result.REFUSED
+
+
+@pytest.mark.parametrize("pid", [2**22 + 1, 2**31, 2**80])
+def test_a_number_that_no_process_can_have_is_no_fault_of_ours(pid: int) -> None:
+    assert send(Order(pid=pid, started=0, uid=0, signal="TERM")).result in (Result.GONE, Result.FAILED)
+
+
+def test_a_thread_is_no_process() -> None:
+    with rank() as one:
+        script = "import os, threading, time; t = threading.Thread(target=time.sleep, args=(100,)); t.start()\n"
+        script += "print(t.native_id, flush=True)"
+        process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+        with process:
+            assert process.stdout is not None
+            thread = int(process.stdout.readline())
+            assert send(replace(order(one), pid=thread)).result is not Result.SENT
+            process.kill()
+
+
+@contextmanager
+def traced(pid: int) -> Iterator[None]:
+    """By this thread."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+    seize, detach = 0x4206, 17
+    if libc.ptrace(seize, pid, None, None) != 0:
+        pytest.skip("this host lets nobody trace")
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, pid, os.WSTOPPED)
+        libc.ptrace(detach, pid, None, None)
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_process_under_a_debugger_is_left_to_it() -> None:
+    with rank() as one, traced(one.pid):
+        sent = send(order(one))
+    assert sent.result is Result.TRACED
+    assert str(get_native_id()) in sent.text or str(os.getpid()) in sent.text
+
+
+@ROOT_ONLY
+def test_a_process_is_signalled_as_the_user_s_that_it_was_listed_under_and_no_other_s() -> None:
+    with rank(uid=NOBODY) as one:
+        for uid in (0, 1000):
+            sent = send(order(one, uid=uid))
+            assert sent.result is Result.FOREIGN
+            assert str(NOBODY) in sent.text
+        assert send(order(one, uid=NOBODY)).result is Result.SENT
+        assert one.heard() == "TERM"
+
+
+@ROOT_ONLY
+def test_a_daemon_without_the_right_to_signal_says_so() -> None:
+    script = textwrap.dedent("""
+        import os, sys
+        from gpuwarden.actuators.signals import Order, send
+        pid, started = map(int, sys.argv[1:])
+        os.setgroups([]); os.setgid(65534); os.setuid(65534)
+        print(send(Order(pid=pid, started=started, uid=0, signal="TERM")).result)
+    """)
+    with rank() as one:
+        command = [sys.executable, "-c", script, str(one.pid), str(one.started)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
+        assert done.stdout.strip() == "not_permitted"
+        assert one.heard_all() == []
+
+
+@ROOT_ONLY
+def test_a_rank_in_another_pid_namespace_is_reached_by_its_number_here() -> None:
+    with rank(prefix=("unshare", "--pid", "--fork", "--kill-child")) as one:
+        assert one.pid != one.process.pid
+        assert send(order(one)).result is Result.SENT
+        assert one.heard() == "TERM"
+
+
+def test_a_process_that_cannot_be_looked_at_is_not_signalled(tmp_path: Path) -> None:
+    with rank() as one:
+        sent = send(order(one), proc=tmp_path)
+        assert (sent.result, one.heard_all()) == (Result.NOT_PERMITTED, [])
+        assert "hidepid" in sent.text
+
+
+async def test_each_of_many_gets_its_own_signal_and_its_own_result() -> None:
+    with rank("TERM") as first, rank("USR1") as second, rank("") as third:
+        orders = (order(first), order(second, "USR1"), order(third))
+        sent = await tell(orders, deadline=PATIENCE)
+        assert [one.result for one in sent] == [Result.SENT, Result.SENT, Result.DEAF]
+        assert [(one.pid, one.started, one.signal) for one in sent] == [(o.pid, o.started, o.signal) for o in orders]
+        assert (first.heard(), second.heard()) == ("TERM", "USR1")
+
+
+async def test_nobody_to_tell_is_nothing_to_wait_for() -> None:
+    assert await tell(()) == ()
+
+
+async def test_a_call_that_hangs_holds_up_neither_the_loop_nor_the_answer(tmp_path: Path) -> None:
+    with rank() as one, rank() as two:
+        (tmp_path / str(one.pid)).mkdir()
+        pipe = tmp_path / str(one.pid) / "stat"
+        os.mkfifo(pipe)
+        sent = await tell([order(one), order(two)], deadline=0.3, proc=tmp_path)
+        writer = os.open(pipe, os.O_WRONLY)  # the thread is there: else this would block
+        os.close(writer)
+        assert [one.result for one in sent] == [Result.UNKNOWN, Result.FAILED]
+        assert (one.heard_all(), two.heard_all()) == ([], [])

@@ -1,0 +1,127 @@
+"""A signal to a whole job reaches each rank on all nodes once, and nobody else: on a Slurm whose jobs have an extern step."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.actuators.slurm.job_signals import Signalling, signal_batch, signal_job
+from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.departing import listpids
+from gpuwarden_collectors.slurm.departing_facts import SlurmJob
+from support.slurm import SLURM, Slurm, require_slurm, running
+from support.slurm_ranks import Ranks, the_job
+
+pytestmark = SLURM
+
+
+@pytest.fixture(scope="module")
+def contained() -> Iterator[Slurm]:
+    require_slurm()
+    with (
+        tempfile.TemporaryDirectory(prefix="gw-slurm-", ignore_cleanup_errors=True) as folder,
+        running(Slurm(Path(folder), more="PrologFlags=Contain")) as slurm,
+    ):
+        yield slurm
+
+
+@pytest.fixture
+def slurm(contained: Slurm) -> Slurm:
+    contained.clear()
+    return contained
+
+
+@pytest.fixture
+async def commands(slurm: Slurm) -> AsyncIterator[Commands]:
+    commands = Commands(conf=slurm.conf, timeout=60.0)
+    yield commands
+    await commands.close()
+
+
+async def others(commands: Commands, job: int) -> set[tuple[int, str]]:
+    """The processes of a job that are no rank, with their step: the sleeping one of its extern step, its batch shell and srun."""
+    return {
+        (pid, listed.step)
+        for node in ("n1", "n2", "n3")
+        for pid, listed in (await listpids(commands, node)).items()
+        if listed.job == job and not listed.step.isdigit()
+    }
+
+
+async def test_each_rank_on_each_node_gets_it_once_and_nothing_else_of_the_job_does(
+    slurm: Slurm, commands: Commands
+) -> None:
+    ranks = Ranks(slurm)
+    step = "srun --overlap -N2 -n2 {rank}"
+    number = ranks.start("-N2", "-w", "n[1-2]", ranks=4, batch=f"{step} & {step} & wait")
+    bystanders = await others(commands, number)
+    assert {"extern", "batch"} <= {step for _, step in bystanders}
+    outcome = await signal_job(commands, await the_job(commands, number), "USR1")
+    assert (outcome.result, set(outcome.steps)) == (Signalling.SENT, {f"{number}.0", f"{number}.1"})
+    ranks.hear(number, "USR1")
+    assert await others(commands, number) == bystanders
+    assert slurm.job_state(number) == "RUNNING"
+    assert ranks.heard(number) == {name: {"USR1": 1} for name in ("0.0", "0.1", "1.0", "1.1")}
+
+
+async def test_ranks_that_catch_a_term_live_on_and_so_does_their_step(slurm: Slurm, commands: Commands) -> None:
+    ranks = Ranks(slurm)
+    number = ranks.start("-N2", "-w", "n[1-2]", catch="TERM USR1")
+    job = await the_job(commands, number)
+    assert (await signal_job(commands, job, "TERM")).result is Signalling.SENT
+    ranks.hear(number, "TERM")
+    assert (await signal_job(commands, job, "USR1")).result is Signalling.SENT
+    ranks.hear(number, "USR1")
+    assert slurm.job_state(number) == "RUNNING"
+    slurm.command("scancel", "--signal=KILL", f"{number}.0")  # else they live on for KillWait
+
+
+async def test_a_task_of_an_array_gets_it_alone_and_so_does_its_batch_script(slurm: Slurm, commands: Commands) -> None:
+    ranks = Ranks(slurm)
+    array = slurm.submit(f"{ranks.script} USR2 & srun {ranks.script} USR1", "--array=0-1", "-w", "n1")
+    slurm.wait(
+        lambda: len({number for number in (array, array + 1) if len(ranks.heard(number)) == 2}) == 2, "its ranks"
+    )
+    job = await the_job(commands, array)  # its last task has the number of the whole array
+    outcome = await signal_job(commands, job, "USR1")
+    assert outcome.steps == (f"{job.called}.0",)
+    ranks.slurm.wait(lambda: ranks.heard(array)["0.0"]["USR1"] == 1, "its rank to get it")
+    assert not ranks.heard(array + 1)["0.0"]
+    assert not ranks.heard(array)["batch.0"]
+
+
+async def test_the_batch_script_gets_it_alone(slurm: Slurm, commands: Commands) -> None:
+    ranks = Ranks(slurm)
+    number = ranks.start("-w", "n1", ranks=2, batch="srun {rank} & exec {rank}")
+    outcome = await signal_batch(commands, await the_job(commands, number), "USR1")
+    assert outcome.result is Signalling.SENT
+    slurm.wait(lambda: ranks.heard(number)["batch.0"]["USR1"] == 1, "the batch script to get it")
+    assert not ranks.heard(number)["0.0"]
+
+
+async def test_what_cannot_be_reached_is_said_and_nothing_is_sent(slurm: Slurm, commands: Commands) -> None:
+    """Of a step in parts scancel knows the first only."""
+    ranks = Ranks(slurm)
+    parts = ranks.start("-N2", "-n2", "-w", "n[1-2]", batch="srun -n1 -N1 {rank} : -n1 -N1 {rank}")
+    stepless = ranks.start("-w", "n1", ranks=1, batch="{rank}")
+    assert (await signal_job(commands, await the_job(commands, parts), "USR1")).result is Signalling.IN_PARTS
+    job = await the_job(commands, stepless)
+    assert (await signal_job(commands, job, "USR1")).result is Signalling.NO_STEPS
+    assert not any(counts for number in (parts, stepless) for counts in ranks.heard(number).values())
+    slurm.command("scancel", str(stepless))
+    slurm.wait(lambda: slurm.job_state(stepless) == "CANCELLED", "its end")
+    assert (await signal_job(commands, job, "USR1")).result in (Signalling.GONE, Signalling.NO_STEPS)
+    assert (await signal_batch(commands, job, "USR1")).result is Signalling.GONE
+
+
+@pytest.mark.parametrize("signal", ["KILL", "INT", "STOP", "9", "usr1", ""])
+async def test_no_other_signal_is_ever_sent(signal: str) -> None:
+    commands = Commands(folder=Path("/nonexistent"))
+    job = SlurmJob(id=1, uid=1, state="running", nodes="n1", node_count=1, called="1")
+    for send in (signal_job, signal_batch):
+        with pytest.raises(ValueError, match="never"):
+            await send(commands, job, signal)
+    assert commands.calls == 0

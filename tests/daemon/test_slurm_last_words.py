@@ -1,0 +1,105 @@
+"""In the last seconds the controller is told that a node is gone, where nobody else has plans with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.actuators.base import ActuatorRefused
+from gpuwarden.actuators.slurm.last_words import LastWord, LastWordResult, last_words
+from gpuwarden.actuators.slurm.requeue import Requeueing, requeue
+from gpuwarden_collectors.slurm.commands import Commands
+from support.slurm import SLURM, Slurm, processes_with, require_slurm, running
+from support.slurm_ranks import Ranks, the_job
+
+pytestmark = SLURM
+
+OURS = "gpuwarden: termination boot=1b4e28ba instance=i-0af01c23"
+POWER_SAVING = "SuspendProgram=/bin/true\nResumeProgram=/bin/true\nSuspendTime=86400\nSuspendTimeout=1"
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[Slurm]:
+    """Two nodes, and for each other test one without a slurmd, all of which Slurm may power down."""
+    require_slurm()
+    partitions = ("PartitionName=gpu Nodes=n[1-2] Default=YES MaxTime=INFINITE", "PartitionName=spare Nodes=f[1-3]")
+    with (
+        tempfile.TemporaryDirectory(prefix="gw-slurm-", ignore_cleanup_errors=True) as folder,
+        running(Slurm(Path(folder), nodes=2, phantoms=3, more=POWER_SAVING, partitions=partitions)) as slurm,
+    ):
+        yield slurm
+
+
+@pytest.fixture
+async def commands(slurm: Slurm) -> AsyncIterator[Commands]:
+    commands = Commands(conf=slurm.conf, timeout=60.0)
+    yield commands
+    await commands.close()
+
+
+async def test_a_node_that_is_out_for_another_reason_is_left_alone(slurm: Slurm, commands: Commands) -> None:
+    for reason in ("a fan is replaced", "gpuwarden: failure gpu=3 xid=79", f"see {OURS}"):
+        slurm.drain("f1", reason)
+        for word in LastWord:
+            assert (await last_words(commands, "f1", word, OURS)).result is LastWordResult.NOT_OURS
+        assert "DRAIN" in slurm.state("f1")
+        assert "DOWN" not in slurm.state("f1")
+        assert slurm.reason("f1") == reason
+
+
+async def test_a_node_that_is_not_out_or_that_somebody_took_over_is_left_alone(
+    slurm: Slurm, commands: Commands
+) -> None:
+    before = slurm.state("f2")
+    assert (await last_words(commands, "f2", LastWord.DOWN, OURS)).result is LastWordResult.NOT_OURS
+    assert slurm.state("f2") == before
+    slurm.drain("f2", OURS, state="FAIL")
+    assert (await last_words(commands, "f2", LastWord.DOWN, OURS)).result is LastWordResult.NOT_OURS
+    assert "FAIL" in slurm.state("f2")
+    with pytest.raises(ActuatorRefused, match="n9"):
+        await last_words(commands, "n9", LastWord.DOWN, OURS)
+
+
+async def test_a_job_whose_node_vanished_runs_elsewhere_after_the_last_words(slurm: Slurm, commands: Commands) -> None:
+    """Without them it is completing until SlurmdTimeout."""
+    ranks = Ranks(slurm)
+    slurm.drain("n2", "kept free")
+    job = await the_job(commands, ranks.start(ranks=1, batch="exec {rank}"))
+    slurm.drain("n1", OURS)
+    slurm.scontrol("update", "NodeName=n2", "State=UNDRAIN")
+    slurm.stop("n1", how=signal.SIGKILL)
+    left = processes_with(f"SLURM_JOB_ID={job.id}")
+    stepds = [pid for pid in processes_with(f"SLURM_CONF={slurm.conf}") if is_stepd(pid)]
+    for pid in (*stepds, *left):  # first those who could still tell of the others' end
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert (await requeue(commands, job, "n1")).result is Requeueing.WAITS
+    assert (await last_words(commands, "n1", LastWord.DOWN, OURS)).result is LastWordResult.DONE
+    assert {"DOWN", "DRAIN"} <= slurm.state("n1")
+    assert slurm.reason("n1") == OURS
+    assert (await last_words(commands, "n1", LastWord.DOWN, OURS)).result is LastWordResult.ALREADY
+    while (outcome := await requeue(commands, job, "n1")).result is Requeueing.WAITS:
+        pass
+    assert (outcome.result, outcome.restarts) == (Requeueing.REQUEUED, 1)
+    ranks.ready(job.id, ranks=1, run=1)
+    assert slurm.job(job.id)["NodeList"] == "n2"
+
+
+def is_stepd(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text() == "slurmstepd\n"
+    return False
+
+
+async def test_a_node_of_a_cloud_is_powered_down(slurm: Slurm, commands: Commands) -> None:
+    slurm.drain("f3", OURS)
+    assert (await last_words(commands, "f3", LastWord.POWER_DOWN, OURS)).result is LastWordResult.DONE
+    assert slurm.state("f3") & {"POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN"}
+    again = await last_words(commands, "f3", LastWord.POWER_DOWN, OURS)
+    assert again.result in (LastWordResult.ALREADY, LastWordResult.NOT_OURS)  # Slurm drops the drain with it

@@ -1,0 +1,73 @@
+"""The whole daemon with a web-config file: served over TLS, told as a finding when it turns bad, looked at by the doctor."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.daemons import FakeHost, RunningDaemon
+from support.web_certificates import Site, trusting, users
+
+LOGIN = {"Authorization": f"Basic {base64.b64encode(b'alice:hunter2').decode()}"}
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
+    return FakeHost(tmp_path, 1)
+
+
+@pytest.fixture
+def site(host: FakeHost, tmp_path: Path) -> Site:
+    (tmp_path / "tls").mkdir()
+    site = Site(tmp_path / "tls")
+    text = host.config.read_text()
+    host.config.write_text(text.replace("[publish]\n", f'[publish]\nweb_config = "{site.path}"\n'))
+    return site
+
+
+def heartbeat(daemon: RunningDaemon) -> dict[str, Any]:
+    connection = http.client.HTTPSConnection("localhost", daemon.port, timeout=30, context=trusting())
+    try:
+        connection.request("GET", "/heartbeat", headers=LOGIN)
+        document: dict[str, Any] = json.loads(connection.getresponse().read())
+        return document
+    finally:
+        connection.close()
+
+
+def test_a_fault_in_the_file_is_a_finding_while_scrapes_go_on(host: FakeHost, site: Site) -> None:
+    site.write(site.serve(), users(alice="hunter2"))
+    with host.daemon() as running:
+        running.wait(lambda: heartbeat(running)["status"] == "healthy", "healthy, over TLS")
+        assert running.get("/heartbeat")[0] == 400
+        site.write("basic_auth_users: {alice: hunter2}")
+        running.wait(lambda: heartbeat(running)["reasons"] == ["web_config_faulty"], "the fault")
+        said = host.command("status", "--run-dir", host.run_dir).stdout
+        assert "basic_auth_users.alice: expected a bcrypt hash" in said
+        site.write(site.serve(), users(alice="hunter2"))
+        running.wait(lambda: heartbeat(running)["status"] == "healthy", "the end of the fault")
+        assert running.stop() == 0
+        assert "hunter2" not in said + running.lines()
+
+
+def test_the_doctor_says_what_is_served_and_until_when(host: FakeHost, site: Site) -> None:
+    def rows() -> list[tuple[str, str, str]]:
+        shown = json.loads(host.command("doctor", "--json", "--config", host.config).stdout)["rows"]
+        about = ("web", "certificate")
+        return [(row["check"], row["grade"], row["found"]) for row in shown if row["check"] in about]
+
+    site.write(site.serve(), site.demand(), users(alice="hunter2"))
+    (_, listens, found), (_, certificate, until) = rows()
+    assert (listens, certificate) == ("ok", "ok")
+    assert found.endswith("web.yml: TLS, client certificates wanted, 1 with a password")
+    assert until.startswith("valid until 20")
+    site.write(site.serve(life=timedelta(days=2), old=True), "http_server_config: {http2: true}")
+    assert [(check, grade) for check, grade, _ in rows()] == [("web", "ok"), ("certificate", "warn"), ("web", "warn")]
+    site.write("tls_server_config: {cert_file: a, key_file: b}")
+    assert [(check, grade) for check, grade, _ in rows()] == [("web", "fail"), ("web", "fail")]

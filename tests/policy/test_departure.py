@@ -1,0 +1,491 @@
+"""What is done for the jobs of a machine that is about to go: each told once, each requeued once and not too early."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpuwarden.health.model import EventKind
+from gpuwarden.policy.delivery import DeliveryRules, Way, mark
+from gpuwarden.policy.departure import DepartureSettings, LastWords, NameNot, Requeue, Tell, never
+from gpuwarden.policy.departure_budget import FAILING_GPU
+from gpuwarden.policy.departure_events import not_requeued, saved, signalled, signalling
+from gpuwarden.policy.departure_model import JOBS_MOST, Requeued, Sent, id_of
+from gpuwarden.policy.departure_preview import preview
+from gpuwarden_collectors.receivers.facts import Kind, Role
+from support.departures import BOOT, BOOTED, SETTINGS, Story, announced, local, process, slurm_job
+
+# --- telling
+
+
+def test_a_job_is_told_at_once_and_requeued_when_its_ranks_have_saved_and_the_node_takes_no_work() -> None:
+    story = Story().runs(7, process(1, rank=0), process(2, rank=1)).announces(announced(120.0)).acts()
+    assert story.signals == [(1, "TERM"), (2, "TERM")]
+    story.waits(4.0).says_saved(7, 0).acts()
+    story.unschedulable = True
+    assert story.acts().requeues == [], "rank 1 is at it still"
+    story.says_saved(7, 1)
+    story.unschedulable = False
+    assert story.acts().requeues == [], "it could come back here"
+    story.unschedulable = True
+    assert story.acts().requeues == [(7, 1_004.0)]
+    assert story.texts(EventKind.REQUEUED) == [{"job": "slurm/7", "restarts": 0, "text": ""}]
+
+
+def test_nothing_is_due_before_the_departure_is_written_nor_after_it_is_over() -> None:
+    story = Story().runs(7, process(1))
+    story.notices = {"x": announced()}
+    assert story.steps() == ()
+    story.announces(announced())
+    assert [type(step) for step in story.steps()] == [Tell]
+    notice = story.notice
+    story.announces()
+    assert story.state.departures[id_of(notice)].over == story.now if notice else False
+    story.notices = {"x": announced()}
+    assert story.steps() == ()
+
+
+def test_a_job_whose_processes_have_ended_is_waited_for_no_longer() -> None:
+    story = Story(unschedulable=True).runs(7, process(1), process(2)).announces(announced()).acts()
+    story.waits(2.0).ends(1).acts()
+    assert story.requeues == []
+    assert story.ends(2).acts().requeues == [(7, 1_002.0)]
+
+
+def test_a_job_that_says_nothing_is_requeued_in_time_before_the_end() -> None:
+    story = Story(unschedulable=True).runs(7, process(1)).announces(announced(120.0)).acts()
+    assert story.plan.again == 1_001.0, "it is looked again each second"
+    story.waits(114.5).acts()
+    assert (story.requeues, story.plan.again) == ([], 1_115.0)
+    assert story.waits(0.5).acts().requeues == [(7, 1_115.0)]
+
+
+def test_a_job_of_which_nobody_could_be_told_runs_on_until_its_time_is_up() -> None:
+    deaf = process(1, catches=frozenset(), rank=0)
+    story = Story(unschedulable=True).runs(7, deaf).announces(announced(60.0)).acts()
+    assert (story.signals, story.known(7).way, story.requeues) == ([], Way.NONE, [])
+    assert story.known(7).text == "no rank of it here catches SIGTERM: it would die of it"
+    assert story.waits(55.0).acts().requeues == [(7, 1_055.0)]
+
+
+def test_ranks_that_were_not_told_may_have_read_the_notice_themselves_and_say_so() -> None:
+    deaf = [process(n, catches=frozenset(), rank=n) for n in (0, 1)]
+    story = Story(unschedulable=True).runs(7, *deaf).announces(announced(60.0)).acts()
+    assert story.says_saved(7, 0).acts().requeues == []
+    assert story.says_saved(7, 1).acts().requeues == [(7, 1_000.0)]
+
+
+def test_a_rank_that_begins_to_catch_the_signal_later_is_told_then_and_the_others_not_again() -> None:
+    late = process(2, catches=frozenset())
+    story = Story().runs(7, process(1), late).announces(announced()).acts()
+    assert story.signals == [(1, "TERM")]
+    story.waits(1.0).runs(7, process(1), process(2), process(3, Role.HELPER)).acts()
+    assert story.signals == [(1, "TERM"), (2, "TERM")]
+
+
+def test_a_job_that_starts_before_the_exclusion_took_hold_is_told_too() -> None:
+    story = Story().runs(7, process(1)).announces(announced()).acts().waits(3.0)
+    story.runs(8, process(5), started=BOOTED + 1_002.0).acts()
+    assert story.signals == [(1, "TERM"), (5, "TERM")]
+
+
+def test_a_job_that_has_ended_meanwhile_is_neither_requeued_nor_named() -> None:
+    story = Story(unschedulable=True).runs(7, process(1)).announces(announced()).acts()
+    del story.slurm[7]
+    story.ends(1).waits(130.0).acts()
+    assert (story.requeues, story.texts(EventKind.NOT_REQUEUED)) == ([], [])
+
+
+def test_a_job_that_was_requeued_elsewhere_and_came_back_here_is_told_and_requeued_once_more() -> None:
+    story = Story(unschedulable=True).runs(7, process(1)).announces(announced()).acts().ends(1).acts()
+    assert story.requeues == [(7, 1_000.0)]
+    story.waits(9.0).runs(7, process(11), restarts=1, started=BOOTED + 1_008.0).acts()
+    assert story.signals == [(1, "TERM"), (11, "TERM")]
+    assert (story.known(7).restarts, story.known(7).requeued) == (1, Requeued.NO)
+    assert story.ends(11).acts().requeues == [(7, 1_000.0), (7, 1_009.0)]
+
+
+def test_a_job_that_another_node_requeued_and_that_still_ends_here_is_left_alone() -> None:
+    story = Story(unschedulable=True).runs(7, process(1)).announces(announced()).acts()
+    story.runs(7, process(1), restarts=1, state="completing").waits(130.0).acts()
+    assert (story.signals, story.requeues) == ([(1, "TERM")], [])
+
+
+def test_a_job_that_came_back_and_whose_ranks_are_not_there_yet_is_not_taken_for_one_that_is_done() -> None:
+    story = Story(unschedulable=True).runs(7, process(1, rank=0), process(2, rank=1)).announces(announced()).acts()
+    story.unschedulable = False
+    story.says_saved(7, 0).says_saved(7, 1)
+    story.runs(7, process(11, catches=frozenset()), restarts=1).acts()
+    story.unschedulable = True
+    assert story.acts().requeues == []
+    assert story.ends(11).acts().requeues == []
+    assert (story.known(7).restarts, story.known(7).acknowledged.ranks) == (1, frozenset())
+    assert story.waits(115.0).acts().requeues == [(7, 1_115.0)]
+
+
+def test_ranks_that_a_launcher_starts_in_the_place_of_those_that_saved_are_waited_for() -> None:
+    story = Story(unschedulable=True).runs(7, process(1)).announces(announced()).acts()
+    story.runs(7, process(11))
+    assert [type(step) for step in story.steps()] == [Tell]
+    assert story.acts().requeues == []
+    story.runs(7, process(21, catches=frozenset()))
+    assert story.acts().requeues == []
+    assert story.ends(21).acts().requeues == [(7, 1_000.0)]
+
+
+def test_one_rank_that_has_said_so_does_not_speak_for_one_that_has_not() -> None:
+    story = Story(unschedulable=True).runs(7, process(1), process(2)).announces(announced()).acts()
+    assert story.says_saved(7, 0).ends(2).acts().requeues == [], "which of them was rank 0 is not known"
+    assert story.says_saved(7, 1).acts().requeues == [(7, 1_000.0)]
+
+
+def test_what_is_said_of_all_of_a_job_needs_no_rank() -> None:
+    story = Story(unschedulable=True).runs(7, process(1), process(2)).announces(announced()).acts()
+    story.took([saved("slurm/7", "directory", saved=True, whole=True, boot_id=BOOT, now=story.now)])
+    assert story.acts().requeues == [(7, 1_000.0)]
+
+
+def test_that_a_process_ended_does_not_hide_what_it_said_before() -> None:
+    story = Story().runs(7, process(1)).announces(announced()).acts().says_saved(7, 0)
+    story.took([saved("slurm/7", "exit", saved=False, process=(1, 10), boot_id=BOOT, now=story.now)])
+    said = story.known(7).acknowledged
+    assert (said.by, said.saved, said.step) == ("socket", True, 7)
+
+
+def test_a_process_that_speaks_for_itself_needs_no_number() -> None:
+    story = Story(unschedulable=True).runs(7, process(1), process(2)).announces(announced()).acts()
+    for pid in (1, 2):
+        assert story.acts().requeues == []
+        story.took([
+            saved("slurm/7", "socket", saved=True, rank=0, process=(pid, 10 * pid), boot_id=BOOT, now=story.now)
+        ])  # fmt: skip
+    assert story.acts().requeues == [(7, 1_000.0)]
+
+
+def test_the_tasks_of_an_array_are_jobs_of_their_own() -> None:
+    story = Story(unschedulable=True)
+    for number in (7, 8, 9):
+        story.runs(number, process(number, rank=0), called=f"7_{number - 7}", node_count=1)
+    story.announces(announced()).acts().says_saved(8, 0).acts()
+    assert story.signals == [(7, "TERM"), (8, "TERM"), (9, "TERM")]
+    assert story.requeues == [(8, 1_000.0)]
+
+
+def test_a_job_without_a_process_here_still_loses_this_node_and_is_requeued_when_its_time_is_up() -> None:
+    story = Story(unschedulable=True).announces(announced(60.0))
+    story.slurm[7] = slurm_job(7)
+    assert story.acts().requeues == []
+    assert story.waits(56.0).acts().requeues == [(7, 1_056.0)]
+
+
+def test_containers_and_lone_processes_are_told_and_nobody_is_asked_to_requeue_them() -> None:
+    story = Story(unschedulable=True).hosts(local("c0ffee", process(1, uid=0), kind=Kind.CONTAINER, declared="USR1"))
+    story.hosts(local(2, process(2), kind=Kind.PROCESS)).announces(announced()).acts().ends(1).ends(2).acts()
+    assert story.signals == [(1, "USR1"), (2, "TERM")]
+    assert (story.requeues, story.texts(EventKind.NOT_REQUEUED)) == ([], [])
+
+
+def test_without_any_job_only_the_last_words_remain() -> None:
+    story = Story(unschedulable=True).announces(announced(60.0)).acts().waits(58.5)
+    assert story.steps() == (LastWords("down"),)
+
+
+def test_sixty_four_jobs_of_eight_ranks_are_told_each_once() -> None:
+    story = Story()
+    for number in range(64):
+        story.runs(number, *(process(100 * number + n + 1) for n in range(8)))
+    story.announces(announced()).acts()
+    assert len(story.signals) == len(set(story.signals)) == 512
+    assert story.restarts().steps() == ()
+
+
+def test_ten_thousand_processes_are_told_in_parts_that_the_ledger_can_hold() -> None:
+    story = Story()
+    for number in range(10):
+        story.runs(number, *(process(10_000 * number + n + 1) for n in range(1_000)), node_count=1)
+    story.announces(announced()).acts()
+    assert len(story.signals) == len(set(story.signals)) == 10_000
+    assert all(len(str(data["processes"])) <= 2_000 for data in story.texts(EventKind.SIGNALLING))
+    assert story.restarts().steps() == ()
+    assert story.sums_up().steps() == ()
+
+
+def test_of_more_jobs_than_are_remembered_the_rest_is_left_alone() -> None:
+    story = Story(jobs={f"process/{n}": local(n, process(n), kind=Kind.PROCESS) for n in range(1, JOBS_MOST + 50)})
+    story.announces(announced())
+    assert len(story.steps()) == JOBS_MOST
+
+
+# --- through Slurm
+
+
+def test_a_job_that_could_not_be_told_as_a_whole_is_told_on_this_host() -> None:
+    story = Story(wide=Sent.UNSENT).runs(7, process(1), process(2)).announces(announced()).acts()
+    assert [data["way"] for data in story.texts(EventKind.SIGNALLING)] == ["job_wide", "local"]
+    assert story.signals == [(1, "TERM"), (2, "TERM")]
+    assert (story.known(7).way, story.known(7).local_only, story.known(7).result) == (Way.LOCAL, True, Sent.SENT)
+
+
+@pytest.mark.parametrize("result", [Sent.WATCHED, Sent.UNKNOWN])
+def test_a_job_that_another_node_tells_or_of_which_it_is_not_known_is_not_told_again(result: Sent) -> None:
+    story = Story(wide=result).runs(7, process(1)).announces(announced()).acts()
+    assert (story.signals, story.known(7).result, story.known(7).way) == ([], result, Way.JOB_WIDE)
+
+
+def test_where_another_node_s_mark_stands_the_ranks_count_as_told_and_are_waited_for() -> None:
+    story = Story(unschedulable=True).runs(7, process(1, rank=0), admin_comment=mark("n2", BOOTED + 999.0))
+    story.announces(announced()).acts()
+    assert (story.signals, story.known(7).result, story.requeues) == ([], Sent.WATCHED, [])
+    assert story.says_saved(7, 0).acts().requeues == [(7, 1_000.0)]
+
+
+@pytest.mark.parametrize("within", [1.5, 120.0])
+def test_there_must_be_time_and_a_controller_for_telling_a_job_as_a_whole(within: float) -> None:
+    story = Story(controller=within < 2.0).runs(7, process(1)).announces(announced(within)).acts()
+    assert story.known(7).way is Way.LOCAL
+
+
+def test_a_job_that_comes_in_the_last_moment_is_told_on_this_host() -> None:
+    story = Story().announces(announced(120.0)).waits(118.5).runs(7, process(1)).acts()
+    assert story.known(7).way is Way.LOCAL
+
+
+def test_a_rank_that_is_told_here_while_its_job_is_told_as_a_whole_stays_told_whatever_comes_of_that() -> None:
+    story = Story().runs(7, process(1)).announces(announced())
+    (tell,) = story.steps()
+    assert isinstance(tell, Tell)
+    story.took(signalling(story.departure.id, tell.key, tell.delivery, tell.slurm, boot_id=BOOT, now=story.now))
+    story.runs(7, process(1), process(2)).acts()
+    assert (story.signals, story.known(7).result) == ([(2, "TERM")], Sent.UNKNOWN)
+    story.took([signalled(story.departure.id, tell.key, Way.JOB_WIDE, Sent.UNSENT, boot_id=BOOT, now=story.now)])
+    assert story.acts().signals == [(2, "TERM"), (1, "TERM")]
+
+
+# --- requeueing
+
+
+def test_what_was_requeued_stays_so_though_a_second_try_says_otherwise() -> None:
+    story = Story(unschedulable=True).runs(7, process(1)).announces(announced()).acts().ends(1).acts()
+    story.took([not_requeued("slurm/7", "no such job", permanent=True, boot_id=BOOT, now=story.now)])
+    assert (story.known(7).requeued, story.known(7).named) == (Requeued.DONE, False)
+
+
+@pytest.mark.parametrize(
+    ("what", "text"), [({"batch": False}, "it is no batch job"), ({"requeue": False}, "it may not be requeued")]
+)
+def test_a_job_that_cannot_be_requeued_is_told_and_named_once(what: dict[str, bool], text: str) -> None:
+    story = Story(unschedulable=True).runs(7, process(1), **what).announces(announced()).acts().waits(119.0).acts()
+    assert story.signals == [(1, "TERM")]
+    (named,) = story.texts(EventKind.NOT_REQUEUED)
+    assert str(named["text"]).startswith(text)
+    assert (named["permanent"], story.requeues) == (True, [])
+
+
+def test_a_requeue_for_which_there_is_no_time_is_named_and_done_if_the_end_moves_away() -> None:
+    story = Story(unschedulable=True).runs(7, process(1)).announces(announced(2.0)).acts()
+    assert [data["named"] for data in story.texts(EventKind.NOT_REQUEUED)] == [True]
+    story.announces(replace(announced(60.0))).waits(55.0).acts()
+    assert story.requeues == [(7, 1_055.0)]
+
+
+def test_a_requeue_that_did_not_work_is_tried_again_after_a_pause() -> None:
+    story = Story(unschedulable=True, requeue_works=False).runs(7, process(1)).announces(announced()).acts().ends(1)
+    story.acts()
+    assert len(story.texts(EventKind.NOT_REQUEUED)) == 1
+    story.requeue_works = True
+    assert story.waits(1.0).acts().requeues == []
+    assert story.waits(1.5).acts().requeues == [(7, 1_002.5)]
+
+
+@pytest.mark.parametrize("change", [{"requeue": False}, {"slurm": False}])
+def test_nothing_is_requeued_or_named_where_that_is_not_configured(change: dict[str, bool]) -> None:
+    story = Story(replace(SETTINGS, **change), unschedulable=True)  # type: ignore[arg-type]
+    story.runs(7, process(1)).runs(8, process(2), batch=False).announces(announced()).acts().ends(1).waits(118.0).acts()
+    assert (story.requeues, story.texts(EventKind.NOT_REQUEUED)) == ([], [])
+
+
+# --- the last words
+
+
+def test_the_last_words_are_said_once_right_before_the_end_and_only_of_a_node_that_takes_no_work() -> None:
+    story = Story().announces(announced(30.0)).waits(29.0)
+    assert story.acts().last_words == []
+    story.unschedulable = True
+    assert story.acts().acts().last_words == ["down"]
+
+
+@pytest.mark.parametrize(
+    "notice", [announced(None), announced(600.0, kind="shutdown"), announced(9.0), announced(-5.0)]
+)
+def test_there_are_no_last_words_where_nobody_says_when_or_time_is_short_or_the_host_just_shuts_down(
+    notice: object,
+) -> None:
+    story = Story(unschedulable=True).announces(notice).waits(700.0).acts()  # type: ignore[arg-type]
+    assert story.last_words == []
+
+
+# --- notices
+
+
+def test_two_sources_of_one_death_have_each_rank_told_once() -> None:
+    first, second = announced(120.0, source="operator"), announced(90.0, at=1_030.0)
+    story = Story().runs(7, process(1, rank=0)).announces(first).acts().waits(30.0)
+    story.announces(first, second).acts().announces(second).acts().announces(first).acts()
+    assert story.signals == [(1, "TERM")]
+    story.announces(first, second).says_saved(7, 0)
+    story.unschedulable = True
+    assert story.acts().requeues == [(7, 1_030.0)], "what it said to one counts for both"
+    assert story.announces(first).acts().requeues == [(7, 1_030.0)]
+
+
+def test_one_that_takes_the_place_of_another_takes_over_what_is_known() -> None:
+    first, second = announced(120.0, source="operator"), announced(90.0, at=1_001.0)
+    story = Story(unschedulable=True).runs(7, process(1, rank=0), process(2, rank=1)).announces(first).acts()
+    story.says_saved(7, 0).waits(1.0).announces(second).acts().says_saved(7, 1).acts()
+    assert (story.signals, story.requeues) == ([(1, "TERM"), (2, "TERM")], [(7, 1_001.0)])
+
+
+def test_one_that_is_withdrawn_and_comes_again_soon_tells_nobody_twice_but_what_was_saved_then_does_not_count() -> None:
+    story = Story(unschedulable=True).runs(7, process(1, rank=0)).announces(announced()).acts().says_saved(7, 0)
+    story.announces().waits(60.0).announces(announced(120.0, at=1_060.0)).acts()
+    assert (story.signals, story.requeues) == ([(1, "TERM")], [])
+    assert story.waits(115.0).acts().requeues == [(7, 1_175.0)]
+
+
+def test_one_that_comes_again_after_ten_minutes_tells_them_once_more() -> None:
+    story = Story().runs(7, process(1)).announces(announced()).acts().announces().waits(700.0)
+    story.announces(announced(120.0, at=1_700.0)).acts()
+    assert story.signals == [(1, "TERM"), (1, "TERM")]
+
+
+def test_the_same_notice_never_tells_a_process_twice_however_long_it_lasts() -> None:
+    story = Story(replace(SETTINGS, requeue=False)).runs(7, process(1)).announces(announced(None)).acts()
+    story.waits(5_000.0).acts()
+    assert story.signals == [(1, "TERM")]
+    assert story.plan.again == story.now.boottime + 5.0
+
+
+@pytest.mark.parametrize(("moved", "requeued"), [(60.0, 1_055.0), (300.0, 1_295.0)])
+def test_an_end_that_moves_takes_what_is_due_with_it(moved: float, requeued: float) -> None:
+    story = Story(unschedulable=True).runs(7, process(1)).announces(announced(120.0)).acts()
+    story.announces(announced(moved)).waits(requeued - 1_000.5).acts()
+    assert story.requeues == []
+    assert story.waits(0.5).acts().requeues == [(7, requeued)]
+
+
+def test_an_end_that_drifts_by_less_than_a_second_is_no_news() -> None:
+    story = Story().announces(announced(120.0)).announces(announced(120.8))
+    assert len(story.texts(EventKind.DEPARTING)) == 1
+
+
+def test_an_end_in_the_past_leaves_jobs_a_moment_to_save() -> None:
+    story = Story(unschedulable=True).runs(7, process(1)).announces(announced(-600.0)).acts()
+    assert (story.signals, story.requeues) == ([(1, "TERM")], [])
+    assert story.waits(2.5).acts().requeues == [(7, 1_002.5)]
+
+
+# --- a failing GPU
+
+
+def failing() -> Story:
+    story = Story(replace(SETTINGS, failing_gpu="requeue"), unschedulable=True, concerned=frozenset({"slurm/7"}))
+    return (
+        story.runs(7, process(1, rank=0)).runs(8, process(2)).announces(announced(None, source="gpu", kind=FAILING_GPU))
+    )
+
+
+def test_of_a_failing_gpu_only_the_jobs_on_it_are_told_and_requeued() -> None:
+    story = failing().acts()
+    assert story.signals == [(1, "TERM")]
+    story.concerned = frozenset()
+    assert story.ends(1).acts().requeues == [(7, 1_000.0)], "though it holds the GPU no more"
+    assert story.waits(900.0).acts().last_words == []
+
+
+def test_a_job_whose_rank_on_the_failing_gpu_has_saved_is_waited_for_until_the_others_have() -> None:
+    story = failing()
+    story.runs(7, process(1, rank=0), process(3, rank=1)).acts()
+    story.concerned = frozenset()
+    assert story.ends(1).acts().requeues == []
+    assert story.says_saved(7, 1).acts().requeues == [(7, 1_000.0)]
+
+
+@pytest.mark.parametrize(("setting", "signals"), [("signal", [(1, "TERM")]), ("ignore", [])])
+def test_what_a_failing_gpu_leads_to_is_configured(setting: str, signals: list[tuple[int, str]]) -> None:
+    story = failing()
+    story.settings = replace(story.settings, failing_gpu=setting)
+    assert story.acts().ends(1).waits(900.0).acts().signals == signals
+    assert story.requeues == []
+
+
+def test_what_was_saved_for_a_failing_gpu_does_not_count_for_the_end_of_the_machine() -> None:
+    story = failing().acts().says_saved(7, 0)
+    story.settings = replace(story.settings, failing_gpu="signal")
+    story.waits(60.0).announces(announced(120.0, at=1_060.0)).acts()
+    assert (story.signals, story.requeues) == ([(1, "TERM"), (2, "TERM")], [])
+
+
+# --- what people are shown
+
+
+WAITS = "requeued once it is done, in {} s at the latest, and not before this node takes no work"
+
+
+def test_what_would_be_done_is_told_line_by_line() -> None:
+    story = Story().runs(7, process(1), process(2)).runs(8, process(3, catches=frozenset()), batch=False)
+    story.hosts(local(9, process(9), kind=Kind.PROCESS))
+    assert preview(story.state, announced(120.0), story.seen, SETTINGS, story.now) == (
+        "aws/aws-1, interruption: this machine ends in 120 s",
+        f"slurm/7 (train): SIGTERM through Slurm to the whole job, 2 ranks of it here; {WAITS.format(115)}",
+        f"slurm/8 (train): no rank of it here catches SIGTERM: it would die of it; not requeued: {never(story.slurm[8])}",
+        "process/9 (train): SIGTERM to 1 rank here",
+        "last words in 118 s: down",
+    )  # fmt: skip
+
+
+def test_what_was_done_shows_in_it_too() -> None:
+    story = (
+        Story(unschedulable=True)
+        .runs(7, process(1))
+        .runs(8, process(2))
+        .announces(announced(None))
+        .acts()
+        .ends(1)
+        .acts()
+    )
+    story.runs(7, state="completing")
+    assert preview(story.state, announced(None), story.seen, DepartureSettings(slurm=True, last_words="down"), story.now) == (
+        "aws/aws-1, interruption: this machine ends in 30 s, as is assumed: nobody says when",
+        f"slurm/8 (train): told: SIGTERM through Slurm to the whole job, 1 rank of it here; {WAITS.format(25)}",
+        "slurm/7 (train): told: SIGTERM through Slurm to the whole job, 1 rank of it here",
+        "no last words: nobody says when this machine ends",
+    )  # fmt: skip
+
+
+def test_of_many_jobs_the_first_are_shown() -> None:
+    jobs = {f"process/{n}": local(n, process(n), kind=Kind.PROCESS) for n in range(1, 101)}
+    lines = preview(Story().state, announced(), Story(jobs=jobs).seen, DepartureSettings(), Story().now)
+    assert (len(lines), lines[-1]) == (66, "and 36 more jobs")
+    assert preview(Story().state, announced(-3.0), Story().seen, DepartureSettings(), Story().now)[1:] == (
+        "no job is here",
+    )
+
+
+def test_a_plan_that_is_only_shown_changes_nothing() -> None:
+    story = Story().runs(7, process(1))
+    preview(story.state, announced(), story.seen, SETTINGS, story.now)
+    assert story.announces(announced()).steps()[0] == Tell(
+        story.jobs["slurm/7"], story.steps()[0].delivery, story.slurm[7]  # type: ignore[union-attr]
+    )  # fmt: skip
+
+
+def test_the_site_s_rules_reach_the_plan() -> None:
+    story = Story(replace(SETTINGS, delivery=DeliveryRules(default="USR1"))).runs(7, process(1)).announces(announced())
+    assert story.acts().signals == [(1, "USR1")]
+
+
+def test_steps_come_in_the_order_in_which_they_matter() -> None:
+    story = Story(unschedulable=True).runs(7, process(1)).runs(8, process(2), batch=False)
+    story.announces(announced(30.0)).acts(2).waits(29.0).runs(9, process(9), node_count=1)
+    assert [type(step) for step in story.steps()] == [Tell, Requeue, NameNot, LastWords]

@@ -1,0 +1,93 @@
+"""The time that is left is shared out: what cannot be had any more is dropped in one order, and the signal never is."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwarden.policy.departure_budget import (
+    FAILING_GPU,
+    INTERRUPTION,
+    LAST_WORDS_TAKE,
+    OVERDUE,
+    REQUEUE_TAKES,
+    SHUTDOWN,
+    WINDOW,
+    WINDOWS,
+    Budget,
+    budget,
+)
+
+BEGAN = 1_000.0
+
+
+def of(window: float, kind: str = INTERRUPTION) -> Budget:
+    return budget(kind, BEGAN, BEGAN + window)
+
+
+@pytest.mark.parametrize(
+    ("window", "wide", "waits", "requeue", "last_words"),
+    [
+        (1.0, False, 0.0, False, None),
+        (2.2, True, 0.0, False, None),
+        (2.5, True, 0.0, True, None),
+        (4.0, True, 1.5, True, None),
+        (5.0, True, 2.5, True, None),
+        (30.0, True, 25.0, True, 28.5),
+        (60.0, True, 55.0, True, 58.5),
+        (120.0, True, 115.0, True, 118.5),
+        (7_200.0, True, 7_195.0, True, 7_198.5),
+    ],
+)
+def test_what_fits_into_a_window(
+    window: float, wide: bool, waits: float, requeue: bool, last_words: float | None
+) -> None:
+    found = of(window)
+    assert (found.wide, found.requeue) == (wide, requeue)
+    assert found.wait_until - BEGAN == pytest.approx(waits)
+    assert (found.last_words_at is None) == (last_words is None)
+    assert found.last_words_at is None or found.last_words_at - BEGAN == pytest.approx(last_words)
+
+
+@pytest.mark.parametrize(("kind", "seconds"), [(INTERRUPTION, WINDOW), ("scale_in", WINDOW), *WINDOWS.items()])
+def test_where_nobody_says_when_a_window_is_assumed_and_nothing_is_said_last(kind: str, seconds: float) -> None:
+    found = budget(kind, BEGAN, None)
+    assert (found.window, found.assumed, found.last_words_at) == (seconds, True, None)
+
+
+@pytest.mark.parametrize("deadline", [BEGAN, BEGAN - 1.0, BEGAN - 86_400.0])
+def test_an_end_that_was_over_when_it_was_announced_leaves_a_moment_to_save(deadline: float) -> None:
+    found = budget(INTERRUPTION, BEGAN, deadline)
+    assert (found.window, found.assumed, found.last_words_at) == (OVERDUE, True, None)
+    assert found.wait_until > BEGAN
+
+
+@pytest.mark.parametrize("kind", [SHUTDOWN, FAILING_GPU])
+def test_a_shutdown_and_a_failing_gpu_have_no_last_words(kind: str) -> None:
+    assert of(600.0, kind).last_words_at is None
+
+
+def dropped(found: Budget) -> tuple[bool, ...]:
+    """In the order in which it is to go."""
+    return (found.last_words_at is None, found.wait_until <= BEGAN, not found.requeue, not found.wide)
+
+
+@settings(max_examples=300)
+@given(window=st.floats(0.001, 1e6), kind=st.sampled_from([INTERRUPTION, SHUTDOWN, "maintenance"]))
+def test_what_is_kept_fits_one_behind_the_other_and_is_dropped_in_one_order(window: float, kind: str) -> None:
+    found = of(window, kind)
+    assert list(dropped(found)) == sorted(dropped(found), reverse=True)
+    assert BEGAN <= found.wait_until <= found.end
+    if found.requeue:
+        assert found.wait_until + REQUEUE_TAKES <= found.end + 1e-6
+    if found.last_words_at is not None:
+        assert found.wait_until + REQUEUE_TAKES <= found.last_words_at + 1e-6
+        assert found.last_words_at + LAST_WORDS_TAKE <= found.end + 1e-6
+
+
+@settings(max_examples=200)
+@given(windows=st.lists(st.floats(0.001, 1_000.0), min_size=2, max_size=2))
+def test_more_time_never_drops_what_less_time_allows(windows: list[float]) -> None:
+    less, more = map(of, sorted(windows))
+    assert all(not gone or had_gone for gone, had_gone in zip(dropped(more), dropped(less), strict=True))

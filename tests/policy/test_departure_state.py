@@ -1,0 +1,242 @@
+"""What was done for jobs is a replay of what happened: cut, restarted or summed up anywhere, it goes on the same."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwarden.health.model import Event, EventKind
+from gpuwarden.policy import departure_events
+from gpuwarden.policy.delivery import Aim, Delivery, Process, Way
+from gpuwarden.policy.departure import Requeue, Tell
+from gpuwarden.policy.departure_model import DEPARTURES_MOST, TEXT_MOST, TOLD_STANDS, DepartureState, Sent
+from gpuwarden.policy.departure_state import processes_of
+from gpuwarden.policy.model import Result
+from gpuwarden_collectors.receivers.facts import Kind
+from support.departures import BOOT, Story, announced, local, process, stamp
+
+Action = Callable[[Story, int], object]
+DEAF: frozenset[str] = frozenset()
+
+
+def runs(story: Story, n: int, **more: object) -> None:
+    """Job n of two ranks, the second of which catches nothing for now if n is odd."""
+    number = n % 4
+    second = process(10 * number + 2, rank=1, catches=DEAF) if n % 2 else process(10 * number + 2, rank=1)
+    story.runs(number, process(10 * number + 1, rank=0), second, **{"node_count": 1 + n % 2, **more})
+
+
+def back(story: Story, n: int) -> None:
+    """It runs here again, with other processes."""
+    number, again = n % 4, 1 + n % 3
+    story.runs(number, process(1_000 * again + number + 1, rank=0), restarts=again, started=story.now.wall)
+
+
+def announces(story: Story, n: int) -> None:
+    """None, one or two of three sources, with ends that differ from call to call."""
+    sources = [name for bit, name in enumerate(("aws", "operator", "planned")) if n >> bit & 1]
+    known = {notice.source: notice for notice in story.notices.values()}
+    told = []
+    for place, source in enumerate(sources):
+        at = known[source].at.boottime if source in known else story.now.boottime
+        within = None if (n + place) % 5 == 0 else story.now.boottime - at + 7.0 * (n % 11)
+        told.append(announced(within, source=source, at=at))
+    story.announces(*told)
+
+
+ACTIONS: dict[str, Action] = {
+    "runs": runs,
+    "pinned here": lambda story, n: runs(story, n, requeue=False),
+    "ready": lambda story, n: story.runs(n % 4, process(10 * (n % 4) + 1, rank=0), process(10 * (n % 4) + 2, rank=1)),
+    "back": back,
+    "container": lambda story, n: story.hosts(local("c0ffee", process(500 + n), kind=Kind.CONTAINER)),
+    "ends": lambda story, n: story.ends(10 * (n % 4) + 1 + n % 2),
+    "over": lambda story, n: story.slurm.pop(n % 4, None),
+    "announces": announces,
+    "saved": lambda story, n: story.says_saved(n % 4, n % 2),
+    "waits": lambda story, n: story.waits(float(n)),
+    "waits long": lambda story, n: story.waits(100.0 * n),
+    "excluded": lambda story, n: setattr(story, "unschedulable", n % 3 > 0),
+    "away": lambda story, n: setattr(story, "controller", n % 3 > 0),
+    "mark": lambda story, n: setattr(story, "wide", (Sent.SENT, Sent.UNSENT, Sent.WATCHED, Sent.UNKNOWN)[n % 4]),
+    "requeue": lambda story, n: setattr(story, "requeue_works", n % 2 == 0),
+    "dies": lambda story, n: story.acts(1 + n % 3, dies_before_sending=n % 2 == 0, dies_after_sending=n % 2 == 1).restarts(),
+    "sums up": lambda story, _: story.sums_up(),
+}  # fmt: skip
+scripts = st.lists(st.tuples(st.sampled_from(sorted(ACTIONS)), st.integers(0, 30)), max_size=16)
+
+
+def play(story: Story, script: list[tuple[str, int]], *, act: bool = True) -> Story:
+    story.runs(0, process(1, rank=0), process(2, rank=1)).announces(announced())
+    for action, number in script:
+        ACTIONS[action](story, number)
+        for step in story.steps():
+            assert not isinstance(step, Requeue) or story.unschedulable
+        if act:
+            story.acts()
+    return story
+
+
+@settings(deadline=None, max_examples=150)
+@given(script=scripts)
+def test_the_state_is_the_fold_of_the_ledger_and_so_is_that_of_its_summary(script: list[tuple[str, int]]) -> None:
+    story = play(Story(), script)
+    state = story.state
+    assert story.restarts().state == state
+    assert story.sums_up().state == state
+    assert all(event.kind != EventKind.REQUEUED for event in story.ledger), "it would count for the lemons again"
+
+
+@settings(deadline=None, max_examples=250)
+@given(script=scripts)
+def test_whatever_happens_nobody_is_told_twice_of_one_death(script: list[tuple[str, int]]) -> None:
+    story = Story()
+    told: dict[Process, list[tuple[str, float]]] = defaultdict(list)
+    story.runs(0, process(1, rank=0), process(2, rank=1)).announces(announced())
+    for action, number in script:
+        for carried_out in (ACTIONS[action], lambda told_of, _: told_of.acts()):
+            before = len(story.sent)
+            carried_out(story, number)
+            for notice, who, _ in story.sent[before:]:
+                told[who].append((notice, story.now.boottime))
+    for times in told.values():
+        assert len({notice for notice, _ in times}) == len(times)
+        assert all(later - earlier > TOLD_STANDS for (_, earlier), (_, later) in pairwise(times))
+
+
+@settings(deadline=None, max_examples=150)
+@given(script=scripts, stops=st.lists(st.integers(1, 3), max_size=4))
+def test_stopping_after_any_step_and_starting_again_gives_the_remainder(
+    script: list[tuple[str, int]], stops: list[int]
+) -> None:
+    through, cut = play(Story(), script, act=False), play(Story(), script, act=False)
+    through.acts()
+    for steps in stops:
+        cut.acts(steps).restarts()
+    cut.sums_up().acts()
+    assert cut.sent == through.sent
+    assert cut.requeues == through.requeues
+    assert cut.last_words == through.last_words
+    assert cut.state == through.state
+    assert cut.restarts().steps() == ()
+
+
+@settings(deadline=None, max_examples=150)
+@given(script=scripts, step=st.integers(1, 4), before=st.booleans())
+def test_a_crash_in_the_midst_of_a_step_sends_nothing_a_second_time(
+    script: list[tuple[str, int]], step: int, before: bool
+) -> None:
+    story = play(Story(), script, act=False)
+    already = list(story.sent)
+    story.acts(step, dies_before_sending=before, dies_after_sending=not before).restarts().acts()
+    sent = story.sent[len(already) :]
+    assert len(sent) == len(set(sent))
+
+
+def test_what_was_begun_before_a_crash_is_shown_as_not_known() -> None:
+    story = Story().runs(7, process(1)).announces(announced()).acts(1, dies_before_sending=True).restarts()
+    assert story.known(7).result is Sent.UNKNOWN
+    assert story.known(7).told == {(1, 10)}
+    assert story.acts().sent == []
+
+
+@pytest.mark.parametrize("kind", [EventKind.BOOT, EventKind.MACHINE_CHANGED])
+def test_another_boot_or_machine_begins_anew(kind: EventKind) -> None:
+    story = Story().runs(7, process(1)).announces(announced()).acts()
+    story.took([Event(kind=kind, at=stamp(3.0), boot_id="another")])
+    assert story.state == DepartureState(boot_id="another")
+    story.took(departure_events.follow(DepartureState(), [announced()], boot_id=BOOT, now=story.now))
+    assert story.state == DepartureState(boot_id="another"), "what comes late from the boot before"
+
+
+def test_the_boot_that_goes_on_ends_nothing() -> None:
+    story = Story().runs(7, process(1)).announces(announced()).acts()
+    before = story.state
+    story.took([Event(kind=EventKind.BOOT, at=story.now, boot_id=BOOT)])
+    assert story.state == before
+
+
+def test_a_hundred_processes_and_more_go_through_the_ledger_s_texts() -> None:
+    aims = tuple(Aim(process(4_000_000 + n, started=10**11 + n), "TERM") for n in range(1_000))
+    delivery = Delivery(way=Way.LOCAL, text="t", signal="TERM", receivers=aims)
+    events = departure_events.signalling("n", "slurm/7", delivery, None, boot_id=BOOT, now=stamp(1.0))
+    assert all(len(str(event.data["processes"])) <= departure_events.WORDS_MOST for event in events)
+    story = Story()
+    story.took(events)
+    assert story.state.departures["n"].jobs["slurm/7"].told == {aim.process for aim in aims}
+    before = story.state
+    assert story.sums_up().state == before
+
+
+def test_as_many_departures_are_remembered_as_one_boot_needs() -> None:
+    story = Story()
+    for _ in range(DEPARTURES_MOST + 9):
+        story.waits(1.0).announces(announced(600.0, at=story.now.boottime))
+    assert len(story.state.departures) == DEPARTURES_MOST
+    assert story.departure.over is None
+
+
+def test_text_that_comes_from_outside_is_held_to_a_length() -> None:
+    story = Story().runs(7, process(1)).announces(announced()).acts()
+    story.took([
+        departure_events.not_requeued("slurm/7", "x" * 5_000, permanent=False, boot_id=BOOT, now=story.now),
+        departure_events.last_words(story.departure.id, "down", Result.RETRY, "y" * 5_000, boot_id=BOOT, now=story.now),
+    ])  # fmt: skip
+    assert len(story.known(7).requeued_text) == TEXT_MOST
+    assert story.departure.last_words
+    assert len(story.departure.last_words.text) == TEXT_MOST
+
+
+ODD = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30)
+NAMES = [
+    "notice", "job", "way", "result", "processes", "rank", "ranks", "pid", "started", "step", "kept", "more", "unsure", "earlier",
+    "restarts", "count", "text", "by", "whole", "saved", "permanent", "named", "requeued", "deadline_boottime", "deadline_wall",
+    "told_boottime", "told_wall", "requeued_boottime", "requeued_wall",
+]  # fmt: skip
+OURS = [
+    EventKind.DEPARTING, EventKind.SIGNALLING, EventKind.SIGNALLED, EventKind.SAVED, EventKind.REQUEUED,
+    EventKind.NOT_REQUEUED, EventKind.LAST_WORDS, EventKind.DEPARTED,
+]  # fmt: skip
+
+
+@settings(max_examples=300)
+@given(kind=st.sampled_from(OURS), data=st.dictionaries(st.sampled_from(NAMES), ODD))
+def test_a_ledger_that_was_edited_ends_nothing(kind: EventKind, data: dict[str, str | float | None]) -> None:
+    story = Story().runs(7, process(1)).announces(announced()).acts()
+    for more in (data, {**data, "notice": story.departure.id, "job": "slurm/7"}):
+        story.took([Event(kind=kind, at=story.now, boot_id=BOOT, data=more)])
+    before = story.state
+    assert story.sums_up().state == before
+    story.acts()
+
+
+@settings(max_examples=200)
+@given(st.text(max_size=60))
+def test_processes_are_read_from_any_text(text: str) -> None:
+    assert processes_of(f"{text} 12:34 x:1 5 :") >= {(12, 34)}
+
+
+def test_a_job_that_many_departures_know_is_told_for_none_of_them_again() -> None:
+    story = Story().runs(7, process(1))
+    for n in range(5):
+        story.waits(1.0).announces(announced(60.0, at=story.now.boottime, source=f"s{n}")).acts()
+    assert len(story.sent) == 1
+    assert not any(isinstance(step, Tell) and step.delivery.receivers for step in story.steps())
+
+
+def test_a_mark_that_could_not_be_set_counts_wherever_the_job_was_taken_over() -> None:
+    story = Story(wide=Sent.UNSENT).runs(7, process(1)).announces(announced())
+    first, tell = story.departure.id, story.steps()[0]
+    assert isinstance(tell, Tell)
+    story.took(departure_events.signalling(first, tell.key, tell.delivery, tell.slurm, boot_id=BOOT, now=story.now))
+    story.announces(announced(), announced(30.0, source="operator")).acts()
+    assert story.sent == []
+    assert story.known(7).told == {(1, 10)}
+    story.took([departure_events.signalled(first, tell.key, Way.JOB_WIDE, Sent.UNSENT, boot_id=BOOT, now=story.now)])
+    assert story.acts().signals == [(1, "TERM")]
+    assert story.known(7).way is Way.LOCAL

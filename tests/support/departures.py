@@ -1,0 +1,236 @@
+"""Jobs on a machine that is about to go, and a story of how it goes: policy decides each step, the story carries it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from gpuwarden.health.model import Event, EventKind, Json
+from gpuwarden.policy import departure_events
+from gpuwarden.policy.delivery import Process, Way
+from gpuwarden.policy.departure import (
+    DepartureSettings,
+    LastWords,
+    NameNot,
+    Plan,
+    Requeue,
+    Seen,
+    Step,
+    Tell,
+    plan,
+)
+from gpuwarden.policy.departure_model import Departure, DepartureState, JobState, Sent, id_of
+from gpuwarden.policy.departure_state import fold
+from gpuwarden.policy.model import Notice, Result
+from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.receivers.facts import Kind, LocalJob, Receiver, Role
+from gpuwarden_collectors.slurm.departing_facts import SlurmJob
+
+BOOT = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
+BOOTED = 1_700_000_000.0
+UID = 1_000
+CATCHES = frozenset({"TERM", "USR1"})
+SETTINGS = DepartureSettings(slurm=True, last_words="down")
+
+
+def stamp(boottime: float) -> Stamp:
+    return Stamp(boottime, BOOTED + boottime)
+
+
+def process(pid: int, role: Role = Role.RANK, **more: object) -> Receiver:
+    """A rank that leads a task of step 0 and catches TERM and USR1, unless told otherwise."""
+    leads = role is Role.RANK
+    what: dict[str, object] = {
+        "started": pid * 10, "uid": UID, "name": "python", "role": role, "step": "0", "leader": leads,
+        "catches": CATCHES if leads else frozenset(),
+    }  # fmt: skip
+    return Receiver(pid=pid, **(what | more))  # type: ignore[arg-type]
+
+
+def slurm_job(number: int, **more: object) -> SlurmJob:
+    what: dict[str, object] = {
+        "uid": UID, "state": "running", "nodes": "n[1-2]", "node_count": 2, "partition": "gpu", "batch": True,
+        "requeue": True, "started": BOOTED, "admin_comment": "", "name": "train",
+    }  # fmt: skip
+    return SlurmJob(id=number, **(what | more))  # type: ignore[arg-type]
+
+
+def local(number: int | str, *processes: Receiver, kind: Kind = Kind.SLURM, **more: object) -> LocalJob:
+    what: dict[str, object] = {"uid": UID, "name": "train"}
+    return LocalJob(kind=kind, id=str(number), processes=processes, **(what | more))  # type: ignore[arg-type]
+
+
+def announced(within: float | None = 120.0, *, source: str = "aws", kind: str = "interruption", at: float = 1_000.0) -> Notice:  # fmt: skip
+    deadline = None if within is None else stamp(at + within)
+    return Notice(source=source, kind=kind, at=stamp(at), boot_id=BOOT, deadline=deadline, id=f"{source}-1")
+
+
+@dataclass
+class Story:
+    """`sent`: each (notice, process) for which anybody sent a signal, in order. `wide`: what the mark and scancel come to."""
+
+    settings: DepartureSettings = SETTINGS
+    now: Stamp = field(default_factory=lambda: stamp(1_000.0))
+    jobs: dict[str, LocalJob] = field(default_factory=dict)
+    slurm: dict[int, SlurmJob] = field(default_factory=dict)
+    controller: bool = True
+    unschedulable: bool = False
+    concerned: frozenset[str] | None = None
+    notices: dict[str, Notice] = field(default_factory=dict)
+    wide: Sent = Sent.SENT
+    requeue_works: bool = True
+    ledger: list[Event] = field(default_factory=list)
+    state: DepartureState = field(default_factory=DepartureState)
+    sent: list[tuple[str, Process, str]] = field(default_factory=list)
+    requeues: list[tuple[int, float]] = field(default_factory=list)
+    last_words: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.took([Event(kind=EventKind.BOOT, at=self.now, boot_id=BOOT)])
+
+    # --- the world
+
+    def runs(self, number: int, *processes: Receiver, **more: object) -> Story:
+        self.jobs[f"slurm/{number}"] = local(number, *processes)
+        self.slurm[number] = slurm_job(number, **more)
+        return self
+
+    def hosts(self, job: LocalJob) -> Story:
+        self.jobs[f"{job.kind}/{job.id}"] = job
+        return self
+
+    def announces(self, *notices: Notice) -> Story:
+        self.notices = {id_of(notice): notice for notice in notices}
+        self.took(departure_events.follow(self.state, notices, boot_id=BOOT, now=self.now))
+        return self
+
+    def waits(self, seconds: float) -> Story:
+        self.now = stamp(self.now.boottime + seconds)
+        return self
+
+    def ends(self, pid: int) -> Story:
+        self.jobs = {
+            key: replace(job, processes=tuple(p for p in job.processes if p.pid != pid))
+            for key, job in self.jobs.items()
+        }  # fmt: skip
+        self.jobs = {key: job for key, job in self.jobs.items() if job.processes}
+        return self
+
+    def says_saved(self, number: int, rank: int) -> Story:
+        event = departure_events.saved(
+            f"slurm/{number}", "socket", saved=True, rank=rank, step=7, boot_id=BOOT, now=self.now
+        )
+        self.took([event])
+        return self
+
+    # --- the daemon
+
+    def took(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self.ledger.append(event)
+            self.state = fold(self.state, event)
+
+    def restarts(self) -> Story:
+        """All that it knows is what stands in the ledger."""
+        self.state = DepartureState()
+        for event in self.ledger:
+            self.state = fold(self.state, event)
+        return self
+
+    def sums_up(self) -> Story:
+        boot = Event(kind=EventKind.BOOT, at=self.now, boot_id=BOOT)
+        self.ledger = [boot, *departure_events.checkpoint(self.state)]
+        return self.restarts()
+
+    @property
+    def notice(self) -> Notice | None:
+        """The one that ends the machine first."""
+        return min(self.notices.values(), key=lambda n: n.deadline.boottime if n.deadline else 0.0, default=None)
+
+    @property
+    def seen(self) -> Seen:
+        return Seen(
+            jobs=tuple(self.jobs.values()), concerned=self.concerned, slurm=dict(self.slurm),
+            controller=self.controller, unschedulable=self.unschedulable,
+        )  # fmt: skip
+
+    @property
+    def plan(self) -> Plan:
+        return (
+            Plan((), 0.0) if self.notice is None else plan(self.state, self.notice, self.seen, self.settings, self.now)
+        )
+
+    def steps(self) -> tuple[Step, ...]:
+        return self.plan.steps
+
+    def acts(self, most: int = 1_000, *, dies_before_sending: bool = False, dies_after_sending: bool = False) -> Story:
+        """Carry out what is due until nothing is, or `most` steps; the last of them may be cut short."""
+        for number in range(most):
+            steps = self.steps()
+            if not steps:
+                return self
+            last = number == most - 1
+            self.carries_out(steps[0], unheard=last and dies_before_sending, unsaid=last and dies_after_sending)
+        assert most < 1_000, f"there is no end to what is due: {self.steps()}"
+        return self
+
+    def carries_out(self, step: Step, *, unheard: bool = False, unsaid: bool = False) -> None:
+        notice = id_of(self.notice) if self.notice else ""
+        match step:
+            case Tell():
+                self._tells(notice, step, unheard=unheard, unsaid=unsaid)
+            case Requeue(key, slurm):
+                self._requeues(key, slurm, unheard=unheard, unsaid=unsaid)
+            case NameNot(key, text, permanent):
+                self.took([
+                    departure_events.not_requeued(key, text, permanent=permanent, named=True, boot_id=BOOT, now=self.now)
+                ])  # fmt: skip
+            case LastWords(what):
+                self.last_words.append(what)
+                self.took([departure_events.last_words(notice, what, Result.DONE, "", boot_id=BOOT, now=self.now)])
+
+    def _tells(self, notice: str, step: Tell, *, unheard: bool, unsaid: bool) -> None:
+        self.took(departure_events.signalling(notice, step.key, step.delivery, step.slurm, boot_id=BOOT, now=self.now))
+        way = step.delivery.way
+        if unheard or way in (Way.NONE, Way.WATCH):
+            return
+        result = self.wide if way in (Way.JOB_WIDE, Way.BATCH) else Sent.SENT
+        if result is Sent.SENT:
+            self.sent += [(notice, aim.process, aim.signal) for aim in step.delivery.receivers]
+        if not unsaid:
+            self.took([
+                departure_events.signalled(
+                    notice, step.key, way, result, count=len(step.delivery.receivers), boot_id=BOOT, now=self.now
+                )
+            ])  # fmt: skip
+
+    def _requeues(self, key: str, slurm: SlurmJob, *, unheard: bool, unsaid: bool) -> None:
+        """Slurm's own memory makes the second try of one that was cut short a harmless one."""
+        if unheard:
+            return
+        if not self.requeue_works:
+            self.took([departure_events.not_requeued(key, "away", permanent=False, boot_id=BOOT, now=self.now)])
+            return
+        if slurm.id in self.slurm:
+            self.requeues.append((slurm.id, self.now.boottime))
+        if not unsaid:
+            del self.slurm[slurm.id]
+            self.jobs.pop(key, None)
+            self.took([departure_events.requeued(key, slurm.restarts, boot_id=BOOT, now=self.now)])
+
+    # --- what is remembered
+
+    @property
+    def departure(self) -> Departure:
+        assert self.notice is not None
+        return self.state.departures[id_of(self.notice)]
+
+    def known(self, number: int) -> JobState:
+        return self.departure.jobs[f"slurm/{number}"]
+
+    @property
+    def signals(self) -> list[tuple[int, str]]:
+        return [(pid, signal) for _, (pid, _), signal in self.sent]
+
+    def texts(self, kind: EventKind) -> list[Mapping[str, Json]]:
+        return [event.data for event in self.ledger if event.kind == kind]

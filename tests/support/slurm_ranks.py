@@ -1,0 +1,64 @@
+"""Jobs on a real Slurm whose ranks write down what signals they get."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.departing import read_jobs
+from gpuwarden_collectors.slurm.departing_facts import SlurmJob
+from support.slurm import Slurm
+
+_RANK = """#!/bin/sh
+# rank.sh SIGNALS: it catches these, and is not ended by them
+said={folder}/said.$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}.${{SLURM_STEP_ID:-batch}}.$SLURM_PROCID
+for signal in $1; do trap "echo $signal >>$said" $signal; done
+echo up >>$said
+while :; do /bin/sleep 1 & wait $!; done
+"""
+Heard = Mapping[str, Counter[str]]
+
+
+class Ranks:
+    """`script` in a batch script is one of them: `srun SCRIPT "USR1 TERM"`."""
+
+    def __init__(self, slurm: Slurm) -> None:
+        self.slurm = slurm
+        self.folder = slurm.folder / "jobs"
+        self.script = str(self.folder / "rank.sh")
+        (self.folder / "rank.sh").write_text(_RANK.format(folder=self.folder))
+        (self.folder / "rank.sh").chmod(0o755)
+
+    def start(self, *options: str, ranks: int = 2, catch: str = "USR1", batch: str = "srun {rank}") -> int:
+        """The number of a batch job, when all of its ranks are ready to be signalled."""
+        job = self.submit(*options, catch=catch, batch=batch)
+        self.ready(job, ranks)
+        return job
+
+    def submit(self, *options: str, catch: str = "USR1", batch: str = "srun {rank}") -> int:
+        return self.slurm.submit(batch.format(rank=f"{self.script} '{catch}'"), *options)
+
+    def ready(self, job: int, ranks: int = 2, run: int = 0) -> None:
+        self.slurm.wait(lambda: len(self.heard(job, run)) == ranks, f"the {ranks} ranks of job {job}")
+
+    def heard(self, job: int, run: int = 0) -> Heard:
+        """By step and rank, such as 0.1: how often each got which signal in that run of the job."""
+        prefix = f"said.{job}.{run}."
+        return {
+            path.name.removeprefix(prefix): Counter(path.read_text().split()[1:])
+            for path in self.folder.glob(f"{prefix}*")
+            if path.read_text().startswith("up\n")
+        }
+
+    def hear(self, job: int, signal: str, times: int = 1) -> None:
+        """Wait until each of them has got it so often."""
+        self.slurm.wait(
+            lambda: all(counts[signal] >= times for counts in self.heard(job).values()),
+            f"all ranks of job {job} to get {signal}",
+        )
+
+
+async def the_job(commands: Commands, number: int, node: str = "n1") -> SlurmJob:
+    """As a node of it reads it."""
+    return (await read_jobs(commands, node))[number]
