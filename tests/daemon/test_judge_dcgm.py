@@ -179,11 +179,21 @@ def test_a_single_crc_error_is_not_told_and_ten_minutes_of_them_are(host: DcgmHo
 
 def test_a_link_that_dcgm_has_down_and_nvml_up_must_stay_so(host: DcgmHost) -> None:
     host.incident(14, link=5)
-    host.run(55)
+    host.run(70)
     assert host.codes == []
     host.run(10)
     assert str(host.finding().key) == f"nvlink_down@link/{slot(0)}/5"
     assert host.health is Health.FAILURE
+
+
+def test_a_link_that_trains_anew_while_nvml_has_no_reading_is_no_failure(host: DcgmHost) -> None:
+    """As after an upgrade of NVML's library under running jobs: DCGM alone can look, and it looks every 15 s."""
+    host.gpus[0] = replace(host.gpus[0], links=())
+    host.incident(14, link=5)
+    host.run(65)
+    host.silence()
+    host.run(60)
+    assert [event for event in host.ledger if event.kind == "raised"] == []
 
 
 def test_a_link_that_nobody_ever_saw_up_is_only_a_warning() -> None:

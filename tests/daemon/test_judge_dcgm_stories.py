@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -47,7 +48,10 @@ def played(story: list[str], *, restarted_after: int | None = None) -> DcgmHost:
         host.run(STEP, every=15)
         if place == restarted_after:
             host.restart_daemon()
-    host.back()  # while DCGM is away, a daemon that is started anew cannot know what the other heard last
+    # While DCGM is away or deaf, a daemon that is started anew cannot know what the other heard last.
+    host.back()
+    host.status(1, DcgmGpuStatus.OK)
+    host.dcgm = replace(host.dcgm, problems=())
     host.run(SETTLED, every=15)
     return host
 

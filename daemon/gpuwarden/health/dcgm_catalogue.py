@@ -256,10 +256,12 @@ _PASSIVE: dict[int, tuple[Health, Advice, str, str]] = {
 }  # fmt: skip
 
 TWO_PASSES = 15.0
+_LINK_TRAINS = 60.0 + TWO_PASSES
 # How long DCGM's word alone must last where that is not a minute. Incidents about growth stand for the minute that
-# DCGM looks back, so a single error makes one that lasts that long.
+# DCGM looks back, so a single error makes one that lasts that long. A link that trains anew is down for a minute at most,
+# and is said to be for one pass of DCGM longer: NVML may have no reading then for long, as after an upgrade of its library.
 _LASTS: dict[int, float] = {
-    3: 240.0, 10: math.inf, 11: 120.0, 12: math.inf, 13: 600.0, 15: TWO_PASSES, 52: TWO_PASSES, 70: 180.0, 71: math.inf,
+    3: 240.0, 10: math.inf, 11: 120.0, 12: math.inf, 13: 600.0, 14: _LINK_TRAINS, 15: TWO_PASSES, 52: TWO_PASSES, 70: 180.0, 71: math.inf,
     119: 600.0, 121: 600.0, 122: 120.0,
 }  # fmt: skip
 
