@@ -64,6 +64,7 @@ evaluate-full: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python tools/tables.py
 	$(BIN)/python tools/rules.py
+	$(BIN)/python tools/dashboards.py
 
 clean:
 	rm -rf $(VENV) .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -6,10 +6,9 @@ The rules run sixty times as fast: each minute of theirs is a second. The daemon
 from __future__ import annotations
 
 import re
-import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,9 +19,8 @@ from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.xid_catalogue import XIDS
 from prometheus_rules.model import Pace, Settings
 from rules import FOLDER, write
-from support.commands import COMMAND, environment, gpuwarden
-from support.daemons import QUIET, alive, children, listening_port
-from support.prometheus import Server, Webhook, alertmanager, ask, prometheus, wait, webhook
+from support.prometheus import Server, Webhook, alertmanager, ask, prometheus, webhook
+from support.simulated_nodes import SimulatedNode, simulated_node
 
 pytestmark = pytest.mark.xdist_group("prometheus")
 PACE = Pace(60)
@@ -52,53 +50,6 @@ def prometheus_config(folder: Path, manager: int) -> Path:
     return file
 
 
-@dataclass(slots=True)
-class SimulatedNode:
-    """A daemon on eight simulated GPUs."""
-
-    name: str
-    folder: Path
-    process: subprocess.Popen[bytes]
-
-    @property
-    def port(self) -> int:
-        return listening_port(self.process.pid)
-
-    def inject(self, *words: str) -> None:
-        done = gpuwarden("inject", "--run-dir", self.folder / "run", *words, temporary=self.folder)
-        assert done.returncode == 0, done.stderr
-
-    def kill(self) -> None:
-        """As kill -9 does; its worker ends by itself."""
-        workers = children(self.process.pid)
-        self.process.kill()
-        self.process.wait()
-        wait(lambda: not any(alive(pid) for pid in workers), "the worker to end")
-
-
-@contextmanager
-def simulated_node(name: str, folder: Path) -> Iterator[SimulatedNode]:
-    folder.mkdir()
-    config = folder / "gpuwarden.toml"
-    config.write_text(
-        f'node = "{name}"\n[collectors.nvml]\ninterval = "500ms"\n[publish]\nlisten = "127.0.0.1:0"\n'
-        f'[run]\ndir = "{folder / "run"}"\n[state]\ndir = "{folder / "state"}"\n{QUIET}'
-    )
-    log = folder / "log"
-    with log.open("w") as file:
-        process = subprocess.Popen(
-            [*COMMAND, "run", "--simulate", "8", "--config", str(config)],
-            env=environment(folder), stderr=file, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    node = SimulatedNode(name, folder, process)
-    try:
-        wait(lambda: process.poll() is not None or node.port, f"{name} to listen", log)
-        assert process.poll() is None, log.read_text()[-3000:]
-        yield node
-    finally:
-        node.kill()
-
-
 @dataclass(frozen=True, slots=True)
 class Site:
     nodes: tuple[SimulatedNode, ...]
@@ -124,7 +75,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 def test_a_fault_and_a_killed_daemon_reach_a_person_with_the_right_words(site: Site) -> None:
     _, broken, killed = site.nodes
-    broken.inject("--gpu", "3", "xid", "79")
+    broken.order("inject", "--gpu", "3", "xid", "79")
     page = site.webhook.wait_alert("GpuwardenNodeFailure", node="n2")
     assert page["told_at"] == "/page"
     assert page["labels"].items() >= {"severity": "page", "cluster": "gpu-east", "check": "xid", "gpu": "3"}.items()

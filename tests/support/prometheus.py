@@ -99,8 +99,9 @@ def _running(name: str, words: Sequence[str | Path], folder: Path) -> Iterator[S
             [program(name), *map(str, words)], stdout=file, stderr=file, stdin=subprocess.DEVNULL, cwd=folder
         )
     try:
-        wait(lambda: _answers(process, log), f"{name} to answer", log)
-        yield Server(listening_port(process.pid), log)
+        ports: list[int] = []
+        wait(lambda: _answers(process, log, ports), f"{name} to answer", log)
+        yield Server(ports[0], log)
     finally:
         process.terminate()
         try:
@@ -110,12 +111,14 @@ def _running(name: str, words: Sequence[str | Path], folder: Path) -> Iterator[S
             process.wait()
 
 
-def _answers(process: subprocess.Popen[bytes], log: Path) -> bool:
+def _answers(process: subprocess.Popen[bytes], log: Path, ports: list[int]) -> bool:
+    """Its port is looked up once and kept: for a moment in which it closes a file, it cannot be read."""
     assert process.poll() is None, log.read_text()[-3000:]
-    port = listening_port(process.pid)
-    if not port:
+    if not ports and (port := listening_port(process.pid)):
+        ports.append(port)
+    if not ports:
         return False
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", ports[0], timeout=10)
     try:
         connection.request("GET", "/-/ready")
         return connection.getresponse().status == 200

@@ -1,0 +1,104 @@
+"""What a dashboard is: rows of panels, as plain values. `build` makes of them what Grafana reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    STAT = "one number, or a few"
+    TILES = "one coloured tile a series, with its name"
+    TABLE = "rows as they are now"
+    SERIES = "lines over time"
+    BARS = "what came within each interval"
+    TIMELINE = "states over time"
+
+
+GREEN, YELLOW, ORANGE, RED, PURPLE, BLUE, GREY = "green", "yellow", "orange", "red", "purple", "blue", "#6e7079"
+
+Words = Mapping[str, tuple[str, str]]
+"""By value: what is shown instead of it, and in which colour."""
+Steps = tuple[tuple[float, str], ...]
+"""From each number on, this colour; below the first it is green."""
+
+BAD_FROM_ONE: Steps = ((1, RED),)
+WARN_FROM_ONE: Steps = ((1, YELLOW),)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """`legend`: of a line, with labels in double braces."""
+
+    expr: str
+    legend: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """`field`: a label, or `Value` (`Value #A`, `Value #B` of more than one query). `node`: links to the dashboard of the node."""
+
+    field: str
+    name: str
+    unit: str = ""
+    words: Words | None = None
+    width: int = 0
+    node: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """`text`: what it shows and what to make of it. `none`: what it means that there is nothing to show.
+
+    `width`: of 24. `limit`: the legend of lines that are limits, drawn dashed and red. `sort`: the column that is sorted by, the
+    highest first unless `upwards`.
+    """
+
+    title: str
+    kind: Kind
+    text: str
+    queries: tuple[Query, ...]
+    width: int
+    height: int = 8
+    unit: str = "none"
+    none: str = ""
+    steps: Steps = ()
+    words: Words | None = None
+    columns: tuple[Column, ...] = ()
+    sort: str = ""
+    upwards: bool = False
+    limit: str = ""
+    low: float | None = None
+    high: float | None = None
+    to_node: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    title: str
+    panels: tuple[Panel, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """`query` as Grafana spells it. `any_of`: may be All or several; else one. `hidden`: follows from the others."""
+
+    name: str
+    label: str
+    query: str
+    any_of: bool = True
+    hidden: bool = False
+    numbers: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """One dashboard."""
+
+    uid: str
+    title: str
+    text: str
+    since: str
+    variables: tuple[Variable, ...]
+    rows: tuple[Row, ...]

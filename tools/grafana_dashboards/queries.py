@@ -1,0 +1,97 @@
+"""What the queries of the dashboards have in common.
+
+Only `gpuwarden_node_info` says which node a series is of: the dashboards of many nodes join with it. The dashboard of one node
+asks for its instance first, and then for nothing but what is its own. `cluster` is an external label: a Prometheus that
+scrapes does not have it, one that gathers from many does; "All" matches both.
+"""
+
+from __future__ import annotations
+
+from grafana_dashboards.model import Variable
+
+CLUSTER = 'cluster=~"$cluster"'
+INSTANCE = f'{CLUSTER},instance=~"$instance"'
+GPU = f'{INSTANCE},gpu=~"$gpu"'
+GPU_OR_NODE = f'{INSTANCE},gpu=~"$gpu|"'
+"""What is said of the node has an empty `gpu`, and is shown whatever GPU is chosen."""
+TARGET = "cluster, job, instance"
+
+NAMES = f'max by ({TARGET}, node) (gpuwarden_node_info{{{CLUSTER},node=~"$node"}})'
+SILENT = (
+    f'(gpuwarden:node:last_seen_timestamp_seconds{{{CLUSTER},node=~"$node"}} '
+    f"unless on (cluster, job, node) gpuwarden_node_info{{{CLUSTER}}})"
+)
+EXCLUDED = f"gpuwarden_excluded{{{CLUSTER}}} == 1"
+
+
+def _names_within(within: str) -> str:
+    """Of machines too that ended meanwhile. Of two machines of one address only one: a join with both would fail."""
+    names = f'max by ({TARGET}, node) (last_over_time(gpuwarden_node_info{{{CLUSTER},node=~"$node"}}[{within}]))'
+    return f"topk by ({TARGET}) (1, {names})"
+
+
+def named(expr: str, within: str = "") -> str:
+    """With the name of the node, and only of the nodes chosen: those that answer, or that did `within` this time."""
+    return f"({expr}) * on ({TARGET}) group_left (node) {_names_within(within) if within else NAMES}"
+
+
+def per_node(expr: str, *labels: str, within: str = "") -> str:
+    """One series for each node and value of `labels`."""
+    return f"max by ({', '.join(('cluster', 'node', *labels))}) ({named(expr, within)})"
+
+
+def increase(metric: str, within: str) -> str:
+    """Of the nodes chosen, whether they live or not: a machine that was told of its end is gone soon after."""
+    return named(f"increase({metric}[{within}])", within)
+
+
+def number(expr: str) -> str:
+    """How many; 0 rather than nothing."""
+    return f"count({expr}) or vector(0)"
+
+
+def state(metric: str, selector: str, value: str) -> str:
+    return f'{metric}{{{selector},state="{value}"}}'
+
+
+def worst(metric: str, selector: str) -> str:
+    """The state as a number, the worse the higher: 0 healthy, 1 warning, 2 unknown, 3 failure."""
+    return (
+        f"({state(metric, selector, 'warning')} or 2 * {state(metric, selector, 'unknown')} "
+        f"or 3 * {state(metric, selector, 'failure')})"
+    )
+
+
+def ranked(selector: str) -> str:
+    """Findings that hold, as numbers: 2 failure, 1 warning, 0 shadow."""
+    info = "gpuwarden_finding_info"
+    return (
+        f'(2 * {info}{{{selector},severity="failure"}} or {info}{{{selector},severity="warning"}} '
+        f'or 0 * {info}{{{selector},severity="shadow"}})'
+    )
+
+
+FAILING = f"{state('gpuwarden_node_health', CLUSTER, 'failure')} == 1"
+STILL_IN = f"{FAILING} unless on ({TARGET}) {EXCLUDED}"
+OUT = f"{FAILING} and on ({TARGET}) {EXCLUDED}"
+
+
+def of_gpu(metric: str) -> str:
+    """Telemetry of the chosen GPUs, once where it comes once for each job."""
+    return f"max by (gpu, pci_bus_id) ({metric}{{{GPU}}})"
+
+
+def of_gpu_within(function: str, metric: str) -> str:
+    return f"max by (gpu, pci_bus_id) ({function}({metric}{{{GPU}}}[$__rate_interval]))"
+
+
+GPU_LEGEND = "GPU {{gpu}} ({{pci_bus_id}})"
+
+CLUSTERS = Variable(name="cluster", label="Cluster", query="label_values(gpuwarden_node_info, cluster)")
+NODES = Variable(name="node", label="Node", query=f"label_values(gpuwarden_node_info{{{CLUSTER}}}, node)")
+ONE_NODE = Variable(name="node", label="Node", query=NODES.query, any_of=False)
+INSTANCES = Variable(
+    name="instance", label="Instance", hidden=True,
+    query=f'label_values(gpuwarden_node_info{{{CLUSTER},node="$node"}}, instance)',
+)  # fmt: skip
+GPUS = Variable(name="gpu", label="GPU", numbers=True, query=f"label_values(gpuwarden_gpu_health{{{INSTANCE}}}, gpu)")
