@@ -10,24 +10,36 @@ import os
 import shutil
 import socket
 import struct
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 _APART = "GPUWARDEN_BENCH_APART"
 _GET_FLAGS, _SET_FLAGS, _UP = 0x8913, 0x8914, 0x1  # SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP: netdevice(7)
 _PACKETS = 1  # column of /proc/net/dev
 
 
-def apart() -> bool:
-    """Runs the script anew in namespaces of its own, of which True is the answer. False, and a line why, if that cannot be."""
-    if _APART in os.environ:
+def apart(*, network: bool = True) -> bool:
+    """Runs the script anew in namespaces of its own, of which True is the answer. False, and a line why, if that cannot be.
+
+    Without `network` it keeps that of the machine: a slurmd finds no address where there is only a loopback.
+    """
+    if _APART not in os.environ:
+        own = ["unshare", *(["--net"] if network else []), "--pid", "--mount-proc", "--fork", "--kill-child"]
+        if os.geteuid() or shutil.which(own[0]) is None or subprocess.run([*own, "true"], check=False).returncode:
+            print("Not measured: it takes root and unshare(1), since jobs on this machine would be signalled\n")
+            return False
+        _again(own)
+    if network:
         _bring_up_loopback()
-        return True
-    if os.geteuid() or shutil.which("unshare") is None:
-        print("Not measured: it takes root and unshare(1), since jobs on this machine would be signalled\n")
-        return False
-    own = ("unshare", "--net", "--pid", "--mount-proc", "--fork", "--kill-child")
-    os.execvpe(own[0], [*own, sys.executable, *sys.argv], {**os.environ, _APART: "1"})
+    return True
+
+
+def _again(own: Sequence[str]) -> NoReturn:
+    init = ("sh", "-c", '"$@"; exit $?', "sh")  # a shell takes leave of those whose parent is gone
+    os.execvpe(own[0], [*own, *init, sys.executable, *sys.argv], {**os.environ, _APART: "1"})
 
 
 def packets() -> int:

@@ -55,7 +55,7 @@ int main(int count, char **words) {
         if (pid != 0) { dprintf(1, "%d\n", pid); continue; }
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         cell = cells + rank;
-        signal(SIGTERM, note);
+        signal(CAUGHT, note);
         *cell = 1;
         for (;;) pause();
     }
@@ -65,11 +65,12 @@ int main(int count, char **words) {
 
 
 @contextmanager
-def running(ranks: int) -> Iterator[tuple[list[Order], mmap.mmap]]:
+def running(ranks: int, caught: str = "TERM") -> Iterator[tuple[list[Order], mmap.mmap]]:
     """All of them, and the map with a time for each in nanoseconds."""
     with tempfile.TemporaryDirectory(prefix="gw-") as folder:
         program, cells = Path(folder, "rank"), Path(folder, "cells")
-        compiler = ["cc", "-O2", "-w", "-include", "stdio.h", "-x", "c", "-", "-o", str(program)]
+        options = ["-O2", "-w", f"-DCAUGHT=SIG{caught}", "-include", "stdio.h", "-x", "c"]
+        compiler = ["cc", *options, "-", "-o", str(program)]
         subprocess.run(compiler, input=PROGRAM, text=True, check=True)
         cells.write_bytes(bytes(8 * ranks))
         with (
@@ -81,7 +82,7 @@ def running(ranks: int) -> Iterator[tuple[list[Order], mmap.mmap]]:
             try:
                 pids = [int(parent.stdout.readline()) for _ in range(ranks)]
                 last(times)  # until all of them catch it
-                yield [Order(pid=pid, started=started(pid), uid=os.getuid(), signal="TERM") for pid in pids], times
+                yield [Order(pid=pid, started=started(pid), uid=os.getuid(), signal=caught) for pid in pids], times
             finally:
                 parent.kill()
 

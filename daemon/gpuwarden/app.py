@@ -176,6 +176,8 @@ class Daemon:
             self._ticker.cancel()
         await self._control.stop()
         await self._notice_sources.stop()
+        if self._step_timer is not None:
+            self._step()  # what was announced at the last moment is still told
         await self._jobs.stop()
         await self.acting.stop(ACTING_STOPS_WITHIN)
         await self._web.stop()
@@ -301,7 +303,7 @@ class Daemon:
             "events": self.desk.discarded + self._readers.events_dropped,
         }
         snapshot = self.desk.snapshot(self._service, now, verdict=self._verdict, dropped=dropped)
-        snapshot = replace(snapshot, notice_sources=self._notice_sources.shown(now), departures=self._jobs.shown())
+        snapshot = replace(snapshot, notice_sources=self._notice_sources.shown(now), departures=self._jobs.shown(now))
         return with_acted(snapshot, self.acting.shown())
 
     def _troubles(self) -> dict[str, str]:

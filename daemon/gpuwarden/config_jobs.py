@@ -19,9 +19,9 @@ RULES_MOST = 64
 
 @dataclass(frozen=True, slots=True)
 class JobRule:
-    """For jobs of this partition and of this name, a pattern as in a shell; what is empty fits any job."""
+    """For jobs of this partition and of this name, a pattern as in a shell; what is empty fits any job. `signal` must be given."""
 
-    signal: SignalName
+    signal: Literal["", "TERM", "USR1", "USR2", "HUP", "none"] = ""
     partition: str = ""
     name: str = ""
 
@@ -60,6 +60,8 @@ def job_misfits(jobs: JobOptions) -> Iterator[Misfit]:
     if len(jobs.rules) > RULES_MOST:
         yield ("jobs.rules",), f"expected at most {RULES_MOST} rules, found {len(jobs.rules)}"
     for name, rule in jobs.rules.items():
+        if not rule.signal:
+            yield (f"jobs.rules.{name[:40]}.signal",), f"expected one of {', '.join(SIGNALS)}, none: what its jobs get"
         if not rule.partition and not rule.name:
             all_jobs = f"a rule for all jobs is jobs.signal, one of {', '.join(SIGNALS)}, none"
             yield (f"jobs.rules.{name[:40]}",), f"expected partition or name: {all_jobs}"

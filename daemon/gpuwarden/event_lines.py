@@ -64,7 +64,7 @@ LINES: dict[EventKind, tuple[str, str]] = {
     EventKind.DEPARTING: ("warning", "what runs here is told to save, and to start elsewhere"),
     EventKind.SIGNALLING: ("info", "a job is being told"),
     EventKind.SIGNALLED: ("info", "a job was told"),
-    EventKind.SAVED: ("info", "a job is done"),
+    EventKind.SAVED: ("info", "a job, or a rank of it, is done"),
     EventKind.REQUEUED: ("info", "a job was requeued"),
     EventKind.NOT_REQUEUED: ("warning", "a job is not requeued"),
     EventKind.LAST_WORDS: ("warning", "last words to the scheduler"),
@@ -82,6 +82,8 @@ def tell(event: Event) -> None:
     level, text = LINES[EventKind(event.kind)]
     if event.data.get("severity") == "failure" or event.data.get("to") == "failure":
         level = "error"
+    if event.kind == EventKind.SIGNALLING and event.data.get("way") == "none":
+        text = "a job is not told"
     about: dict[str, object] = {} if event.key is None else {"id": str(event.key)}
     if event.kind == EventKind.RAISED and event.key is not None:
         row = condition(event.key.code)

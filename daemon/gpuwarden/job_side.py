@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gpuwarden.departing.answers import Answers
 from gpuwarden.departing.departing import Departing
+from gpuwarden.departing.holders import Holders, holders
 from gpuwarden.departing.near import near
 from gpuwarden.health.model import Event, Verdict
 from gpuwarden.log import get_logger
@@ -40,7 +42,7 @@ class JobSide:
         self._site = site
         self._clock = clock
         self._snapshot = snapshot
-        self._holders: dict[str, frozenset[int]] = {}  # by slot, as when the GPU was last listed
+        self._holders: Holders = {}
         self.notices = Notices()
         self._file = NoticeFile(site.config.run.dir, clock)
         self._socket = JobSocket(
@@ -55,7 +57,8 @@ class JobSide:
         return Departing(
             self._site.departing, self._site.looks(self._on_gpus, self._clock),
             lambda take: Answers(config.run.dir, config.paths.proc, take, boot_id=boot_id, clock=self._clock),
-            enforce=config.mode == "enforce", record=record, committed=committed, boot_id=boot_id, clock=self._clock,
+            enforce=config.mode == "enforce", record=record, committed=committed, names=config.publish.publish_jobs,
+            boot_id=boot_id, clock=self._clock,
         )  # fmt: skip
 
     # --- life
@@ -104,11 +107,13 @@ class JobSide:
         """What begins, or is over; to be written."""
         if self._departing is None:
             return ()
-        for gpu in () if facts is None else facts.gpus:
-            self._holders[gpu.slot] = frozenset(process.pid for process in gpu.processes)
+        self._holders = holders(self._holders, () if facts is None else facts.gpus)
         horizon, instance = self._site.config.termination.horizon, self._site.instance
         try:
-            here = near(state, verdict, standings, self._holders, horizon=horizon, instance=instance, now=now)
+            here = near(
+                state, verdict, standings, self._holders, scheduled=self._site.config.slurm.enabled,
+                horizon=horizon, instance=instance, now=now,
+            )  # fmt: skip
             return self._departing.step(here, now)
         except Exception:  # a fault of ours here must not end what is judged and published
             log.exception("it could not be decided who is to be told")
@@ -121,10 +126,12 @@ class JobSide:
         if self.notices.show(body, imminent=snapshot.acted.notice is not None):
             self._file.publish(body)
 
-    def shown(self) -> Departures:
-        return Departures() if self._departing is None else self._departing.shown()
+    def shown(self, now: Stamp) -> Departures:
+        shown = Departures() if self._departing is None else self._departing.shown()
+        return replace(shown, trouble="; ".join(filter(None, (shown.trouble, self.trouble(now)))))
 
     def trouble(self, now: Stamp) -> str:
+        """Why jobs cannot read the notice, or not answer it."""
         return self._file.trouble(now) or self._socket.trouble(now)
 
     def _status(self) -> dict[str, Any]:

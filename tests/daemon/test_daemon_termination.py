@@ -20,7 +20,9 @@ MAINTENANCE = {"Code": "system-reboot", "EventId": "instance-event-1", "State": 
 
 @pytest.fixture
 def host(tmp_path: Path) -> FakeHost:
-    return FakeHost(tmp_path, gpus=2)
+    host = FakeHost(tmp_path, gpus=2)
+    host.seclude()  # or else what other tests run would be told to save
+    return host
 
 
 @pytest.fixture

@@ -84,6 +84,15 @@ def test_a_rank_that_begins_to_catch_the_signal_later_is_told_then_and_the_other
     assert story.signals == [(1, "TERM"), (2, "TERM")]
 
 
+def test_a_job_that_was_told_as_a_whole_was_so_whatever_comes_of_a_rank_that_comes_late() -> None:
+    story = Story().runs(7, process(1)).announces(announced()).acts()
+    assert (story.known(7).way, story.known(7).result) == (Way.JOB_WIDE, Sent.SENT)
+    story.waits(1.0).runs(7, process(1), process(2)).acts(1, dies_after_sending=True)
+    name = id_of(announced())
+    story.took([signalled(name, "slurm/7", Way.LOCAL, Sent.UNSENT, text="it has ended", boot_id=BOOT, now=story.now)])
+    assert (story.known(7).way, story.known(7).result, story.known(7).count) == (Way.JOB_WIDE, Sent.SENT, 1)
+
+
 def test_a_job_that_starts_before_the_exclusion_took_hold_is_told_too() -> None:
     story = Story().runs(7, process(1)).announces(announced()).acts().waits(3.0)
     story.runs(8, process(5), started=BOOTED + 1_002.0).acts()

@@ -42,6 +42,7 @@ class FakeHost:
         self.run_dir = folder / "run"
         self.state_dir = folder / "state"
         self.config = folder / "gpuwarden.toml"
+        self.proc = Path("/proc")
         self.kmsg.touch()
         self.plug(gpus)
         self.configure()
@@ -55,12 +56,25 @@ class FakeHost:
     ) -> None:
         """`beside`: what is read besides GPUs, bus and kernel log; by default nothing, since it would be this machine's."""
         self.config.write_text(
-            f'node = "node7"\n[paths]\nsysfs = "{self.sysfs}"\nkmsg = "{self.kmsg}"\n'
+            f'node = "node7"\n[paths]\nsysfs = "{self.sysfs}"\nkmsg = "{self.kmsg}"\n{self._own_proc()}'
             f'[collectors.nvml]\nlibrary = "{self.fake.library}"\n'
             f'interval = "{interval}"\ndeadline = "{deadline}"\ninit_deadline = "{init}"\n'
             f'[collectors.pci]\ninterval = "500ms"\n[publish]\nlisten = "127.0.0.1:0"\n'
             f'[run]\ndir = "{self.run_dir}"\n[state]\ndir = "{self.state_dir}"\n{beside}{more}'
         )
+
+    def _own_proc(self) -> str:
+        return "" if self.proc == Path("/proc") else f'proc = "{self.proc}"\n'
+
+    def seclude(self) -> None:
+        """Of all processes of this machine its daemon sees those that `admit` names: in mode enforce it tells all that it sees."""
+        self.proc = self.folder / "proc"
+        self.proc.mkdir()
+        (self.proc / "sys").symlink_to("/proc/sys")
+        self.configure()
+
+    def admit(self, pid: int) -> None:
+        (self.proc / str(pid)).symlink_to(f"/proc/{pid}")
 
     def kernel_line(self, text: str, *, age: float = 0.0) -> None:
         self._sequence += 1

@@ -49,8 +49,10 @@ def _notice_lines(status: Document) -> Iterator[str]:
 def _job_lines(jobs: Document) -> Iterator[str]:
     yield from (f"plan: {clean(line)}" for line in jobs.get("plan", ()))
     if jobs.get("trouble"):
-        yield f"jobs: not all is known of them: {clean(jobs['trouble'])}"
+        yield f"jobs: {clean(jobs['trouble'])}"
     for departure in jobs.get("departures", ()):
+        if departure["over"] and departure["jobs"]:
+            yield f"{clean(departure['kind'])} of {when(departure['since'])}, over since {when(departure['over'])}:"
         yield from (f"job {clean(job['job'])}: {_job(job)}" for job in departure["jobs"])
         if words := departure.get("last_words"):
             yield f"last words ({clean(words['what'])}): {clean(words['result'])}: {clean(words['text'])}"

@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from gpuwarden.health.model import Event
 from gpuwarden.log import get_logger
+from gpuwarden.policy.delivery import TOLD_MOST
 from gpuwarden.policy.departure_events import saved
-from gpuwarden.policy.departure_model import DepartureState, JobState, key_of
+from gpuwarden.policy.departure_model import DepartureState, JobState, jobs_of, key_of, open_departures
 from gpuwarden.publish.job_socket import Acknowledged as BySocket
 from gpuwarden.schedule import detached
 from gpuwarden_collectors.acknowledgements.directory import CheckpointDirectories, Look, Watched
@@ -73,6 +75,11 @@ class Answers:
             except CollectorError as error:
                 log.warning("no folder for acknowledgements", reason=str(error))
 
+    async def stop(self) -> None:
+        for task in self._looking.values():
+            task.cancel()
+        await asyncio.gather(*self._looking.values(), return_exceptions=True)
+
     async def forget(self) -> None:
         """No end is near any more: nobody is waited for, and what was left here is removed."""
         for job, task in self._looking.items():
@@ -94,12 +101,12 @@ class Answers:
 
     async def look(self, state: DepartureState, jobs: Sequence[LocalJob]) -> list[Event]:
         """What is new since `state`. Directories are looked at meanwhile, and told of later."""
-        known = {name: job for departure in state.departures.values() for name, job in departure.jobs.items()}
+        known = jobs_of(state)
         read = await self._read(known)
         if read is None:
             return []
         self._complain(read.files)
-        notices = frozenset(state.departures)
+        notices = frozenset(open_departures(state))
         self._look_at_directories(known, jobs)
         return [*self._of_files(read.files, known, notices), *self._of_ended(read.ended, known)]
 
@@ -124,9 +131,9 @@ class Answers:
             job = keys.get(folder, "")
             if job not in known:
                 continue
-            for said in all_said:
-                if said.notice in notices and said.rank not in known[job].acknowledged.ranks:
-                    yield saved(
+            news = (said for said in all_said if said.notice in notices and is_news(known[job], said.rank))
+            for said in islice(news, TOLD_MOST):
+                yield saved(
                         job, "file", saved=said.saved, rank=said.rank, step=said.step, boot_id=self._boot_id,
                         now=self._clock(),
                     )  # fmt: skip
@@ -158,6 +165,14 @@ class Answers:
         if (await self._directories.look(watched)).look is Look.SAVED:
             now = self._clock()
             self._take([saved(watched.job, "directory", saved=True, whole=True, boot_id=self._boot_id, now=now)])
+
+
+def is_news(known: JobState, rank: int, process: Process | None = None) -> bool:
+    """Else it was said before, or so much that no more is kept: a user may repeat it as often as they like."""
+    said = known.acknowledged
+    if len(said.ranks) >= TOLD_MOST or len(said.processes) >= 2 * TOLD_MOST:
+        return False
+    return rank not in said.ranks or (process is not None and process not in said.processes)
 
 
 def _watched(key: str, job: LocalJob, state: JobState, since: float) -> Watched | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import replace
@@ -17,24 +18,26 @@ from typing import Any
 from gpuwarden.actuators.base import ActuatorError
 from gpuwarden.actuators.slurm.last_words import LastWord, LastWordResult, last_words
 from gpuwarden.actuators.slurm.requeue import Requeueing, requeue
-from gpuwarden.departing.answers import Answers
+from gpuwarden.departing.answers import Answers, is_news
 from gpuwarden.departing.looks import Looks, on_gpu
 from gpuwarden.departing.near import Near
-from gpuwarden.departing.telling import Told, tell_all, tell_here
+from gpuwarden.departing.telling import WITHDRAWN, Told, tell_all, tell_here
 from gpuwarden.health.model import Event
 from gpuwarden.log import get_logger
 from gpuwarden.policy import departure_events as events
 from gpuwarden.policy.delivery import Way
-from gpuwarden.policy.departure import DepartureSettings, LastWords, NameNot, Plan, Requeue, Seen, Step, Tell, plan
+from gpuwarden.policy.departure import DepartureSettings, LastWords, NameNot, Requeue, Seen, Step, Tell, plan
 from gpuwarden.policy.departure_budget import FAILING_GPU
-from gpuwarden.policy.departure_model import DepartureState, Sent, id_of
+from gpuwarden.policy.departure_model import DepartureState, Sent, id_of, jobs_of, key_of, open_departures
 from gpuwarden.policy.departure_preview import preview
 from gpuwarden.policy.departure_state import fold
 from gpuwarden.policy.model import Notice, Result
 from gpuwarden.publish.job_socket import Acknowledged, Caller
 from gpuwarden.publish.snapshot import NOTICE_TO_SIGNAL, Departures
+from gpuwarden.publish.unix_socket import TRY_AGAIN, VerbError
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.receivers.facts import LocalJob
 
 AGAIN_AFTER = 1.0
 """Seconds after a look that failed, or a fault of ours."""
@@ -44,11 +47,18 @@ WARM_EVERY = 300.0
 ENDING_TURNS = 20
 """Times, of 3 s each, that it is waited for the processes of a requeued job to end: KillWait is 30 s by default."""
 
+KNOWN_WITHIN, KNOWN_LOOKS = 0.7, 20
+"""Seconds that an answer of a job waits until the job is known; the job's side waits 1 s."""
+STOPS_WITHIN = 2.0
+
 log = get_logger("gpuwarden")
 
 
 class Departing:
-    """`record` takes events that were folded here already. `enforce` False: everything is looked at, and nothing done."""
+    """`record` takes events that were folded here already. `enforce` False: everything is looked at, and nothing done.
+
+    `names` of jobs may be told to whoever can connect.
+    """
 
     def __init__(
         self,
@@ -59,6 +69,7 @@ class Departing:
         enforce: bool,
         record: Callable[[Sequence[Event]], None],
         committed: Callable[[], Awaitable[bool]],
+        names: bool,
         boot_id: str,
         clock: Clock,
     ) -> None:
@@ -67,12 +78,15 @@ class Departing:
         self._looks = looks
         self._answers = answers(self._take)
         self._enforce = enforce
+        self._names = names
         self._record = record
         self._committed = committed
         self._boot_id = boot_id
         self._clock = clock
         self._near = Near()
         self._wake = asyncio.Event()
+        self._ending = False
+        self._tidied = False
         self._task: asyncio.Task[None] | None = None
         self._beside: dict[str, asyncio.Task[None]] = {}
         self._preview: tuple[str, ...] = ()
@@ -86,11 +100,18 @@ class Departing:
         self._task = asyncio.create_task(self._go_on())
 
     async def stop(self) -> None:
-        """What is not done yet stays in the ledger."""
+        """Whoever is to be told by now is told, if that takes no longer than STOPS_WITHIN. The rest stays in the ledger."""
+        self._ending = True
+        self._wake.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOPS_WITHIN):
+                await asyncio.gather(*(asyncio.shield(task) for task in (self._task,) if task is not None))
+                await asyncio.gather(*map(asyncio.shield, self._beside.values()))
         tasks = [task for task in (self._task, *self._beside.values()) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._answers.stop()
         if self._looks.slurm is not None:
             await self._looks.slurm.close()
 
@@ -112,10 +133,9 @@ class Departing:
         """What begins or is over with it; folded, and to be written."""
         changed = near != self._near
         self._near = near
-        begun: tuple[Event, ...] = ()
-        if self._enforce:
-            begun = events.follow(self.state, (*near.notices, *near.later), boot_id=self._boot_id, now=now)
-            self.remember(begun)
+        acted = (*near.notices, *near.later) if self._enforce else ()  # who enforced before has begun what is over now
+        begun = events.follow(self.state, acted, boot_id=self._boot_id, now=now)
+        self.remember(begun)
         if changed or begun:
             self._wake.set()
         return begun
@@ -123,27 +143,38 @@ class Departing:
     # --- acknowledgements by the socket
 
     def current(self) -> Collection[str]:
-        return [departure.id for departure in self.state.departures.values() if departure.over is None]
+        return list(open_departures(self.state))
 
     async def job_of(self, caller: Caller) -> str | None:
+        """A job may answer before it is told, for it may have read the notice itself: the first look is waited for."""
         if caller.pid <= 0 or caller.started is None:
             return None
-        return await self._looks.key_of((caller.pid, caller.started))
+        key = await self._looks.key_of((caller.pid, caller.started))
+        for _ in range(KNOWN_LOOKS):
+            if key is None or key in jobs_of(self.state):
+                break
+            await asyncio.sleep(KNOWN_WITHIN / KNOWN_LOOKS)
+        return key
 
     def acknowledged(self, said: Acknowledged) -> None:
-        self._take([self._answers.by_socket(said)])
-        self._wake.set()
+        known = jobs_of(self.state).get(said.job)
+        if known is None:
+            raise VerbError(f"{said.job} is not waited for, or was not seen yet; try again", TRY_AGAIN)
+        if is_news(known, said.rank, (said.pid, said.started)):
+            self._take([self._answers.by_socket(said)])
+            self._wake.set()
 
     # --- turns
 
     async def _go_on(self) -> None:
-        await self._answers.forget()  # what an earlier daemon left; who is still told finds a new folder
         while True:
             try:
                 again = await self._turn()
             except Exception:  # a fault of ours must end neither this nor the daemon
                 log.exception("what is due before the end failed unexpectedly")
                 again = self._clock().boottime + AGAIN_AFTER
+            if self._ending:
+                return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if again is None else max(again - self._clock().boottime, 0.0)):
                     await self._wake.wait()
@@ -153,10 +184,10 @@ class Departing:
         self._wake.clear()
         near = self._near
         if not near.notices:
-            if self._preview:
-                self._preview, self._trouble = (), ""
+            if self._preview or not self._tidied:
+                self._preview, self._trouble, self._tidied = (), "", True
                 await self._answers.forget()
-            if not self._enforce:
+            if not self._enforce or self._ending:
                 return None
             await self._looks.warm()
             return self._clock().boottime + WARM_EVERY
@@ -167,17 +198,23 @@ class Departing:
             return now.boottime + AGAIN_AFTER
         views = [(notice, self._view(notice, look.seen, near)) for notice in near.notices]
         if self._enforce:
+            await self._expect(look.seen.jobs)
             self._take(await self._answers.look(self.state, look.seen.jobs))
-            plans = [(notice, plan(self.state, notice, view, self._settings, self._clock())) for notice, view in views]
-            await self._carry_out(plans, near)
-            again = min(planned.again for _, planned in plans)
+            again = await self._carry_out(views, near)
         else:
             again = now.boottime + LOOK_IN_OBSERVE
         now = self._clock()
         self._preview = tuple(
-            line for notice, view in views for line in preview(self.state, notice, view, self._settings, now)
+            line
+            for notice, view in views
+            for line in preview(self.state, notice, view, self._settings, now, names=self._names)
         )
         return again
+
+    async def _expect(self, jobs: Iterable[LocalJob]) -> None:
+        """Who is known has a folder to answer in: the one that an earlier daemon has made, if there is one."""
+        known = jobs_of(self.state)
+        await self._answers.expect([job for job in jobs if key_of(job) in known])
 
     def _view(self, notice: Notice, seen: Seen, near: Near) -> Seen:
         seen = replace(seen, unschedulable=near.unschedulable)
@@ -190,16 +227,36 @@ class Departing:
 
     # --- steps
 
-    async def _carry_out(self, plans: Sequence[tuple[Notice, Plan]], near: Near) -> None:
-        due = [(notice, step) for notice, planned in plans for step in planned.steps if self._is_free(step)]
+    async def _carry_out(self, views: Sequence[tuple[Notice, Seen]], near: Near) -> float:
+        """When to look again. One notice after the other: who is told for the one is not told for the next one, too."""
+        due: list[tuple[Notice, Step]] = []
+        again = []
+        for notice, seen in views:
+            planned = plan(self.state, notice, seen, self._settings, self._clock())
+            again.append(planned.again)
+            for step in filter(self._is_free, planned.steps):
+                self._write_down(notice, step)
+                due.append((notice, step))
         await self._tell([(notice, step) for notice, step in due if isinstance(step, Tell)])
-        for notice, step in due:
-            if isinstance(step, NameNot):
-                self._take([self._not_requeued(step.key, step.text, permanent=step.permanent, named=True)])
-            elif isinstance(step, Requeue):
-                self._go(step.key, self._requeue(step))
+        for notice, step in () if self._ending else due:
+            if isinstance(step, Requeue):
+                self._go(step.key, self._requeue(notice, step))
             elif isinstance(step, LastWords):
                 self._go(_LAST_WORDS, self._last_words(notice, step, near.reason))
+        return min(again)
+
+    def _write_down(self, notice: Notice, step: Step) -> None:
+        """What is remembered of a step before anything is done."""
+        if isinstance(step, Tell):
+            name, now = id_of(notice), self._clock()
+            self._take(events.signalling(name, step.key, step.delivery, step.slurm, boot_id=self._boot_id, now=now))
+        elif isinstance(step, NameNot):
+            self._take([self._not_requeued(step.key, step.text, permanent=step.permanent, named=True)])
+
+    def _goes_on(self, notice: Notice) -> bool:
+        """It was not withdrawn meanwhile, or another one still announces the same end."""
+        of_gpu = notice.kind == FAILING_GPU
+        return any((one.kind == FAILING_GPU) == of_gpu for one in open_departures(self.state).values())
 
     def _is_free(self, step: Step) -> bool:
         self._beside = {key: task for key, task in self._beside.items() if not task.done()}
@@ -219,15 +276,10 @@ class Departing:
         self._wake.set()
 
     async def _tell(self, due: Sequence[tuple[Notice, Tell]]) -> None:
-        """Written first, all at once, then sent: those of this host in one go, the others each beside the rest."""
-        if not due:
-            return
-        now = self._clock()
-        for notice, step in due:
-            self._take(
-                events.signalling(id_of(notice), step.key, step.delivery, step.slurm, boot_id=self._boot_id, now=now)
-            )
+        """Once it is on disk: those of this host in one go, the others each beside the rest."""
         sent = [(notice, step) for notice, step in due if step.delivery.receivers]
+        if not sent:
+            return
         written = asyncio.ensure_future(self._committed())
         await self._answers.expect([step.job for _, step in sent])
         for notice, step in sent:
@@ -235,14 +287,18 @@ class Departing:
                 self._go(step.key, self._tell_all(notice, step, written))
             elif step.delivery.way is Way.WATCH:
                 self._told(notice, step, Told(result=Sent.WATCHED, text=step.delivery.text))
-        here = [(notice, step) for notice, step in sent if step.delivery.way is Way.LOCAL]
         await written
+        here = [(notice, step) for notice, step in sent if step.delivery.way is Way.LOCAL and self._goes_on(notice)]
+        for notice, step in sent:
+            if step.delivery.way is Way.LOCAL and not self._goes_on(notice):
+                self._told(notice, step, WITHDRAWN)
         for (notice, step), told in zip(here, await tell_here([step for _, step in here]), strict=True):
             self._told(notice, step, told)
 
     async def _tell_all(self, notice: Notice, step: Tell, written: Awaitable[bool]) -> None:
         assert self._looks.slurm is not None  # noqa: S101 - checked by who calls
-        self._told(notice, step, await tell_all(self._looks.slurm, step, written, self._clock().wall))
+        now, goes_on = self._clock().wall, lambda: self._goes_on(notice)
+        self._told(notice, step, await tell_all(self._looks.slurm, step, written, goes_on, now))
 
     def _told(self, notice: Notice, step: Tell, told: Told) -> None:
         now = self._clock()
@@ -252,14 +308,16 @@ class Departing:
         )  # fmt: skip
         local = step.delivery.local_only and told.result is Sent.SENT
         self._outcomes["local_only" if local else told.result.value] += 1
-        if told.result is Sent.SENT:
+        if told.result is Sent.SENT and _was_here(step, notice):
             self._signal_seconds = self._signal_seconds.with_value(max(0.0, now.boottime - notice.at.boottime))
         self._take([event])
 
-    async def _requeue(self, step: Requeue) -> None:
+    async def _requeue(self, notice: Notice, step: Requeue) -> None:
         """Once it is pending it is requeued, for people and for policy; its processes may take KillWait to end."""
         assert self._looks.slurm is not None  # noqa: S101 - who knows the job has asked Slurm
         slurm, said = self._looks.slurm, False
+        if not self._goes_on(notice):
+            return
         for _ in range(ENDING_TURNS):
             try:
                 outcome = await requeue(slurm.commands, step.slurm, slurm.node)
@@ -285,6 +343,8 @@ class Departing:
     async def _last_words(self, notice: Notice, step: LastWords, reason: str) -> None:
         assert self._looks.slurm is not None  # noqa: S101 - policy says nothing where there is no Slurm
         slurm = self._looks.slurm
+        if not self._goes_on(notice):
+            return
         try:
             outcome = await last_words(slurm.commands, slurm.node, LastWord(step.what), reason)
             result, text = _RESULTS[outcome.result], outcome.text
@@ -301,14 +361,22 @@ class Departing:
     # --- what is published
 
     def shown(self) -> Departures:
-        known = self.state.departures.values()
-        open_ = tuple(departure for departure in known if departure.over is None)
+        going_on = tuple(open_departures(self.state).values())
         return Departures(
-            departures=open_ or tuple(known)[-1:], preview=self._preview, outcomes=dict(self._outcomes),
-            signal_seconds=self._signal_seconds, trouble=self._trouble,
+            departures=going_on or tuple(self.state.departures.values())[-1:], preview=self._preview, outcomes=dict(self._outcomes),
+            signal_seconds=self._signal_seconds,
+            trouble=self._trouble and f"not all is known of them: {self._trouble}",
         )  # fmt: skip
 
 
+def _was_here(step: Tell, notice: Notice) -> bool:
+    """Before the end was announced; who came later could not be told sooner. Of a GPU nothing was announced."""
+    if notice.kind == FAILING_GPU:
+        return False
+    return any(aim.receiver.started / _TICKS < notice.at.boottime for aim in step.delivery.receivers)
+
+
+_TICKS = os.sysconf("SC_CLK_TCK")
 _LAST_WORDS = "last words"
 _RESULTS = {
     LastWordResult.DONE: Result.DONE,

@@ -81,7 +81,8 @@ class Looks:
         await asyncio.wait((reading,), timeout=SCANNED_WITHIN)
         if not reading.done():
             return None, f"the processes of this host could not be read within {SCANNED_WITHIN:g} s"
-        self._reading = None
+        if self._reading is reading:  # else somebody who waited beside has begun the next one
+            self._reading = None
         try:
             jobs = reading.result()
         except CollectorError as error:

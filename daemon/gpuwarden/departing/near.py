@@ -42,13 +42,14 @@ def near(
     standings: Mapping[str, Standing],
     holders: Mapping[str, frozenset[int]],
     *,
+    scheduled: bool,
     horizon: float,
     instance: str,
     now: Stamp,
 ) -> Near:
-    """`holders`: by slot, the processes that had the GPU open when it was last listed."""
+    """`holders`: by slot, the processes that had the GPU open when it was last listed. `scheduled`: a scheduler is configured."""
     ends = all_imminent(state.notices, horizon, now)
-    gpus = list(_failing(state, verdict))
+    gpus = list(_failing(state, verdict, scheduled=scheduled))
     standing = standings.get(SLURM)
     return Near(
         notices=(*ends[:1], *gpus),
@@ -59,13 +60,16 @@ def near(
     )
 
 
-def _failing(state: PolicyState, verdict: Verdict) -> Iterator[Notice]:
-    """Only while the node is out for it: mode, breaker and operators have had their say. They date from then."""
+def _failing(state: PolicyState, verdict: Verdict, *, scheduled: bool) -> Iterator[Notice]:
+    """Only while the node is out for it: mode, breaker and operators have had their say. They date from then.
+
+    Where there is no scheduler nothing else says that it is out, and they date from the failure.
+    """
     out = [hold.at for hold in state.holds.values() if hold.why is Why.FAILURE and not hold.released]
-    if not out:
-        return
-    subjects = (finding.key.subject for finding in failing(state, verdict))
-    for slot in sorted({subject.slot for subject in subjects if subject.kind in _OF_GPU}):
+    found = [finding for finding in failing(state, verdict) if finding.key.subject.kind in _OF_GPU]
+    if not scheduled:
+        out = [finding.first_seen for finding in found]
+    for slot in sorted({finding.key.subject.slot for finding in found}) if out else ():
         yield Notice(
             source=GPU, kind=FAILING_GPU, at=min(out), boot_id=state.boot_id, id=slot, reason=f"GPU {slot} failed"
         )

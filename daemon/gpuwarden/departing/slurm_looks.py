@@ -51,6 +51,8 @@ class SlurmLooks:
         self._asked: asyncio.Task[dict[int, SlurmJob]] | None = None
 
     async def close(self) -> None:
+        if self._asked is not None:
+            self._asked.cancel()
         await self.commands.close()
 
     async def pids(self) -> Mapping[int, ListedPid]:

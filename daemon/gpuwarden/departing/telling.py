@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from gpuwarden.actuators import signals
@@ -24,6 +24,9 @@ class Told:
     result: Sent
     count: int = 0
     text: str = ""
+
+
+WITHDRAWN = Told(result=Sent.UNSENT, text="not sent: the end was called off in the meantime")
 
 
 async def tell_here(steps: Sequence[Tell]) -> list[Told]:
@@ -48,12 +51,16 @@ def _told(delivery: Delivery, results: Sequence[signals.Sent]) -> Told:
     return Told(result=Sent.SENT if got else Sent.UNKNOWN if unknown else Sent.UNSENT, count=got, text=text)
 
 
-async def tell_all(slurm: SlurmLooks, step: Tell, written: Awaitable[bool], now: float) -> Told:
-    """The whole job, or its batch script, through Slurm. Nothing is sent before it is `written`; `now` in Unix time."""
+async def tell_all(
+    slurm: SlurmLooks, step: Tell, written: Awaitable[bool], goes_on: Callable[[], bool], now: float
+) -> Told:
+    """The whole job, or its batch script, through Slurm. Nothing is sent before it is `written`, nor once the departure does
+    not go on. `now` in Unix time.
+    """
     assert step.slurm is not None  # noqa: S101 - no other delivery goes this way
     if step.delivery.way is Way.BATCH:
         await written
-        return await _through_slurm(slurm, step.slurm, step.delivery)
+        return await _through_slurm(slurm, step.slurm, step.delivery) if goes_on() else WITHDRAWN
     try:
         marked = await mark(slurm.commands, step.slurm, slurm.node, now)
     except ActuatorError as error:
@@ -64,7 +71,7 @@ async def tell_all(slurm: SlurmLooks, step: Tell, written: Awaitable[bool], now:
         return Told(result=Sent.WATCHED, text=marked.text)
     if marked.result is not Marking.MARKED:
         return Told(result=Sent.UNSENT, text=marked.text)
-    return await _through_slurm(slurm, step.slurm, step.delivery)
+    return await _through_slurm(slurm, step.slurm, step.delivery) if goes_on() else WITHDRAWN
 
 
 async def _through_slurm(slurm: SlurmLooks, job: SlurmJob, delivery: Delivery) -> Told:

@@ -114,6 +114,16 @@ class DepartureState:
     departures: Mapping[str, Departure] = field(default_factory=dict)
 
 
+def open_departures(state: DepartureState) -> Mapping[str, Departure]:
+    """Those that go on, by id."""
+    return {name: departure for name, departure in state.departures.items() if departure.over is None}
+
+
+def jobs_of(state: DepartureState) -> Mapping[str, JobState]:
+    """All jobs of the departures that go on; of one that is in several, what the newest knows."""
+    return {name: job for departure in open_departures(state).values() for name, job in departure.jobs.items()}
+
+
 def id_of(notice: Notice) -> str:
     """Another one if the same is announced again after its end."""
     return f"{notice.name}@{notice.at.boottime:.0f}"[:NAME_MOST]

@@ -28,13 +28,13 @@ JOBS_SHOWN = 64
 
 
 def preview(
-    state: DepartureState, notice: Notice, seen: Seen, settings: DepartureSettings, now: Stamp
+    state: DepartureState, notice: Notice, seen: Seen, settings: DepartureSettings, now: Stamp, *, names: bool = True
 ) -> tuple[str, ...]:
-    """One line for when, one for each job, and one for the last words, if any are configured."""
+    """One line for when, one for each job, and one for the last words, if any are configured. `names` of jobs, too."""
     known = state.departures.get(id_of(notice))
     departure = known or Departure(id=id_of(notice), kind=notice.kind, at=notice.at, deadline=notice.deadline)
     scene = scene_of(state, departure, seen, settings, now)
-    return (f"{notice.name}, {notice.kind}: {_when(scene)}", *_lines(scene))
+    return (f"{notice.name}, {notice.kind}: {_when(scene)}", *_lines(scene, names=names))
 
 
 def _when(scene: Scene) -> str:
@@ -45,14 +45,14 @@ def _when(scene: Scene) -> str:
     return f"{told}, as is assumed: nobody says when" if scene.times.assumed else told
 
 
-def _lines(scene: Scene) -> Iterator[str]:
+def _lines(scene: Scene, *, names: bool) -> Iterator[str]:
     if is_ignored(scene.departure.kind, scene.settings):
         yield "nobody is told: jobs.failing_gpu is ignore"
         return
     if not scene.jobs:
         yield "no job is here"
     for key, job in list(scene.jobs.items())[:JOBS_SHOWN]:
-        called = f"{key} ({job.name})" if job.name else key
+        called = f"{key} ({job.name})" if names and job.name else key
         yield f"{called}: {_telling(scene, key, job)}{_requeue(scene, key, job)}"
     if len(scene.jobs) > JOBS_SHOWN:
         yield f"and {len(scene.jobs) - JOBS_SHOWN} more jobs"

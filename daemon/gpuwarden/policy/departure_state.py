@@ -210,6 +210,11 @@ def _with_job(departure: Departure, job: str, known: JobState) -> Departure:
 _THROUGH_SLURM = (Way.JOB_WIDE, Way.BATCH)
 
 
+def _is_whole(known: JobState) -> bool:
+    """It was told as a whole, by us or by another node."""
+    return known.way in (*_THROUGH_SLURM, Way.WATCH) and known.result is not Sent.UNSENT
+
+
 def _telling(known: JobState, event: Event) -> JobState:
     """A job that was told as a whole stays so for people when a rank that came late is told on this host."""
     processes, way = _processes(event), _word(Way, event, "way", Way.NONE)
@@ -223,7 +228,7 @@ def _telling(known: JobState, event: Event) -> JobState:
         known, told=_at_most(known.told | processes), told_at=event.at, restarts=restarts,
         unsure=_at_most(known.unsure | processes) if through_slurm else known.unsure,
     )  # fmt: skip
-    if known.way in (*_THROUGH_SLURM, Way.WATCH) and known.result is not Sent.UNSENT:
+    if _is_whole(known):
         return changed
     return replace(
         changed, way=way, signal=_text(event, "signal"), text=_text(event, "text"),
@@ -279,6 +284,8 @@ def _told(known: JobState, event: Event) -> JobState:
     if known.unsure and not through_slurm:
         return known
     text, count = _text(event, "text") or known.text, known.count + (_whole(event, "count") or 0)
+    if not through_slurm and _is_whole(known):
+        return replace(known, count=count)
     if not through_slurm:
         return replace(known, result=result, text=text, count=count)
     told, unsent = known.told, result is Sent.UNSENT

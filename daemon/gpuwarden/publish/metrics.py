@@ -210,7 +210,7 @@ METRICS: tuple[Metric, ...] = (
            "Jobs that were told that their machine ends, and what came of it. Outcome local_only: it has other nodes, whose "
            "ranks were not told by this one; watched: another node told it."),
     Metric("gpuwarden_notice_to_signal_seconds", HISTOGRAM, ("le",), lambda s: s.departures.signal_seconds.samples(),
-           "How long it took from when a notice was known here until a job was told."),
+           "How long it took from when a notice was known here until a job was told that ran already."),
     Metric("gpuwarden_gpus_expected", GAUGE, (), lambda s: _one(s.verdict.expected),
            "GPUs that should be here, configured or learned. No series while nothing says how many."),
     Metric("gpuwarden_gpus_present", GAUGE, (), lambda s: _one(s.verdict.present),

@@ -110,7 +110,8 @@ class Departures:
     """Jobs that are told that their machine ends: the `departures` that go on, else the last one.
 
     `preview`: what is going to be done, or would be in mode enforce. `outcomes`: jobs told by this process, by what came of it.
-    `signal_seconds`: from when a notice was known here to when a job was told. `trouble`: what is not known of who is here.
+    `signal_seconds`: from when a notice was known here to when a job was told. `trouble`: what is not known of who is
+    here, and why jobs cannot be reached.
     """
 
     departures: tuple[Departure, ...] = ()

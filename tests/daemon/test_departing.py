@@ -1,0 +1,185 @@
+"""What drives a departure, beside real processes: between what is written down and what is sent the world may change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.departing.answers import Answers
+from gpuwarden.departing.departing import Departing
+from gpuwarden.departing.holders import holders
+from gpuwarden.departing.looks import Looks
+from gpuwarden.departing.near import Near
+from gpuwarden.health.model import Event, EventKind
+from gpuwarden.policy.departure import DepartureSettings
+from gpuwarden.policy.departure_budget import FAILING_GPU
+from gpuwarden.policy.departure_model import id_of
+from gpuwarden.policy.model import Notice
+from gpuwarden_collectors.base import host_clock
+from gpuwarden_collectors.facts import CallError, GpuAnswer, GpuFacts, GpuProcess
+from gpuwarden_collectors.receivers.reader import ReceiversReader
+from support.departures import announced
+from support.ranks import Rank, rank
+
+BOOT = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
+PATIENCE = 60.0
+
+
+class Rig:
+    """One process that holds a GPU, all that the driver sees of this machine; what it writes down is on disk when `committed`."""
+
+    def __init__(self, folder: Path, one: Rank, *, enforce: bool = True, failing_gpu: str = "signal") -> None:
+        proc = folder / "proc"
+        proc.mkdir()
+        (proc / str(one.pid)).symlink_to(f"/proc/{one.pid}")
+        self.pid = one.pid
+        self.written: list[Event] = []
+        self.committed = asyncio.Event()
+        self.departing = Departing(
+            DepartureSettings(failing_gpu=failing_gpu),
+            Looks(ReceiversReader(proc), None, lambda: {one.pid}),
+            lambda take: Answers(folder / "run", proc, take, boot_id=BOOT, clock=host_clock),
+            enforce=enforce, record=self.written.extend, committed=self._committed, names=False, boot_id=BOOT,
+            clock=host_clock,
+        )  # fmt: skip
+        (folder / "run").mkdir()
+
+    async def _committed(self) -> bool:
+        await self.committed.wait()
+        return True
+
+    def acts(self, *notices: Notice, later: Sequence[Notice] = ()) -> None:
+        on_gpu = tuple((id_of(one), frozenset({self.pid})) for one in notices if one.kind == FAILING_GPU)
+        near = Near(notices=notices, later=tuple(later), holders=on_gpu)
+        self.written += self.departing.step(near, host_clock())
+
+    def kinds(self) -> list[str]:
+        return [event.kind for event in self.written]
+
+    async def wait(self, condition: Callable[[], object], what: str) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while not condition():
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            raise AssertionError(f"waited in vain for {what}: {self.written}") from None
+
+    async def writes(self, kind: EventKind) -> Event:
+        await self.wait(lambda: kind in self.kinds(), kind)
+        return next(event for event in self.written if event.kind == kind)
+
+
+@pytest.fixture
+def one() -> Iterator[Rank]:
+    with rank() as process:
+        yield process
+
+
+@asynccontextmanager
+async def running(rig: Rig) -> AsyncIterator[Rig]:
+    rig.departing.run()
+    try:
+        yield rig
+    finally:
+        rig.committed.set()
+        await rig.departing.stop()
+
+
+def ending() -> Notice:
+    return announced(120.0, at=host_clock().boottime)
+
+
+async def test_nothing_is_sent_before_it_is_on_disk(tmp_path: Path, one: Rank) -> None:
+    async with running(Rig(tmp_path, one)) as rig:
+        rig.acts(ending())
+        await rig.writes(EventKind.SIGNALLING)
+        await asyncio.sleep(0.2)
+        assert EventKind.SIGNALLED not in rig.kinds()
+        rig.committed.set()
+        assert (await rig.writes(EventKind.SIGNALLED)).data["result"] == "sent"
+        assert one.heard() == "TERM"
+
+
+async def test_who_was_to_be_told_of_an_end_that_is_called_off_meanwhile_is_not(tmp_path: Path, one: Rank) -> None:
+    async with running(Rig(tmp_path, one)) as rig:
+        rig.acts(ending())
+        await rig.writes(EventKind.SIGNALLING)
+        rig.acts()
+        rig.committed.set()
+        told = await rig.writes(EventKind.SIGNALLED)
+        assert (told.data["result"], "called off" in str(told.data["text"])) == ("unsent", True)
+        assert one.heard_all() == []
+
+
+async def test_an_end_that_another_source_still_announces_goes_on(tmp_path: Path, one: Rank) -> None:
+    first, second = ending(), announced(60.0, source="gcp", at=host_clock().boottime)
+    async with running(Rig(tmp_path, one)) as rig:
+        rig.acts(first, later=[second])
+        await rig.writes(EventKind.SIGNALLING)
+        rig.acts(second)
+        rig.committed.set()
+        await rig.writes(EventKind.SIGNALLED)
+        assert one.heard() == "TERM"
+        await rig.wait(lambda: rig.kinds().count(EventKind.SIGNALLING) == 2, "the second one to be looked at")
+        assert one.heard_all() == []
+
+
+async def test_what_has_been_begun_is_done_before_the_daemon_stops(tmp_path: Path, one: Rank) -> None:
+    rig = Rig(tmp_path, one)
+    rig.departing.run()
+    rig.acts(ending())
+    await rig.writes(EventKind.SIGNALLING)
+    stopping = asyncio.create_task(rig.departing.stop())
+    await asyncio.sleep(0)
+    rig.committed.set()
+    await stopping
+    assert EventKind.SIGNALLED in rig.kinds()
+    assert one.heard() == "TERM"
+
+
+async def test_the_end_and_a_failing_gpu_at_once_are_one_signal(tmp_path: Path, one: Rank) -> None:
+    gpu = announced(None, source="gpu", kind=FAILING_GPU, at=host_clock().boottime)
+    rig = Rig(tmp_path, one)
+    rig.committed.set()
+    async with running(rig):
+        rig.acts(ending(), gpu)
+        await rig.wait(lambda: rig.kinds().count(EventKind.SIGNALLING) == 2, "both to be looked at")
+        await rig.writes(EventKind.SIGNALLED)
+        assert one.heard() == "TERM"
+        assert one.heard_all() == []
+        assert rig.kinds().count(EventKind.SIGNALLED) == 1
+
+
+async def test_in_mode_observe_what_was_begun_in_mode_enforce_is_over(tmp_path: Path, one: Rank) -> None:
+    rig = Rig(tmp_path, one)
+    rig.acts(ending())
+    again = Rig(_folder(tmp_path), one, enforce=False)
+    again.departing.begin_again(rig.written)
+    assert again.departing.current()
+    again.acts(ending())
+    assert not again.departing.current()
+    assert again.kinds() == [EventKind.DEPARTED]
+
+
+def _folder(folder: Path) -> Path:
+    folder = folder / "again"
+    folder.mkdir()
+    return folder
+
+
+def test_a_gpu_that_is_lost_is_held_by_those_who_had_it_for_as_long_as_they_live(one: Rank) -> None:
+    mine = GpuFacts(slot="0000:1b:00.0", index=0, processes=(GpuProcess(pid=one.pid),))
+    before = holders({}, [mine])
+    lost = GpuFacts(slot="0000:1b:00.0", index=0, answer=GpuAnswer.LOST)
+    asked = GpuFacts(
+        slot="0000:1b:00.0", index=0, errors=(CallError(call="nvmlDeviceGetComputeRunningProcesses_v3", code=999),)
+    )
+    for said in ([lost], [asked], []):
+        assert holders(before, said) == {"0000:1b:00.0": frozenset({one.pid})}
+    assert holders(before, [GpuFacts(slot="0000:1b:00.0", index=0)]) == {"0000:1b:00.0": frozenset()}
+    one.heard_all()
+    assert holders(before, [lost]) == {"0000:1b:00.0": frozenset()}

@@ -1,0 +1,41 @@
+"""A training on two nodes of a real Slurm, whose ranks write down what they live through (see saving_rank.py)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from support.slurm import Slurm
+
+_SUPPORT = Path(__file__).parent
+_JOB = Path(__file__).parents[2] / "job"
+
+
+class Training:
+    """Two ranks on two of the three nodes; `answers` False: they do not find the daemon, and have its signal only.
+
+    `rank`: the script of each; the one given here waits to be killed, whatever it is told.
+    """
+
+    def __init__(self, slurm: Slurm, *, answers: bool = True, rank: str = "saving_rank.py") -> None:
+        self.slurm = slurm
+        self.folder = slurm.folder / "jobs" / "training"
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(mode=0o777)
+        self.folder.chmod(0o777)
+        run = f"{slurm.folder}/{'hosts' if answers else 'nowhere'}/$SLURMD_NODENAME/run"
+        words = f"{sys.executable} {_SUPPORT / rank} {self.folder}"
+        step = f"srun --input none bash -c 'GPUWARDEN_RUN_DIR={run} exec {words}'"
+        environment = f"export PYTHONPATH={_JOB}:{_SUPPORT.parent} PYTHONDONTWRITEBYTECODE=1; "
+        self.job = slurm.submit(environment + step, "--nodes=2", "--ntasks-per-node=1", user="")
+        slurm.wait(lambda: len(self.said("begins")) == 2, f"both ranks to begin: {slurm.output(self.job)}")
+
+    def said(self, what: str, *ranks: int) -> list[dict[str, Any]]:
+        logs = [log.read_text() for n in ranks or (0, 1) if (log := self.folder / f"log.{n}").exists()]
+        return [said for log in logs for line in log.splitlines() if (said := json.loads(line))["what"] == what]
+
+    def nodes(self) -> set[str]:
+        return {said["node"] for said in self.said("begins")}
