@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpuwarden.cli.status_text import status_text
-from gpuwarden.cli.words import ADVICE
+from gpuwarden.health.advice import ADVICE
 from gpuwarden.health.model import NODE, Advice, Health, Latch, Severity, gpu
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot
 from gpuwarden.publish.status import status

@@ -12,10 +12,11 @@ from textwrap import fill
 from gpuwarden.cli import explain_codes as codes
 from gpuwarden.cli.parser import CommandError, Parser
 from gpuwarden.cli.sources import faulty, sources
-from gpuwarden.cli.words import ADVICE, UNKNOWN_REASONS
+from gpuwarden.cli.words import UNKNOWN_REASONS
 from gpuwarden.config import ConfigError, load
 from gpuwarden.config_catalogue import check_rules, xid_rules
 from gpuwarden.durations import format_duration
+from gpuwarden.health.advice import ADVICE
 from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import CONDITIONS, condition
 from gpuwarden.health.dcgm_catalogue import DCGM_CODES, dcgm_named

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpuwarden.cli.parser import CommandError
-from gpuwarden.cli.words import ADVICE
 from gpuwarden.durations import format_duration
+from gpuwarden.health.advice import ADVICE
 from gpuwarden.health.dcgm_catalogue import DCGM_CODES, DcgmCode, dcgm_named, judged
 from gpuwarden.health.gpu_signs import RECOVERY_ACTIONS
 from gpuwarden.health.model import Advice

@@ -31,6 +31,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "replay": ("replay", "judge what was recorded"),
     "reload": ("reload", "make the daemon read its configuration again"),
     "slurm": ("slurm", "Slurm's jobs on these GPUs, and what its scripts hand over"),
+    "fleet": ("fleet", "every node, as Prometheus knows it"),
     "doctor": ("doctor", "whether gpuwarden can do its work on this host, and what to change"),
     "config": ("configuration", "check the configuration, or show it with where each value comes from"),
 }

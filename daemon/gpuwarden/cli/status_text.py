@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuwarden.cli.acting_text import acting_lines
 from gpuwarden.cli.text import clean, table, when
-from gpuwarden.cli.words import ADVICE
+from gpuwarden.health.advice import ADVICE
 
 Document = dict[str, Any]
 

@@ -1,10 +1,6 @@
-"""What the codes of advice and of reasons say to a person."""
+"""What the codes of reasons say to a person."""
 
 from __future__ import annotations
-
-from gpuwarden.health.advice import ADVICE as WORDS
-
-ADVICE = {word.value: text for word, text in WORDS.items()}
 
 UNKNOWN_REASONS = {
     "starting": "the daemon has only just started: the first look at the GPUs is not finished",

@@ -1,18 +1,14 @@
-"""What the words of advice say to a person."""
+"""What the words of advice (`model.Advice`) say to a person. It imports nothing: the command line loads it for every verb."""
 
-from __future__ import annotations
-
-from gpuwarden.health.model import Advice
-
-ADVICE: dict[Advice, str] = {
-    Advice.NONE: "nothing",
-    Advice.OBSERVE: "keep an eye on it",
-    Advice.RESTART_APP: "restart the application",
-    Advice.RESET_GPU: "drain the node and reset the GPU (nvidia-smi --gpu-reset), or reboot",
-    Advice.RESTART_SERVICE: "restart what does not run: the service, the mount, the driver",
-    Advice.REBOOT: "drain the node and reboot it",
-    Advice.FIX_CONFIGURATION: "correct the configuration of this host",
-    Advice.UPDATE_SOFTWARE: "update driver, firmware or library",
-    Advice.INSPECT_HARDWARE: "have the hardware inspected: seating, cables, power, cooling",
-    Advice.CONTACT_SUPPORT: "open a case with the vendor",
+ADVICE = {
+    "none": "nothing",
+    "observe": "keep an eye on it",
+    "restart_app": "restart the application",
+    "reset_gpu": "drain the node and reset the GPU (nvidia-smi --gpu-reset), or reboot",
+    "restart_service": "restart what does not run: the service, the mount, the driver",
+    "reboot": "drain the node and reboot it",
+    "fix_configuration": "correct the configuration of this host",
+    "update_software": "update driver, firmware or library",
+    "inspect_hardware": "have the hardware inspected: seating, cables, power, cooling",
+    "contact_support": "open a case with the vendor",
 }

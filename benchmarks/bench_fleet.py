@@ -1,0 +1,176 @@
+"""What `gpuwarden fleet` costs with 10,000 nodes, 130,000 series, in a real Prometheus.
+
+The fleet is one target that tells of all nodes under labels of its own (honor_labels), scraped each 15 s. The heartbeats of the
+20 minutes before are written into Prometheus' storage by promtool, since they are read too. Measured is the whole process, from
+its start to the table.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from common import cpu_ns, spread, table
+from gpuwarden.fleet.access import access
+from gpuwarden.fleet.prometheus import ask
+from gpuwarden.fleet.queries import QUERIES
+from support.daemons import children, listening_port
+from support.prometheus import prometheus, promtool
+
+NODES = 10_000
+RUNS = 7
+INTERVAL = 15  # seconds between scrapes
+LIMIT = 2.0
+FAILED, WARNED = 20, 100
+STATES = ("healthy", "warning", "failure", "unknown")
+
+
+def _labels(number: int) -> str:
+    return f'job="gpuwarden",instance="gpu-{number:05}.example:9839"'
+
+
+def heartbeats(now: float) -> Iterator[str]:
+    return (f"gpuwarden_heartbeat_timestamp_seconds{{{_labels(number)}}} {now:.3f}" for number in range(NODES))
+
+
+def _node(number: int, now: float) -> Iterator[str]:
+    """12 series, and one of what is wrong; the heartbeat is the thirteenth."""
+    name, labels = f"gpu-{number:05}", _labels(number)
+    health = "failure" if number < FAILED else "warning" if number < FAILED + WARNED else "healthy"
+    yield f'gpuwarden_node_info{{{labels},node="{name}",boot_id="6a2f{number:08}"}} 1'
+    for state in STATES:
+        yield f'gpuwarden_node_health{{{labels},state="{state}"}} {int(state == health)}'
+    yield f"gpuwarden_gpus_present{{{labels}}} {8 - (health == 'failure')}"
+    yield f"gpuwarden_gpus_expected{{{labels}}} 8"
+    yield f"gpuwarden_enforcing{{{labels}}} 1"
+    for owner in ("failure", "operator"):
+        yield f'gpuwarden_excluded{{{labels},actuator="slurm",owner="{owner}"}} {int(health == owner)}'
+    yield f"gpuwarden_breaker_open{{{labels}}} 0"
+    yield f'gpuwarden:node:last_seen_timestamp_seconds{{{labels},node="{name}"}} {now:.3f}'
+    if health != "healthy":
+        check = f'check="xid",severity="{health}",gpu="3",uuid="GPU-{number:08}",pci_bus_id="0000:3a:00.0"'
+        yield f'gpuwarden_finding_info{{{labels},{check},detail="79",title="An Xid",advice="reboot the node"}} 1'
+
+
+def backfill(folder: Path) -> None:
+    """The heartbeats of the last 20 minutes."""
+    now = int(time.time())
+    with (folder / "history.txt").open("w") as file:
+        file.write("# TYPE gpuwarden_heartbeat_timestamp_seconds gauge\n")
+        times = range(now - 1200, now - 15, INTERVAL)
+        for number in range(NODES):
+            start = f"gpuwarden_heartbeat_timestamp_seconds{{{_labels(number)}}}"
+            file.writelines(f"{start} {at}.25 {at}\n" for at in times)
+        file.write("# EOF\n")
+    done = promtool("tsdb", "create-blocks-from", "openmetrics", folder / "history.txt", folder / "tsdb")
+    assert done.returncode == 0, done.stderr
+
+
+@contextmanager
+def fleet_target() -> Iterator[int]:
+    now = time.time()
+    rest = "\n".join(line for number in range(NODES) for line in _node(number, now))
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = ("\n".join((rest, *heartbeats(time.time()))) + "\n").encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the library's
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def configuration(port: int) -> str:
+    job = {
+        "job_name": "fleet", "honor_labels": True, "scrape_interval": f"{INTERVAL}s", "scrape_timeout": "10s",
+        "static_configs": [{"targets": [f"127.0.0.1:{port}"]}],
+    }  # fmt: skip
+    return json.dumps({"scrape_configs": [job]})
+
+
+@dataclass(frozen=True)
+class Run:
+    """Seconds: until the table was there, and of CPU time, which other load on the machine changes less."""
+
+    wall: float
+    own: float
+    prometheus: float
+    size: int
+
+
+def whole(port: int, server: int, *words: str) -> Run:
+    command = [sys.executable, "-m", "gpuwarden", "fleet", "--prometheus", f"http://127.0.0.1:{port}", *words]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    before, theirs, began = _children(), cpu_ns(server), time.perf_counter()
+    done = subprocess.run(command, capture_output=True, env=environment, check=False)
+    wall = time.perf_counter() - began
+    assert done.returncode == 2, done.stderr
+    return Run(wall, _children() - before, (cpu_ns(server) - theirs) / 1e9, len(done.stdout))
+
+
+def _children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def parts(port: int) -> Iterator[list[str]]:
+    """Each query by itself, after all of them were asked once."""
+    reached = access(f"http://127.0.0.1:{port}")
+    for name, query in QUERIES.items():
+        took, samples = [], 0
+        for _ in range(RUNS):
+            began = time.perf_counter()
+            samples = len(ask(reached, {name: query}, 60).samples[name])
+            took.append((time.perf_counter() - began) * 1e3)
+        yield [name, str(samples), spread(took, 0)]
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="gw-", ignore_cleanup_errors=True) as name, fleet_target() as target:
+        folder = Path(name)
+        (folder / "prometheus.yml").write_text(configuration(target))
+        backfill(folder)
+        with prometheus(folder / "prometheus.yml", folder) as server:
+            server.wait_query(f"count(gpuwarden_node_info) == {NODES}")
+            process = next(pid for pid in children(os.getpid()) if listening_port(pid) == server.port)
+            series = server.query('count({__name__=~"gpuwarden.*"})')[0]["value"][1]
+            beats = server.query("max(count_over_time(gpuwarden_heartbeat_timestamp_seconds[20m]))")[0]["value"][1]
+            rows = []
+            for what, words in (("table", ()), ("--json", ("--json",)), ("--status failure", ("--status", "failure"))):
+                runs = [whole(server.port, process, *words) for _ in range(RUNS)]
+                times = [[run.wall for run in runs], [run.own for run in runs], [run.prometheus for run in runs]]
+                rows.append([what, f"{runs[0].size / 1e6:.1f} MB", *map(spread, times)])
+            title = f"gpuwarden fleet, {NODES} nodes, {series} series, {beats} heartbeats of each: median (least-most) of {RUNS} runs"
+            table(
+                title, ("what", "output", f"s, whole process (< {LIMIT:g})", "CPU s of it", "CPU s of Prometheus"), rows
+            )
+            table("Of it each query: asked, answered and parsed", ("query", "samples", "ms"), list(parts(server.port)))
+
+
+if __name__ == "__main__":
+    main()

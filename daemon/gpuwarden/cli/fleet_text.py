@@ -1,0 +1,125 @@
+"""The fleet as a person reads it: a line on the whole, and a row for each node."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from gpuwarden.cli.text import clean, table
+from gpuwarden.fleet.model import RANK, Finding, Notice, Out, Row, Status
+
+_CHECKS_MOST = 3
+_OWNERS = {
+    "failure": "gpuwarden, for a failure",
+    "termination": "gpuwarden, for its end",
+    "operator": "an operator",
+    "foreign": "somebody else",
+}
+_LAST_KNOWN = {Out.FAILURE: "when last heard of, for a failure", Out.PLANNED: "when last heard of, as planned"}
+
+
+def fleet_text(shown: Sequence[Row], known: Sequence[Row]) -> Iterator[str]:
+    yield _headline(known)
+    if len(shown) < len(known):
+        yield f"shown: {len(shown)}"
+    if not shown:
+        return
+    columns = dict(_COLUMNS)
+    if all(not row.cluster for row in shown):
+        del columns["CLUSTER"]
+    yield ""
+    yield from table(list(columns), [[clean(column(row)) for column in columns.values()] for row in shown])
+
+
+def span(seconds: float) -> str:
+    """`45s`, `12m`, `1h05m`, `2d03h`: as exact as somebody needs it who has that long."""
+    whole = int(seconds)
+    if whole < 100:
+        return f"{whole}s"
+    minutes, hours = whole // 60, whole // 3600
+    if minutes < 60:
+        return f"{minutes}m{whole % 60:02}s" if minutes < 10 else f"{minutes}m"
+    return f"{hours}h{minutes % 60:02}m" if hours < 48 else f"{hours // 24}d{hours % 24:02}h"
+
+
+def _headline(known: Sequence[Row]) -> str:
+    of = Counter(row.status for row in known)
+    counts = ", ".join(f"{of[status]} {status}" for status in sorted(of, key=RANK.__getitem__, reverse=True))
+    out = sum(row.out for row in known)
+    return f"{len(known)} node{'s' * (len(known) != 1)}: {counts}; {out} kept out of scheduling"
+
+
+def _node(row: Row) -> str:
+    shared = any("its name is that of" in reason for reason in row.reasons)
+    return f"{row.node} [{row.instance}]" if shared else row.node
+
+
+def _gpus(row: Row) -> str:
+    if row.present is None and row.expected is None:
+        return "-"
+    return "/".join("?" if number is None else str(number) for number in (row.present, row.expected))
+
+
+def _status(row: Row) -> str:
+    if row.busy is None or row.status is Status.UNREACHABLE:
+        return str(row.status)
+    work = "busy" if row.busy else "idle"
+    return work if row.status is Status.HEALTHY else f"{work} ({row.status})"
+
+
+def _why(row: Row) -> str:
+    checks = list(_checks(row.findings))
+    more = [f"{len(checks) - _CHECKS_MOST} more"] if len(checks) > _CHECKS_MOST else []
+    left = [] if row.seconds_left is None else [_until("its termination deadline", row.seconds_left)]
+    return ", ".join([*checks[:_CHECKS_MOST], *more, *row.reasons, *left])
+
+
+def _checks(findings: Iterable[Finding]) -> Iterator[str]:
+    """In the order of findings, which is the worst first: `xid 79 on GPU 3`, `nvlink_down x18`."""
+    of: dict[str, list[Finding]] = {}
+    for finding in findings:
+        of.setdefault(finding.check, []).append(finding)
+    for check, same in of.items():
+        if len(same) > 1:
+            yield f"{check} x{len(same)}"
+        else:
+            detail = f" {same[0].detail[:60]}" if same[0].detail else ""
+            yield f"{check}{detail}{f' on GPU {same[0].gpu}' if same[0].gpu else ''}"
+
+
+def _until(what: str, left: float) -> str:
+    return f"{span(left)} until {what}" if left >= 0 else f"{what} passed {span(-left)} ago"
+
+
+def _excluded(row: Row) -> str:
+    if not row.excluded_by:
+        return _LAST_KNOWN.get(row.last_known_out, "-") if row.last_known_out else "-"
+    return "; ".join(_by_whom(one) for one in row.excluded_by)
+
+
+def _by_whom(one: str) -> str:
+    actuator, _, owner = one.rpartition(":")
+    return f"{_OWNERS.get(owner, owner)}{f' ({actuator})' if actuator else ''}"
+
+
+def _notice(notice: Notice | None) -> str:
+    if notice is None:
+        return "-"
+    what = " ".join(filter(None, (notice.source, notice.kind))) or "announced"
+    left = notice.seconds_left
+    if left is None:
+        return what
+    return f"{what}, {span(left)} left" if left >= 0 else f"{what}, {span(-left)} overdue"
+
+
+_COLUMNS: dict[str, Callable[[Row], str]] = {
+    "NODE": _node,
+    "CLUSTER": lambda row: row.cluster or "-",
+    "GPUS": _gpus,
+    "STATUS": _status,
+    "EXCLUDED BY": _excluded,
+    "HEARTBEAT": lambda row: "-" if row.age_seconds is None else f"{span(row.age_seconds)} ago",
+    "NOTICE": lambda row: _notice(row.notice),
+    "MODE": lambda row: row.mode or "-",
+    "WHY": _why,
+}

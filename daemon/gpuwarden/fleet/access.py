@@ -1,0 +1,100 @@
+"""How Prometheus is reached: its address, and credentials that come from files, never from a command line, where all users of
+the host would see them.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from base64 import b64encode
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
+
+_SECRET_MAX = 64 << 10  # bytes
+_PRINTABLE = re.compile(r"[\x21-\x7e]+")
+
+
+class AccessError(Exception):
+    """The address, or a file of credentials, cannot be used. The message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """`path` is what stands before `/api`. `authorization` is the whole value of the header, or nothing."""
+
+    url: str
+    host: str
+    port: int
+    path: str
+    tls: ssl.SSLContext | None
+    authorization: str = field(default="", repr=False)
+
+
+def access(url: str, *, token: Path | None = None, basic: Path | None = None, ca: Path | None = None) -> Access:
+    """`token` holds a bearer token, `basic` a line USER:PASSWORD, `ca` certificates (PEM). Raises AccessError."""
+    parts, port = _parts(url)
+    if token is not None and basic is not None:
+        raise AccessError("a bearer token and a password are both given: which of them is it?")
+    authorization = ""
+    if token is not None:
+        authorization = f"Bearer {_secret(token, 'a bearer token')}"
+    elif basic is not None:
+        authorization = f"Basic {_basic(basic)}"
+    if ca is not None and parts.scheme != "https":
+        raise AccessError(f"{url}: certificates are of use with https:// only")
+    return Access(
+        url=url.rstrip("/"), host=parts.hostname or "", port=port, path=parts.path.rstrip("/"),
+        tls=_tls(ca) if parts.scheme == "https" else None, authorization=authorization,
+    )  # fmt: skip
+
+
+def _parts(url: str) -> tuple[SplitResult, int]:
+    try:
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError as error:
+        raise AccessError(f"{url[:200]!r} is no address: {error}") from None
+    if parts.username is not None or parts.password is not None:
+        raise AccessError(
+            "the address of Prometheus holds a user or a password, which all would see: put them into a file"
+        )
+    plain = _PRINTABLE.fullmatch(url) and not parts.query and not parts.fragment
+    if parts.scheme not in ("http", "https") or not parts.hostname or not plain:
+        raise AccessError(f"expected an address such as http://prometheus.example:9090, found {url[:200]!r}")
+    return parts, port
+
+
+def _read(file: Path) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            return opened.read(_SECRET_MAX + 1)
+    except OSError as error:
+        raise AccessError(f"cannot read {file}: {error.strerror}") from error
+
+
+def _secret(file: Path, what: str) -> str:
+    text = _read(file).decode("latin-1").strip()
+    if len(text) > _SECRET_MAX or not _PRINTABLE.fullmatch(text):
+        raise AccessError(f"{file} does not hold {what}: expected one line of printable characters without spaces")
+    return text
+
+
+def _basic(file: Path) -> str:
+    line = _read(file).rstrip(b"\r\n")
+    if len(line) > _SECRET_MAX or b":" not in line or b"\n" in line:
+        raise AccessError(f"{file} does not hold a user and a password: expected one line USER:PASSWORD")
+    return b64encode(line).decode()
+
+
+def _tls(ca: Path | None) -> ssl.SSLContext:
+    if ca is None:
+        return ssl.create_default_context()
+    data = _read(ca) if ca.is_file() else b""
+    try:
+        context = ssl.create_default_context(cadata=data.decode("ascii"))
+    except (ssl.SSLError, ValueError) as error:
+        raise AccessError(f"{ca} holds no certificates in PEM: {error}") from error
+    if not data:
+        raise AccessError(f"{ca} holds no certificates: it is empty, or no file")
+    return context

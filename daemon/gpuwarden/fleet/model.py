@@ -1,0 +1,79 @@
+"""The fleet as values: one row for each node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """From the best to the worst. `unreachable`: nobody heard of its GPUs lately."""
+
+    HEALTHY = "healthy"
+    WARNING = "warning"
+    UNKNOWN = "unknown"
+    UNREACHABLE = "unreachable"
+    FAILURE = "failure"
+
+
+RANK = {status: rank for rank, status in enumerate(Status)}
+
+
+class Out(StrEnum):
+    """What the recorded standing of a silent node says of who keeps work away from it."""
+
+    NOBODY = "nobody"
+    FAILURE = "failure"
+    PLANNED = "planned"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Finding:
+    check: str
+    severity: str
+    gpu: str
+    pci_bus_id: str
+    detail: str
+    title: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """The end of a machine, announced. `seconds_left` is None while no time is certain, and below 0 once it has passed."""
+
+    source: str
+    kind: str
+    seconds_left: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A node as Prometheus knows it.
+
+    `node` is its instance where nobody knows its name. `busy` is None where no daemon says so. `age_seconds`: since the last
+    heartbeat, by Prometheus' clock and the node's; of a silent node it may be since the last scrape. `seconds_left`: until the
+    termination deadline, only of an unreachable node. `excluded_by` as in the heartbeat (`slurm:failure`, `operator`).
+    `last_known_out`: only of a node that is silent.
+    """
+
+    cluster: str
+    job: str
+    instance: str
+    node: str
+    status: Status
+    reasons: tuple[str, ...] = ()
+    busy: bool | None = None
+    present: int | None = None
+    expected: int | None = None
+    findings: tuple[Finding, ...] = ()
+    excluded_by: tuple[str, ...] = ()
+    last_known_out: Out | None = None
+    age_seconds: float | None = None
+    seconds_left: float | None = None
+    notice: Notice | None = None
+    mode: str = ""
+
+    @property
+    def out(self) -> bool:
+        return bool(self.excluded_by) or self.last_known_out in (Out.FAILURE, Out.PLANNED)

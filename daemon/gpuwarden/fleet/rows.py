@@ -1,0 +1,263 @@
+"""From Prometheus' answers to rows. Everything is joined on (cluster, job, instance); only `gpuwarden_node_info` knows a name.
+
+What comes twice for one node (replicas of Prometheus, labels of a site) is taken at its worst. Whatever is missing or odd makes a
+node no better: a node that answers and has no health is unknown, one that does not answer is unreachable.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from gpuwarden.fleet import queries as q
+from gpuwarden.fleet.model import RANK, Finding, Notice, Out, Row, Status
+from gpuwarden.fleet.prometheus import Sample
+
+Key = tuple[str, str, str]
+"""Cluster (empty if no label says so), job, instance."""
+Samples = Mapping[str, list[Sample]]
+T = TypeVar("T")
+
+FRESH = 120.0
+"""Seconds for which a heartbeat is believed: eight scrapes of 15 s, as the rule that tells of silent nodes has it."""
+_JOB = "gpuwarden"
+"""Under which the examples scrape the daemons: a target of it that never answered is a node too."""
+_OUT = {0: Out.NOBODY, 1: Out.FAILURE, 2: Out.PLANNED}
+_STATES = {status.value: status for status in (Status.HEALTHY, Status.WARNING, Status.FAILURE)}
+_SEVERITIES = ("failure", "warning")
+
+
+def rows(samples: Samples, termination_deadline: float) -> list[Row]:
+    """Worst first; among equals those that still get work, then by name. `termination_deadline`: seconds of silence."""
+    facts = _Facts.of(samples)
+    silent = (key for key in {*facts.heartbeats, *facts.seen, *facts.down} if key not in facts.names)
+    found = [_live(facts, key) for key in facts.names] + [_silent(facts, key) for key in silent if not facts.moved(key)]
+    named = _told_apart([_unreachable(row, termination_deadline) for row in found])
+    return sorted(named, key=lambda row: (-RANK[row.status], row.out, row.cluster, row.node, row.instance))
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """The answers by node. Ages in seconds."""
+
+    names: dict[Key, str]
+    health: dict[Key, Status]
+    excluded: dict[Key, set[str]]
+    notices: dict[Key, set[tuple[str, str]]]
+    breaker: set[Key]
+    simulated: set[Key]
+    numbers: dict[str, dict[Key, float]]
+    deadlines: dict[Key, float]
+    findings: dict[Key, set[Finding]]
+    heartbeats: dict[Key, float]
+    seen: dict[Key, tuple[float, str]]
+    standing: dict[Key, float]
+    down: set[Key]
+    live_names: set[tuple[str, str]]
+
+    @classmethod
+    def of(cls, samples: Samples) -> _Facts:
+        names, heartbeats = _names(samples["nodes"]), _values(samples["heartbeats"], min, _age)
+        given = _cluster_given((*names, *heartbeats))
+        states, numbers = _by_name(samples["states"]), _by_name(samples["numbers"])
+        recorded = _by_name(map(given, samples["recorded"]))
+        worse: dict[str, Callable[[float, float], float]] = {q.EXPECTED: max, q.BUSY: max}
+        seen = _seen(recorded[q.SEEN])
+        jobs = {key[1] for key in (*names, *heartbeats, *seen)} | {_JOB}
+        down = {key for sample in samples["down"] if (key := key_of(given(sample)))[1] in jobs}
+        return cls(
+            names=names,
+            health=_health(states[q.HEALTH]),
+            excluded=_sets(states[q.EXCLUDED], _owner),
+            notices=_sets(states[q.NOTICE], lambda s: (s.labels.get("source", ""), s.labels.get("kind", ""))),
+            breaker=set(map(key_of, states[q.BREAKER])),
+            simulated=set(map(key_of, states[q.SIMULATED])),
+            numbers={name: _values(of, worse.get(name, min)) for name, of in numbers.items()},
+            deadlines=_values(numbers[q.DEADLINE], min, lambda s: s.value - s.at),
+            findings=_sets(samples["findings"], _finding),
+            heartbeats=heartbeats,
+            seen=seen,
+            standing=_values(recorded[q.STANDING], min),
+            down=down,
+            live_names={(key[1], name) for key, name in names.items()},
+        )
+
+    def moved(self, key: Key) -> bool:
+        """Whether a silent one answers elsewhere, under another address."""
+        return key in self.seen and (key[1], self.seen[key][1]) in self.live_names
+
+    def number(self, name: str, key: Key) -> float | None:
+        return self.numbers.get(name, {}).get(key)
+
+    def count(self, name: str, key: Key) -> int | None:
+        value = self.number(name, key)
+        return None if value is None else int(value)
+
+
+def key_of(sample: Sample) -> Key:
+    labels = sample.labels
+    return labels.get("cluster", ""), labels.get("job", ""), labels.get("instance", "")
+
+
+def _age(sample: Sample) -> float:
+    return max(0.0, sample.at - sample.value)
+
+
+def _by_name(samples: Iterable[Sample]) -> dict[str, list[Sample]]:
+    found: dict[str, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        found[sample.labels.get("__name__", "")].append(sample)
+    return found
+
+
+def _names(samples: Iterable[Sample]) -> dict[Key, str]:
+    names: dict[Key, str] = {}
+    for sample in samples:
+        key = key_of(sample)
+        name = sample.labels.get("node") or key[2]
+        names[key] = min(name, names.get(key, name))
+    return names
+
+
+def _values(
+    samples: Iterable[Sample],
+    choose: Callable[[float, float], float],
+    value: Callable[[Sample], float] = lambda sample: sample.value,
+) -> dict[Key, float]:
+    found: dict[Key, float] = {}
+    for sample in samples:
+        key, number = key_of(sample), value(sample)
+        found[key] = choose(number, found.get(key, number))
+    return found
+
+
+def _health(samples: Iterable[Sample]) -> dict[Key, Status]:
+    found: dict[Key, Status] = {}
+    for sample in samples:
+        key = key_of(sample)
+        status = _STATES.get(sample.labels.get("state", ""), Status.UNKNOWN)
+        found[key] = max(status, found.get(key, status), key=RANK.__getitem__)
+    return found
+
+
+def _sets(samples: Iterable[Sample], value: Callable[[Sample], T]) -> dict[Key, set[T]]:
+    found: dict[Key, set[T]] = defaultdict(set)
+    for sample in samples:
+        found[key_of(sample)].add(value(sample))
+    return found
+
+
+def _cluster_given(keys: Iterable[Key]) -> Callable[[Sample], Sample]:
+    """What rules record lacks the labels of targets: with its cluster, where that is known beyond doubt."""
+    clusters: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for cluster, job, instance in keys:
+        if cluster:
+            clusters[job, instance].add(cluster)
+
+    def given(sample: Sample) -> Sample:
+        cluster, job, instance = key_of(sample)
+        known = clusters.get((job, instance), ())
+        if cluster or len(known) != 1:
+            return sample
+        return replace(sample, labels={**sample.labels, "cluster": next(iter(known))})
+
+    return given
+
+
+def _seen(samples: Iterable[Sample]) -> dict[Key, tuple[float, str]]:
+    """Seconds since a scrape last succeeded, and the name that the node had then."""
+    found: dict[Key, tuple[float, str]] = {}
+    for sample in samples:
+        key = key_of(sample)
+        new = (_age(sample), sample.labels.get("node", ""))
+        found[key] = min(new, found.get(key, new))
+    return found
+
+
+def _owner(sample: Sample) -> str:
+    actuator, owner = sample.labels.get("actuator", ""), sample.labels.get("owner", "")
+    return f"{actuator}:{owner}" if actuator else owner
+
+
+def _finding(sample: Sample) -> Finding:
+    get = sample.labels.get
+    return Finding(
+        check=get("check", ""), severity=get("severity", ""), gpu=get("gpu", ""), pci_bus_id=get("pci_bus_id", ""),
+        detail=get("detail", ""), title=get("title", ""), advice=get("advice", ""),
+    )  # fmt: skip
+
+
+def _by_severity(finding: Finding) -> tuple[int, Finding]:
+    known = finding.severity in _SEVERITIES
+    return (_SEVERITIES.index(finding.severity) if known else len(_SEVERITIES), finding)
+
+
+def _live(facts: _Facts, key: Key) -> Row:
+    """A node that answers, as its daemon judges it; unreachable if that daemon has not seen a GPU for too long."""
+    status, age = facts.health.get(key, Status.UNKNOWN), facts.heartbeats.get(key)
+    reasons: list[str] = []
+    expected = facts.count(q.EXPECTED, key)
+    if status is Status.UNKNOWN and key not in facts.health:
+        reasons.append("says nothing of its health")
+    if age is not None and age > FRESH and status is not Status.FAILURE:
+        status = Status.UNREACHABLE
+        reasons.append("answers, and has not seen its GPUs lately (or its clock is wrong)")
+    elif age is None and expected != 0:
+        status = status if status is Status.FAILURE else Status.UNKNOWN
+        reasons.append("has not seen a GPU since it started")
+    if key in facts.breaker:
+        reasons.append("the breaker keeps it in service")
+    if key in facts.simulated:
+        reasons.append("SIMULATED")
+    enforcing, busy = facts.number(q.ENFORCING, key), facts.number(q.BUSY, key)
+    return Row(
+        cluster=key[0], job=key[1], instance=key[2], node=facts.names[key], status=status, reasons=tuple(reasons),
+        busy=None if busy is None else bool(busy), present=facts.count(q.PRESENT, key), expected=expected,
+        findings=tuple(sorted(facts.findings.get(key, ()), key=_by_severity)),
+        excluded_by=tuple(sorted(facts.excluded.get(key, ()))), age_seconds=age, notice=_notice(facts, key),
+        mode="" if enforcing is None else "enforce" if enforcing else "observe",
+    )  # fmt: skip
+
+
+def _notice(facts: _Facts, key: Key) -> Notice | None:
+    announced, left = sorted(facts.notices.get(key, ())), facts.deadlines.get(key)
+    if not announced and left is None:
+        return None
+    source, kind = announced[0] if announced else ("", "")
+    return Notice(source, kind, left)
+
+
+def _silent(facts: _Facts, key: Key) -> Row:
+    """A node that does not answer: its target is down, or gone."""
+    seen, name = facts.seen.get(key, (None, ""))
+    age = facts.heartbeats.get(key, seen)
+    never = " and never did, as far as is known" if age is None else ""
+    standing = facts.standing.get(key)
+    return Row(
+        cluster=key[0], job=key[1], instance=key[2], node=name or key[2], status=Status.UNREACHABLE, age_seconds=age,
+        reasons=(f"does not answer{never}" if key in facts.down else "its target is gone from service discovery",),
+        last_known_out=None if standing is None else _OUT.get(int(standing)),
+    )  # fmt: skip
+
+
+def _unreachable(row: Row, deadline: float) -> Row:
+    if row.status is not Status.UNREACHABLE or row.age_seconds is None:
+        return row
+    return replace(row, seconds_left=deadline - row.age_seconds)
+
+
+def _told_apart(found: Iterable[Row]) -> Iterator[Row]:
+    """With a reason where two have one name: both are shown, since either may be the one that is ill."""
+    found = list(found)
+    of_name: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for row in found:
+        of_name[row.cluster, row.node].append(row.instance)
+    for row in found:
+        others = [instance for instance in of_name[row.cluster, row.node] if instance != row.instance]
+        if others:
+            told = f"its name is that of {', '.join(others[:3])} too"
+            yield replace(row, reasons=(*row.reasons, told))
+        else:
+            yield row
