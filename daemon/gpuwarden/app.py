@@ -7,7 +7,6 @@ snapshot. A burst of events is one step: at most one in `STEP_SPACING`, the firs
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -38,6 +37,7 @@ from gpuwarden.reload import ReloadError, in_force, reloaded
 from gpuwarden.schedule import detached
 from gpuwarden.site import Site
 from gpuwarden.slurm_side import SlurmSide
+from gpuwarden.stopping import Stopping
 from gpuwarden.tap import TappedDesk
 from gpuwarden.verbs import Verbs
 from gpuwarden_collectors.base import Clock, Observation, host_clock
@@ -70,18 +70,14 @@ def serve(config: Config, load: Callable[[], Config], file: Path | None = None) 
 
 async def _serve(config: Config, load: Callable[[], Config], output: LogOutput, file: Path | None) -> int:
     daemon = Daemon(Site.of(config), output, load, file=file)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, daemon.reload_soon)
+    stopping = Stopping(daemon)
     try:
         await daemon.start()
     except (ListenError, ControlError, OSError) as error:
         log.error("cannot start", reason=str(error))  # noqa: TRY400 - the reason is all there is to say
         return CANNOT_LISTEN
     else:
-        await stop.wait()
+        await stopping.wait()
         return 0
     finally:
         await daemon.stop()
@@ -242,6 +238,13 @@ class Daemon:
 
         if self._reloading is None or self._reloading.done():
             self._reloading = asyncio.create_task(work())
+
+    def container_ends(self) -> float:
+        """SIGTERM came: seconds until the container ends with it, 0 where it is no notice."""
+        return self._notice_sources.container_ends()
+
+    def told_all(self) -> bool:
+        return self._jobs.settled()
 
     def hook_asked(self) -> None:
         """Slurm's health check was here: what waits for it goes on."""

@@ -14,7 +14,7 @@ from gpuwarden_collectors.cloud.shutdown import SOCKET
 from gpuwarden_collectors.cloud.times import TimeError, parse_time
 
 Misfit = tuple[tuple[str, ...], str]
-SourceName = Literal["auto", "aws", "gcp", "azure", "alibaba", "tencent", "shutdown"]
+SourceName = Literal["auto", "aws", "gcp", "azure", "alibaba", "tencent", "shutdown", "container"]
 METADATA = ("aws", "gcp", "azure", "alibaba", "tencent")
 
 
@@ -41,6 +41,14 @@ class ShutdownOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class ContainerOptions:
+    """SIGTERM is a notice, where `sources` names container: this daemon's container or pod ends `window` after it, in seconds."""
+
+    enabled: bool = True
+    window: float = 8.0
+
+
+@dataclass(frozen=True, slots=True)
 class TerminationOptions:
     """`sources`: auto for that of the cloud that the firmware names, if any; empty for none. shutdown is part of auto only on
     clouds that announce nothing else.
@@ -57,6 +65,7 @@ class TerminationOptions:
     alibaba: MetadataOptions = field(default_factory=MetadataOptions)
     tencent: MetadataOptions = field(default_factory=MetadataOptions)
     shutdown: ShutdownOptions = field(default_factory=ShutdownOptions)
+    container: ContainerOptions = field(default_factory=ContainerOptions)
 
     @property
     def end(self) -> float | None:
@@ -80,6 +89,13 @@ def termination_misfits(termination: TerminationOptions) -> Iterator[Misfit]:
     hold = (0.0, 600.0)
     yield from _outside(
         "termination.shutdown.hold", termination.shutdown.hold, hold, "the machine will not wait longer"
+    )
+    window = (2.0, 3_600.0)
+    yield from _outside(
+        "termination.container.window",
+        termination.container.window,
+        window,
+        "RunPod gives 5s, Docker 10s, Kubernetes 30s",
     )
     yield from _outside("termination.horizon", termination.horizon, _HORIZON, "what ends later is shown, no more")
     if termination.planned_end:

@@ -126,6 +126,10 @@ class JobSide:
         if self.notices.show(body, imminent=snapshot.acted.notice is not None):
             self._file.publish(body)
 
+    def settled(self) -> bool:
+        """Whether nobody is left who is to be told of an end that is near, or to answer."""
+        return self._departing is None or self._departing.settled()
+
     def shown(self, now: Stamp) -> Departures:
         shown = Departures() if self._departing is None else self._departing.shown()
         return replace(shown, trouble="; ".join(filter(None, (shown.trouble, self.trouble(now)))))

@@ -17,6 +17,8 @@ from gpuwarden.log import get_logger
 from gpuwarden.policy.model import Notice
 from gpuwarden.publish.snapshot import NoticeSource
 from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.cloud.container import NAME as CONTAINER
+from gpuwarden_collectors.cloud.container import Container
 from gpuwarden_collectors.cloud.detect import ONLY_SHUTS_DOWN, recognise
 from gpuwarden_collectors.cloud.facts import Answer, Kind, Said, TerminationNotice
 from gpuwarden_collectors.cloud.planned import Planned
@@ -49,6 +51,8 @@ def chosen(options: TerminationOptions, sysfs: Path, clock: Clock) -> tuple[Clou
         own: MetadataOptions | None = getattr(options, name) if name in METADATA else None
         if own is not None and own.enabled:
             made.append(cloud_source(name, clock, endpoint=own.endpoint, timeout=own.timeout, interval=own.interval))
+        elif name == CONTAINER and options.container.enabled:
+            made.append(Container(options.container.window, clock))
         elif name == "shutdown" and options.shutdown.enabled:
             made.append(Shutdown(clock, path=str(options.shutdown.bus), hold=options.shutdown.hold))
     if options.end is not None:
@@ -96,6 +100,11 @@ class NoticeSources:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(source.close() for source in self._sources.values()), return_exceptions=True)
+
+    def container_ends(self) -> float:
+        """SIGTERM came. Seconds until the container ends with it; 0 where nobody takes it for a notice."""
+        source = self._sources.get(CONTAINER)
+        return source.window if isinstance(source, Container) and source.ends() else 0.0
 
     def shown(self, now: Stamp) -> tuple[NoticeSource, ...]:
         return tuple(_shown(name, list(asked.values()), now) for name, asked in self._asked.items())

@@ -10,6 +10,7 @@ import pytest
 from gpuwarden_collectors.cloud import alibaba, aws, azure, gcp, tencent
 from gpuwarden_collectors.cloud.facts import Answer, Kind, Said
 from gpuwarden_collectors.cloud.reply import Reply
+from gpuwarden_collectors.cloud.sightings import Held, follow
 from gpuwarden_collectors.facts import Stamp
 from support.cloud_replies import HERE, google, left, only, reply
 
@@ -47,6 +48,15 @@ def test_an_answer_of_the_wrong_shape_is_unknown(parser: str, body: str) -> None
         said = PARSERS[parser](answer, HERE)
         assert (said.said, said.notices) == (Said.UNKNOWN, ())
         assert said.trouble.isprintable()
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+@pytest.mark.parametrize(("body", "means_none"), [(b"", ("alibaba", "tencent")), (b"[]", ("aws maintenance",))])
+def test_an_empty_answer_means_nothing_announced_only_where_the_vendor_says_so(
+    parser: str, body: bytes, means_none: tuple[str, ...]
+) -> None:
+    expected = Said.NONE if parser in means_none else Said.UNKNOWN
+    assert PARSERS[parser](google(body), HERE).said is expected
 
 
 @pytest.mark.parametrize("parser", PARSERS)
@@ -184,7 +194,9 @@ def test_azure_started_has_no_time_and_is_now() -> None:
 
 
 def test_azure_a_freeze_is_a_hint_and_one_odd_event_hides_no_other() -> None:
-    assert not only(own_events(document(scheduled(EventType="Freeze", DurationInSeconds=9)), HERE)).hard
+    for seconds in (-1, 0, 9):
+        assert not only(own_events(document(scheduled(EventType="Freeze", DurationInSeconds=seconds)), HERE)).hard
+    assert own_events(document(scheduled(EventStatus="Completed")), HERE).said is Said.UNKNOWN
     said = own_events(document(scheduled(EventType="Vanish", EventId="x"), scheduled()), HERE)
     assert (len(said.notices), said.partial) == (1, True)
     assert own_events(document(), HERE).said is Said.NONE
@@ -201,3 +213,35 @@ def test_alibaba_and_tencent_tell_a_bare_time() -> None:
     assert alibaba.spot(reply("2026-11-21 11:02:00"), HERE).said is Said.UNKNOWN
     for empty in (alibaba.spot(reply(""), HERE), tencent.spot(reply("\n"), HERE)):
         assert empty.said is Said.NONE
+
+
+# --- how each of them is withdrawn
+
+AHEAD = "2026-11-21T08:00:00Z"
+WINDOW = {"window_start_time": AHEAD, "maintenance_status": "PENDING"}
+STANDS_AND_GOES: dict[str, tuple[str, Reply, Reply]] = {
+    "aws spot": ("aws spot", reply({"action": "stop", "time": IN_120}), reply(HTML, 404)),
+    "aws rebalance": ("aws rebalance", reply({"noticeTime": IN_120}), reply(HTML, 404)),
+    "aws maintenance, canceled": ("aws maintenance", reply([event()]), reply([event(State="canceled")])),
+    "aws maintenance, off the list": ("aws maintenance", reply([event()]), reply([])),
+    "aws lifecycle": ("aws lifecycle", reply("Terminated"), reply("InService")),
+    "gcp preempted": ("gcp preempted", google("TRUE"), google("FALSE")),
+    "gcp maintenance-event": ("gcp maintenance-event", google("TERMINATE_ON_HOST_MAINTENANCE"), google("NONE")),
+    "gcp upcoming": ("gcp upcoming", google(WINDOW), google("NONE")),
+    "azure": ("azure", document(scheduled()), document()),
+    "azure, now only a neighbour's": ("azure", document(scheduled()), document(scheduled(Resources=["vm-1"]))),
+    "alibaba": ("alibaba", reply(IN_120), reply(HTML, 404)),
+    "tencent": ("tencent", reply("2026-11-21 11:02:00"), reply(b"")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", STANDS_AND_GOES)
+def test_one_that_its_cloud_takes_back_is_over_after_three_such_answers_and_comes_again(case: str) -> None:
+    """What cannot be read in between neither ends it nor counts."""
+    parser, stands, goes = STANDS_AND_GOES[case]
+    held: Held = {}
+    for number, (answer, standing) in enumerate(
+        [(goes, 0), (stands, 1), (goes, 1), (google(HTML), 1), (google(b"", 503), 1), (goes, 1), (goes, 0), (stands, 1)]
+    ):
+        held = follow(held, PARSERS[parser](answer, Stamp(HERE.boottime + number, HERE.wall + number)))
+        assert len(held) == standing, number

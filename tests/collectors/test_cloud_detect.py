@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from gpuwarden_collectors.cloud.detect import recognise
+from gpuwarden_collectors.cloud.registry import ENDPOINTS
 
 UUID = "ec2e1916-9099-7caf-fd21-012345abcdef"
 MACHINES = {
@@ -19,6 +22,8 @@ MACHINES = {
     "alibaba": {"product_name": "Alibaba Cloud ECS", "sys_vendor": "Alibaba Cloud"},
     "tencent": {"sys_vendor": "Tencent Cloud", "product_name": "CVM"},
     "yandex": {"sys_vendor": "Yandex", "product_name": "xeon-gold-6230"},
+    "nebius": {"sys_vendor": "Nebius", "product_name": "gpu-h100-sxm"},
+    "ibm": {"chassis_asset_tag": "ibmcloud", "sys_vendor": "QEMU"},
     "": {"sys_vendor": "Supermicro", "product_name": "SYS-821GE-TNHR", "product_uuid": "00000000-1111", "product_serial": ""},
     ", a hypervisor of one's own": {"sys_vendor": "QEMU", "chassis_asset_tag": "Microsoft Corporation"},
     ", OpenStack": {"sys_vendor": "OpenStack Foundation", "product_name": "OpenStack Nova"},
@@ -47,3 +52,13 @@ def test_a_table_of_garbage_names_nobody(tmp_path: Path) -> None:
     (folder / "sys_vendor").write_bytes(b"\xff\xfe" * 100_000)
     (folder / "product_name").mkdir()
     assert recognise(tmp_path) == ""
+
+
+def test_no_name_is_looked_up_for_a_service_that_has_an_address() -> None:
+    """Whoever answers for metadata.google.internal is not asked. Tencent Cloud's has a name alone: it has to name an instance."""
+    hosts = {name: urlsplit(address).hostname or "" for name, address in ENDPOINTS.items()}
+    assert hosts.pop("tencent") == "metadata.tencentyun.com"
+    assert sorted(hosts) == ["alibaba", "aws", "azure", "gcp"]
+    for host in hosts.values():
+        address = ipaddress.ip_address(host)
+        assert address.is_link_local or host == "100.100.100.200"

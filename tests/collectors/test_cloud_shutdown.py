@@ -63,7 +63,7 @@ async def test_a_shutdown_is_held_up_told_and_let_go(bus: Path, source: Shutdown
         notice = only(await waiting)
         assert notice.deadline is not None
         assert (notice.kind, notice.hard, notice.estimated) == (Kind.SHUTDOWN, True, True)
-        assert 0.0 < notice.deadline.boottime - host_clock().boottime <= 20.0
+        assert notice.deadline.boottime - host_clock().boottime <= source._hold  # of 20 s that logind would allow
         await until(lambda: logind.inhibited() == 0)
 
 
@@ -108,6 +108,17 @@ async def test_a_bus_that_goes_away_is_unknown_and_no_shutdown(tmp_path: Path) -
             assert (await asked(source)).said is Said.NONE
         assert (await asked(source)).said is Said.UNKNOWN
     await source.close()
+
+
+async def test_a_machine_that_sleeps_does_not_end_and_a_shutdown_after_it_is_told(bus: Path, source: Shutdown) -> None:
+    with logind_on(bus) as logind:
+        assert (await asked(source)).said is Said.NONE
+        waiting = asyncio.create_task(asked(source))
+        for to in ("", ":1.2"):  # to all, and past our own choice of signals
+            logind.prepare_for_sleep(to=to)
+        logind.prepare_for_shutdown()
+        assert (await waiting).said is Said.NOTICE
+        assert logind.inhibited() == 1
 
 
 async def test_a_signal_of_somebody_else_is_none(bus: Path, source: Shutdown) -> None:

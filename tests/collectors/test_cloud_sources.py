@@ -181,6 +181,39 @@ async def test_another_cloud_s_service_is_not_confirmed(name: str, stranger: str
 
 
 @pytest.mark.parametrize("name", NAMES)
+async def test_a_service_that_is_there_over_ipv6_alone_is_asked_over_it(name: str) -> None:
+    key, value = announced(name)
+    cloud = CLOUDS[name](**{key: value})
+    async with Simulator(cloud, address="::1") as service, source_of(name, service) as source:
+        assert service.endpoint.startswith("http://[::1]:")
+        assert await source.confirm() == ""
+        assert (await question(source, MAIN[name])()).said is Said.NOTICE
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_where_the_firmware_is_a_cloud_s_and_its_service_is_not_nothing_is_announced(name: str) -> None:
+    """As in a container rented on that cloud's machines: its packets are refused, or go nowhere."""
+    async with Simulator(CLOUDS[name](**dict([announced(name)]))) as service:
+        for nobody in ("http://127.0.0.1:1", service.endpoint):
+            service.always = silence
+            source = cloud_source(name, host_clock, endpoint=nobody, timeout=0.2)
+            listener = Listener(source)
+            await listener.until(lambda: len(listener.answers) >= 2)  # noqa: B023 - waited for here
+            assert {answer.said for _, answer in listener.answers} == {Said.UNKNOWN}
+            await listener.stop()
+            await source.close()
+
+
+async def test_aws_an_interruption_beside_its_recommendation_is_announced_and_ends_alone() -> None:
+    told = {"rebalance": {"noticeTime": rfc3339(-900.0)}, "spot": announced("aws")[1]}
+    async with Simulator(AwsCloud(**told)) as service, source_of("aws", service) as source:
+        soft, hard = question(source, "rebalance"), question(source, "spot")
+        assert [only(await soft()).hard, only(await hard()).hard] == [False, True]
+        service.tell("spot", None)
+        assert [(await soft()).said, (await hard()).said] == [Said.NOTICE, Said.NONE]
+
+
+@pytest.mark.parametrize("name", NAMES)
 async def test_neither_a_portal_nor_a_proxy_for_pods_is_a_cloud(name: str) -> None:
     async with Simulator(CLOUDS[name]()) as service, source_of(name, service) as source:
         for nobody in (PORTAL, status(404, b"not found"), status(403), reset, status(200), status(302, Location="/")):
@@ -277,15 +310,27 @@ async def test_gcp_the_end_of_the_wait_is_an_answer_and_one_key_says_nothing_of_
             assert (await question(source, "maintenance-event")()).said is Said.NONE
 
 
-async def test_gcp_a_service_that_never_waits_is_asked_at_our_pace_and_not_in_a_spin() -> None:
+@pytest.mark.parametrize("etags", [False, True])
+async def test_gcp_a_service_that_never_waits_is_asked_at_our_pace_and_not_in_a_spin(etags: bool) -> None:
+    """It has nothing to wait for, or does not wait as long as it was asked to."""
     cloud = GcpCloud()
-    cloud.etags = False
+    cloud.etags, cloud.longest = etags, 0.0
     async with Simulator(cloud) as service, source_of("gcp", service, interval=0.2) as source:
         listener = Listener(source)
         begun = asyncio.get_running_loop().time()
         await listener.until(lambda: service.asked("preempted") >= 5)
         assert asyncio.get_running_loop().time() - begun >= 4 * 0.2 * 0.9
         await listener.stop()
+
+
+@pytest.mark.parametrize("etag", ["", "a&timeout_sec=9999", "a b", '"quoted"', "é", "x" * 200])
+async def test_gcp_a_mark_of_a_change_that_cannot_go_into_a_question_is_not_waited_on(etag: str) -> None:
+    cloud = GcpCloud(preempted=Response(200, b"FALSE", {"ETag": etag}))
+    cloud.etags = False
+    async with Simulator(cloud) as service, source_of("gcp", service) as source:
+        for _ in range(2):
+            assert (await question(source, "preempted")()).said is Said.NONE
+        assert all(request.query == {} for request in service.requests)
 
 
 async def test_gcp_a_connection_lost_in_a_wait_is_read_again_before_the_next_one() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+
 import pytest
 
 from gpuwarden_collectors.cloud.reply import ReplyError
@@ -45,6 +48,31 @@ def test_a_day_of_one_digit_and_a_zone_that_the_caller_knows() -> None:
 def test_what_is_left_is_counted_from_the_reply_s_own_date_whatever_this_clock_says(skew: float) -> None:
     at = Stamp(100.0, NOW + skew)
     assert reply().deadline(NOW + 120.0, at) == Stamp(220.0, NOW + 120.0)
+
+
+@pytest.mark.parametrize("step", [-600.0, 600.0])
+def test_a_step_of_this_clock_during_the_countdown_moves_no_end(step: float) -> None:
+    before = reply().deadline(NOW + 120.0, HERE)
+    stepped = Stamp(HERE.boottime + 10.0, NOW + 10.0 + step)
+    assert reply(date=NOW + 10.0).deadline(NOW + 120.0, stepped) == before
+
+
+@pytest.fixture(params=["America/New_York", "Australia/Lord_Howe", "UTC"])
+def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Where this host thinks it is."""
+    with monkeypatch.context() as changed:
+        changed.setenv("TZ", request.param)
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("zone")
+def test_neither_this_host_s_zone_nor_its_summer_time_changes_what_a_time_means() -> None:
+    assert parse_time("2026-11-01T05:30:00Z") == 1_793_511_000.0  # 1:30 in New York, which has it twice that night
+    assert parse_time("2026-11-01T01:30:00-05:00") - parse_time("2026-11-01T01:30:00-04:00") == 3_600.0
+    assert parse_time("Sun, 08 Mar 2026 02:30:00 GMT") == 1_772_937_000.0  # an hour that New York does not have
+    assert parse_time("2026-11-01 13:30:00", 8 * 3600.0) == 1_793_511_000.0
 
 
 def test_without_a_date_this_clock_must_do() -> None:

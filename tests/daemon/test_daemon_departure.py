@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from support.daemons import RunningDaemon
-from support.slurm import SLURM, Slurm
+from support.slurm import CONTROLLER, SLURM, Slurm
 from support.slurm_hosts import SlurmHost
 from support.slurm_trainings import Training
 
@@ -166,3 +166,35 @@ def test_a_notice_that_is_called_off_leaves_the_job_where_it_is(slurm: Slurm, ho
         )
         assert departure(daemon, training)["requeue"] == ""
     assert (slurm.job_state(training.job), slurm.job(training.job)["Restarts"]) == ("RUNNING", "0")
+
+
+def test_while_the_controller_hangs_ranks_are_told_here_and_the_job_is_requeued_once_it_answers(
+    slurm: Slurm, hosts: dict[str, SlurmHost]
+) -> None:
+    training = Training(slurm)
+    doomed = hosts[min(training.nodes())]
+    with doomed.acting() as daemon:
+        daemon.wait_status("healthy")
+        slurm.pause(CONTROLLER)
+        ends(doomed, "300s")
+        daemon.wait(lambda: training.said("signal"), "the rank of this node to be signalled")
+        daemon.wait(lambda: departure(daemon, training)["result"] == "sent", "to say so")
+        assert departure(daemon, training)["way"] == "local"
+        slurm.resume(CONTROLLER)
+        daemon.wait(lambda: slurm.state(doomed.node) >= {"DRAIN"}, "the drain")
+        daemon.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued")
+    assert {said["node"] for said in training.said("signal") if said["signals"] == 1} >= {doomed.node}
+
+
+def test_a_node_that_an_administrator_drained_keeps_the_reason_and_its_job_is_told_and_requeued(
+    slurm: Slurm, hosts: dict[str, SlurmHost]
+) -> None:
+    training = Training(slurm)
+    doomed = hosts[min(training.nodes())]
+    slurm.drain(doomed.node, "new fan | ticket 12")
+    with doomed.acting() as daemon:
+        daemon.wait_status("healthy")
+        ends(doomed, "120s")
+        daemon.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued")
+    assert slurm.reason(doomed.node) == "new fan | ticket 12"
+    assert [said["signals"] for said in training.said("signal")][:1] == [1]

@@ -117,6 +117,22 @@ def test_a_process_on_a_gpu_is_told_once_and_its_end_is_its_answer(host: FakeHos
         assert sorted(told) == ["departing", "noticed", "saved", "signalled", "signalling"]
 
 
+def test_on_a_gpu_that_is_cut_into_instances_each_process_is_told_once(host: FakeHost) -> None:
+    host.fake.mig(0, 9, 0, "1g.10gb", 9_728).mig(0, 5, 0, "3g.40gb", 40_320)
+    with rank() as one, rank() as other:
+        for process, instance in ((one, (9, 0)), (other, (5, 0))):
+            host.admit(process.pid)
+            host.fake.process(0, process.pid, GIB, instance)
+        with acting(host) as daemon:
+            daemon.wait_status("healthy")
+            ends(host)
+            assert (one.heard(), other.heard()) == ("TERM", "TERM")
+            for process in (one, other):
+                wait_job(daemon, process.pid, result="sent", told=1)
+            wait_passes(daemon)
+            assert one.heard_all() + other.heard_all() == []
+
+
 def test_the_metrics_say_who_was_told_and_how_soon(host: FakeHost) -> None:
     with training(host) as one, acting(host) as daemon:
         daemon.wait_status("healthy")

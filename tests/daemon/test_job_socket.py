@@ -334,6 +334,19 @@ async def test_a_line_that_is_too_long_is_refused_and_the_next_client_served(tmp
         assert (await ask(served.path, SAYING))["ok"]
 
 
+@pytest.mark.parametrize(
+    "verb", ["notify-termination", "exclude", "restore", "Notice", "__init__", "", None, ["status"]]
+)
+async def test_what_only_an_operator_may_say_cannot_be_said_here(tmp_path: Path, verb: object) -> None:
+    """Everybody may talk to this socket: nobody announces an end on it, or takes one back."""
+    daemon = Daemon()
+    async with listening(tmp_path, daemon) as served:
+        answer = await ask(served.path, {"verb": verb, "in": 5, "reason": "spot", "cancel": True})
+        assert (answer["ok"], answer["code"]) == (False, 64)
+        assert await ask(served.path, {"verb": "status"}) == {"ok": True, "result": STATUS}
+    assert not daemon.heard
+
+
 async def test_half_a_line_is_given_up(tmp_path: Path) -> None:
     daemon = Daemon()
     async with listening(tmp_path, daemon, deadline=0.3) as served, client(served.path) as (reader, writer):

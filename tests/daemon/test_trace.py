@@ -366,6 +366,7 @@ def test_a_long_trace_needs_no_more_memory_than_a_short_one(tmp_path: Path) -> N
     passed = [record for record in start if isinstance(record, Passed)]
     short = write(tmp_path / "short", [start[0], *passed])
     long = write(tmp_path / "long", [start[0], *passed * 200])
+    peak_of_reading(short)  # what is kept of each class is made by whoever reads first
     assert peak_of_reading(long) < 1.5 * peak_of_reading(short)
 
 

@@ -123,6 +123,17 @@ def test_announced_again_before_the_node_is_back_it_stays_out_over_a_reboot() ->
     assert story.reboots(OTHER_BOOT).heals(passes=100).writes == ["exclude"]
 
 
+def test_a_daemon_that_starts_anew_knows_it_still_and_the_next_boot_forgets_it() -> None:
+    """What is left at the scheduler then stays: the same instance may be about to end all the same."""
+    story = Story()
+    told(story, notice(story))
+    story.passes(3).restarts_daemon().passes(3)
+    assert (set(story.state.notices), story.writes) == ({"aws/spot:terminate"}, ["exclude"])
+    story.reboots(OTHER_BOOT).passes(5)
+    assert (story.state.notices, story.writes) == ({}, ["exclude"])
+    assert story.restarts_daemon().state.notices == {}
+
+
 def test_nobody_can_fill_the_memory() -> None:
     story = Story()
     told(story, *(notice(story, id=f"maintenance:{n}") for n in range(2 * NOTICES_MOST)))

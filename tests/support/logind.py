@@ -88,13 +88,20 @@ class Logind(threading.Thread):
     def prepare_for_shutdown(self, *, going_down: bool = True, to: str = "") -> None:
         """`to`: the unique name of the only one who is told."""
         self.going_down = going_down
+        self._announce("PrepareForShutdown", going_down, to)
+
+    def prepare_for_sleep(self, *, to: str = "") -> None:
+        """The machine is suspended, or hibernates, and comes back."""
+        for begins in (True, False):
+            self._announce("PrepareForSleep", begins, to)
+
+    def _announce(self, member: str, begins: bool, to: str) -> None:
         fields = {
-            1: ("o", "/org/freedesktop/login1"), 2: ("s", "org.freedesktop.login1.Manager"),
-            3: ("s", "PrepareForShutdown"),
+            1: ("o", "/org/freedesktop/login1"), 2: ("s", "org.freedesktop.login1.Manager"), 3: ("s", member),
         }  # fmt: skip
         if to:
             fields[6] = ("s", to)
-        self._send(wire.pack(wire.SIGNAL, self._next(), fields, "b", (going_down,)))
+        self._send(wire.pack(wire.SIGNAL, self._next(), fields, "b", (begins,)))
 
     def inhibited(self) -> int:
         """How many hold a shutdown up now: a closed descriptor makes ours readable."""

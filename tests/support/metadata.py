@@ -51,8 +51,9 @@ class Cloud(Protocol):
 class Simulator:
     """`skew`: seconds that the service's clock is ahead of ours."""
 
-    def __init__(self, cloud: Cloud, *, skew: float = 0.0) -> None:
+    def __init__(self, cloud: Cloud, *, skew: float = 0.0, address: str = "127.0.0.1") -> None:
         self.cloud = cloud
+        self.address = address
         self.skew = skew
         self.faults: deque[Fault | None] = deque()
         self.always: Fault | None = None
@@ -64,7 +65,7 @@ class Simulator:
         self.loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 16)
+        self._server = await asyncio.start_server(self._serve, self.address, 0, limit=1 << 16)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -85,7 +86,8 @@ class Simulator:
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"http://{host}:{self.port}"
 
     def tell(self, name: str, value: Any) -> None:
         self.cloud.told[name] = value

@@ -71,23 +71,16 @@ class Shutdown:
         except BusError as error:
             await self.close()
             return unknown(f"logind: {error}")
-        return going_down(self._clock(), self.delay) if self._going_down else NONE
+        return going_down(self._clock(), min(self.delay, self._hold)) if self._going_down else NONE
 
     async def _connect(self) -> None:
         """Ask first for signals and only then how it stands, so that nothing falls between."""
         self._bus = bus = await Bus.connect(self._path, self._timeout)
         await bus.subscribe(_RULE)
-        self.delay = await self._property(bus, "InhibitDelayMaxUSec") / 1e6
-        self._going_down = bool(await self._property(bus, "PreparingForShutdown"))
+        self.delay = await _delay(bus)
+        self._going_down = bool(await _property(bus, "PreparingForShutdown"))
         if not self._going_down:
             await self._inhibit(bus)
-
-    async def _property(self, bus: Bus, name: str) -> float:
-        reply = await bus.call(*_LOGIND, "org.freedesktop.DBus.Properties", "Get", "ss", _MANAGER, name)
-        value = reply.body[0] if reply.body else None
-        if not isinstance(value, int):
-            raise BusError(f"{name} is not a number")
-        return float(value)
 
     async def _inhibit(self, bus: Bus) -> None:
         """One that is refused costs the delay, not the notice."""
@@ -113,6 +106,27 @@ class Shutdown:
         if self._inhibitor is not None:
             os.close(self._inhibitor)
             self._inhibitor = None
+
+
+async def longest_delay(path: str, timeout: float) -> float:  # noqa: ASYNC109 - of each of three steps
+    """Seconds that logind lets a shutdown be held up. Nothing is held up by asking. Raises BusError."""
+    bus = await Bus.connect(path, timeout)
+    try:
+        return await _delay(bus)
+    finally:
+        bus.close()
+
+
+async def _delay(bus: Bus) -> float:
+    return await _property(bus, "InhibitDelayMaxUSec") / 1e6
+
+
+async def _property(bus: Bus, name: str) -> float:
+    reply = await bus.call(*_LOGIND, "org.freedesktop.DBus.Properties", "Get", "ss", _MANAGER, name)
+    value = reply.body[0] if reply.body else None
+    if not isinstance(value, int):
+        raise BusError(f"{name} is not a number")
+    return float(value)
 
 
 def going_down(at: Stamp, delay: float) -> Answer:

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from gpuwarden_collectors.cloud.facts import Answer, Kind, Said, unknown
 
-RETRY_FIRST, RETRY_MOST = 0.25, 2.0
-"""Seconds from a question that failed to its repetition: a window of 30 s cannot pay for more."""
+RETRY_FIRST, RETRY_MOST = 0.25, 1.0
+"""Seconds from a question that failed to its repetition: a service that recovers may tell of an end with its first answer."""
 CONFIRM_MOST = 30.0
 """Seconds between attempts to find the service at all; it may come up after us."""
 

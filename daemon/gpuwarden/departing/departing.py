@@ -15,12 +15,10 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any
 
-from gpuwarden.actuators.base import ActuatorError
-from gpuwarden.actuators.slurm.last_words import LastWord, LastWordResult, last_words
-from gpuwarden.actuators.slurm.requeue import Requeueing, requeue
 from gpuwarden.departing.answers import Answers, is_news
 from gpuwarden.departing.looks import Looks, on_gpu
 from gpuwarden.departing.near import Near
+from gpuwarden.departing.scheduler import give_up_node, put_elsewhere
 from gpuwarden.departing.telling import WITHDRAWN, Told, tell_all, tell_here
 from gpuwarden.health.model import Event
 from gpuwarden.log import get_logger
@@ -28,10 +26,18 @@ from gpuwarden.policy import departure_events as events
 from gpuwarden.policy.delivery import Way
 from gpuwarden.policy.departure import DepartureSettings, LastWords, NameNot, Requeue, Seen, Step, Tell, plan
 from gpuwarden.policy.departure_budget import FAILING_GPU
-from gpuwarden.policy.departure_model import DepartureState, Sent, id_of, jobs_of, key_of, open_departures
+from gpuwarden.policy.departure_model import (
+    DepartureState,
+    Sent,
+    answered,
+    id_of,
+    jobs_of,
+    key_of,
+    open_departures,
+)
 from gpuwarden.policy.departure_preview import preview
 from gpuwarden.policy.departure_state import fold
-from gpuwarden.policy.model import Notice, Result
+from gpuwarden.policy.model import Notice
 from gpuwarden.publish.job_socket import Acknowledged, Caller
 from gpuwarden.publish.snapshot import NOTICE_TO_SIGNAL, Departures
 from gpuwarden.publish.unix_socket import TRY_AGAIN, VerbError
@@ -44,8 +50,6 @@ AGAIN_AFTER = 1.0
 LOOK_IN_OBSERVE = 5.0
 WARM_EVERY = 300.0
 """Seconds between two looks while no end is near: what is known of a process need not be read in the second that counts."""
-ENDING_TURNS = 20
-"""Times, of 3 s each, that it is waited for the processes of a requeued job to end: KillWait is 30 s by default."""
 
 KNOWN_WITHIN, KNOWN_LOOKS = 0.7, 20
 """Seconds that an answer of a job waits until the job is known; the job's side waits 1 s."""
@@ -93,6 +97,7 @@ class Departing:
         self._trouble = ""
         self._outcomes: Counter[str] = Counter()
         self._signal_seconds = NOTICE_TO_SIGNAL
+        self._looked: tuple[Notice, ...] = ()
 
     # --- life
 
@@ -164,6 +169,12 @@ class Departing:
             self._take([self._answers.by_socket(said)])
             self._wake.set()
 
+    def settled(self) -> bool:
+        """An end is near, everybody here was looked at for it, and whoever was told has answered or ended."""
+        looked = bool(self._near.notices) and self._looked == self._near.notices
+        beside = any(not task.done() for task in self._beside.values())
+        return looked and not beside and all(map(answered, jobs_of(self.state).values()))
+
     # --- turns
 
     async def _go_on(self) -> None:
@@ -209,6 +220,7 @@ class Departing:
             for notice, view in views
             for line in preview(self.state, notice, view, self._settings, now, names=self._names)
         )
+        self._looked = near.notices
         return again
 
     async def _expect(self, jobs: Iterable[LocalJob]) -> None:
@@ -313,27 +325,16 @@ class Departing:
         self._take([event])
 
     async def _requeue(self, notice: Notice, step: Requeue) -> None:
-        """Once it is pending it is requeued, for people and for policy; its processes may take KillWait to end."""
         assert self._looks.slurm is not None  # noqa: S101 - who knows the job has asked Slurm
-        slurm, said = self._looks.slurm, False
         if not self._goes_on(notice):
             return
-        for _ in range(ENDING_TURNS):
-            try:
-                outcome = await requeue(slurm.commands, step.slurm, slurm.node)
-            except ActuatorError as error:
-                self._take([self._not_requeued(step.key, str(error), permanent=error.permanent)])
-                return
-            gone = outcome.result in (Requeueing.REQUEUED, Requeueing.WAITS)
-            if gone and not said:
-                said, now = True, self._clock()
-                restarts = step.slurm.restarts
-                self._take([events.requeued(step.key, restarts, outcome.text, boot_id=self._boot_id, now=now)])
-            if outcome.result is not Requeueing.WAITS:
-                break
-        if not said:
-            later = outcome.result is Requeueing.NOT_YET
-            self._take([self._not_requeued(step.key, outcome.text, permanent=not later)])
+
+        def pending(text: str) -> None:
+            now, restarts = self._clock(), step.slurm.restarts
+            self._take([events.requeued(step.key, restarts, text, boot_id=self._boot_id, now=now)])
+
+        if (stays := await put_elsewhere(self._looks.slurm, step.slurm, pending)) is not None:
+            self._take([self._not_requeued(step.key, stays.text, permanent=stays.permanent)])
 
     def _not_requeued(self, job: str, text: str, *, permanent: bool, named: bool = False) -> Event:
         return events.not_requeued(
@@ -342,14 +343,9 @@ class Departing:
 
     async def _last_words(self, notice: Notice, step: LastWords, reason: str) -> None:
         assert self._looks.slurm is not None  # noqa: S101 - policy says nothing where there is no Slurm
-        slurm = self._looks.slurm
         if not self._goes_on(notice):
             return
-        try:
-            outcome = await last_words(slurm.commands, slurm.node, LastWord(step.what), reason)
-            result, text = _RESULTS[outcome.result], outcome.text
-        except ActuatorError as error:
-            result, text = Result.REFUSED if error.permanent else Result.RETRY, str(error)
+        result, text = await give_up_node(self._looks.slurm, step.what, reason)
         now = self._clock()
         self._take([events.last_words(id_of(notice), step.what, result, text, boot_id=self._boot_id, now=now)])
 
@@ -378,8 +374,3 @@ def _was_here(step: Tell, notice: Notice) -> bool:
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _LAST_WORDS = "last words"
-_RESULTS = {
-    LastWordResult.DONE: Result.DONE,
-    LastWordResult.ALREADY: Result.ALREADY,
-    LastWordResult.NOT_OURS: Result.DROPPED,
-}

@@ -7,13 +7,15 @@ import os
 from collections.abc import Awaitable, Callable, Iterator
 
 from gpuwarden.config import Config
-from gpuwarden.doctor import host, web
+from gpuwarden.doctor import host, job_side, termination, web
 from gpuwarden.doctor.row import Row, fail
 from gpuwarden.doctor.slurm import SlurmDoctor
 from gpuwarden.schedule import detached
 
 HOST_WITHIN = 10.0
 NVML_WITHIN = 45.0
+METADATA_WITHIN = 20.0
+"""Two questions and two tokens, of `termination.<cloud>.timeout` (5 s at most) and 1 s."""
 SLURM_WITHIN = 90.0
 
 _HOST: dict[str, Callable[[Config], Iterator[Row]]] = {
@@ -22,6 +24,8 @@ _HOST: dict[str, Callable[[Config], Iterator[Row]]] = {
     "places": host.places,
     "dcgm": host.dcgm,
     "web": web.web,
+    "job socket": job_side.job_socket,
+    "job signals": job_side.job_signals,
 }
 
 
@@ -29,6 +33,8 @@ async def examine(config: Config) -> list[Row]:
     """Everything at once, in the order of the table. Takes at most `SLURM_WITHIN`."""
     looks = [_in_time(name, HOST_WITHIN, _threaded(name, look, config)) for name, look in _HOST.items()]
     looks.insert(1, _in_time("nvml", NVML_WITHIN, host.nvml(config)))
+    looks.append(_in_time("metadata service", METADATA_WITHIN, termination.metadata(config)))
+    looks.append(_in_time("shutdown budget", HOST_WITHIN, termination.shutdown_budget(config)))
     slurm = SlurmDoctor(config.slurm, os.uname().nodename, config.state.dir)
     looks.append(_in_time("slurm", SLURM_WITHIN, slurm.rows()))
     return [row for rows in await asyncio.gather(*looks) for row in rows]

@@ -142,7 +142,7 @@ def _place(name: str, path: Path, key: str, *, lasting: bool) -> Row:
     try:
         status = path.stat()
     except OSError as error:
-        if isinstance(error, FileNotFoundError) and os.access(_existing(path), os.W_OK):
+        if isinstance(error, FileNotFoundError) and os.access(existing(path), os.W_OK):
             return ok("host", name, f"{path} is made when the daemon starts")
         return fail("host", name, f"{path}: {error.strerror}", f"make it, or set {key}")
     if not stat.S_ISDIR(status.st_mode) or not os.access(path, os.W_OK | os.X_OK):
@@ -157,7 +157,7 @@ def _place(name: str, path: Path, key: str, *, lasting: bool) -> Row:
     return ok("host", name, f"{path} can be written")
 
 
-def _existing(path: Path) -> Path:
+def existing(path: Path) -> Path:
     return next((folder for folder in path.parents if folder.exists()), Path("/"))
 
 

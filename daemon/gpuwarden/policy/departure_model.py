@@ -124,6 +124,12 @@ def jobs_of(state: DepartureState) -> Mapping[str, JobState]:
     return {name: job for departure in open_departures(state).values() for name, job in departure.jobs.items()}
 
 
+def answered(job: JobState) -> bool:
+    """Whoever of it was told has said that it is done, or has ended."""
+    said = job.acknowledged
+    return said.whole or len(said.ranks) >= len(job.told) or job.told <= said.processes
+
+
 def id_of(notice: Notice) -> str:
     """Another one if the same is announced again after its end."""
     return f"{notice.name}@{notice.at.boottime:.0f}"[:NAME_MOST]

@@ -1,0 +1,70 @@
+"""SIGTERM to this daemon, where it lives in a container or a pod that ends with it: on some clouds that is all the notice there is.
+
+RunPod gives 5 s, Docker 10 s, Kubernetes 30 s; how long is configured, since nobody says. To a service of systemd the same signal is a restart
+or an upgrade, and no notice: there this source says why it is deaf.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.cloud.facts import NONE, Answer, Kind, TerminationNotice, answer, identity
+from gpuwarden_collectors.cloud.source import Question
+from gpuwarden_collectors.facts import Stamp
+
+NAME = "container"
+HANG = 30.0
+"""Seconds that one answer waits for the signal."""
+_SERVICE = "INVOCATION_ID"
+"""systemd gives it to each process of a service."""
+
+
+class Container:
+    """`window`: seconds from the signal to the end. `ends` is for whoever catches the signal."""
+
+    name = NAME
+
+    def __init__(self, window: float, clock: Clock, environment: Mapping[str, str] = os.environ) -> None:
+        self.window = window
+        self._clock = clock
+        self._service = bool(environment.get(_SERVICE))
+        self._came: Stamp | None = None
+        self._signal = asyncio.Event()
+        self.questions: Sequence[Question] = (
+            Question(name="signal", kind=Kind.SHUTDOWN, ask=self._ask, interval=0.2, hangs=HANG, main=True),
+        )
+
+    def ends(self) -> bool:
+        """The signal came. Whether it is a notice."""
+        if self._service:
+            return False
+        self._came = self._came or self._clock()
+        self._signal.set()
+        return True
+
+    async def confirm(self) -> str:
+        if not self._service:
+            return ""
+        return (
+            "this daemon is a service of systemd, whose stop is no end of a machine: take the source shutdown instead"
+        )
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    async def _ask(self) -> Answer:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HANG):
+                await self._signal.wait()
+        if self._came is None:
+            return NONE
+        end = Stamp(self._came.boottime + self.window, self._came.wall + self.window)
+        notice = TerminationNotice(
+            source=NAME, kind=Kind.SHUTDOWN, id=identity("signal", f"{self._came.boottime:.0f}"), hard=True,
+            deadline=end, reason="SIGTERM: this container ends",
+        )  # fmt: skip
+        return answer((notice,))

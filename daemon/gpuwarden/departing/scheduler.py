@@ -1,0 +1,54 @@
+"""What Slurm is asked to do at the end: to put a job elsewhere, and to give up this node. The answers are in the words of policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpuwarden.actuators.base import ActuatorError
+from gpuwarden.actuators.slurm.last_words import LastWord, LastWordResult, last_words
+from gpuwarden.actuators.slurm.requeue import Requeueing, requeue
+from gpuwarden.departing.slurm_looks import SlurmLooks
+from gpuwarden.policy.model import Result
+from gpuwarden_collectors.slurm.departing_facts import SlurmJob
+
+ENDING_TURNS = 20
+"""Times, of 3 s each, that it is waited for the processes of a requeued job to end: KillWait is 30 s by default."""
+_RESULTS = {
+    LastWordResult.DONE: Result.DONE,
+    LastWordResult.ALREADY: Result.ALREADY,
+    LastWordResult.NOT_OURS: Result.DROPPED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NotRequeued:
+    """`permanent`: and never will be."""
+
+    text: str
+    permanent: bool
+
+
+async def put_elsewhere(slurm: SlurmLooks, job: SlurmJob, pending: Callable[[str], None]) -> NotRequeued | None:
+    """`pending` is called once the job is requeued, for people and for policy; its processes may take KillWait to end."""
+    said = False
+    for _ in range(ENDING_TURNS):
+        try:
+            outcome = await requeue(slurm.commands, job, slurm.node)
+        except ActuatorError as error:
+            return None if said else NotRequeued(str(error), error.permanent)
+        if outcome.result in (Requeueing.REQUEUED, Requeueing.WAITS) and not said:
+            said = True
+            pending(outcome.text)
+        if outcome.result is not Requeueing.WAITS:
+            break
+    return None if said else NotRequeued(outcome.text, outcome.result is not Requeueing.NOT_YET)
+
+
+async def give_up_node(slurm: SlurmLooks, what: str, reason: str) -> tuple[Result, str]:
+    """`what` as policy's step says it, `reason` our termination's. What came of it, and for people why."""
+    try:
+        outcome = await last_words(slurm.commands, slurm.node, LastWord(what), reason)
+    except ActuatorError as error:
+        return Result.REFUSED if error.permanent else Result.RETRY, str(error)
+    return _RESULTS[outcome.result], outcome.text

@@ -1,0 +1,143 @@
+"""Whether an end of this machine would be noticed, and how long a shutdown would wait. Nobody's state is changed by asking.
+
+No inhibitor is taken: that would hold a shutdown up. Azure's Scheduled Events are not asked, since the first question switches
+them on: what is asked there is the machine's name, which is what the daemon asks first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+
+from gpuwarden.config import Config
+from gpuwarden.config_termination import METADATA, MetadataOptions, TerminationOptions
+from gpuwarden.doctor.row import Row, fail, ok, warn
+from gpuwarden.durations import format_duration
+from gpuwarden.notice_sources import chosen
+from gpuwarden_collectors.base import host_clock
+from gpuwarden_collectors.cloud.dbus import BusError
+from gpuwarden_collectors.cloud.detect import ONLY_SHUTS_DOWN, TELLS_IN_GUEST, recognise
+from gpuwarden_collectors.cloud.registry import ENDPOINTS
+from gpuwarden_collectors.cloud.shutdown import NAME as SHUTDOWN
+from gpuwarden_collectors.cloud.shutdown import longest_delay
+from gpuwarden_collectors.cloud.source import CloudSource
+
+LOGIND_WITHIN = 2.0
+ENOUGH = 30.0
+"""Seconds that a save is given at least: the shortest notice that a cloud documents (Compute Engine, Azure)."""
+_LONGEST = 86_400.0
+_RAISE = (
+    r"mkdir -p /etc/systemd/logind.conf.d; printf '[Login]\nInhibitDelayMaxSec=30\n' > "
+    "/etc/systemd/logind.conf.d/gpuwarden.conf; systemctl restart systemd-logind gpuwarden"
+)
+_HOLD = 'set termination.shutdown.hold = "29s"'
+_TO_DO = {
+    "aws": "enable the instance metadata service; in a container it needs a hop limit of 2, or the host's network",
+    "gcp": "ask from the host's network: the proxy of GKE does not pass it on",
+    "azure": "see that 169.254.169.254 is routed and not filtered here",
+    "alibaba": "see that 100.100.100.200 is routed here, and that no overlay network has taken its range",
+    "tencent": "see that metadata.tencentyun.com is resolved and reached here",
+}
+
+
+# --- the shutdown
+
+
+async def shutdown_budget(config: Config, within: float = LOGIND_WITHIN) -> list[Row]:
+    """What logind waits for. `within`: seconds, altogether."""
+    options = config.termination.shutdown
+    asked = SHUTDOWN in (source.name for source in _chosen(config))
+    if not options.bus.exists():
+        found = f"not asked: there is no system bus at {options.bus}"
+        to_do = "see that dbus and systemd-logind run, and that the daemon sees their socket: no shutdown is noticed"
+        return [warn("host", "shutdown budget", found, to_do) if asked else ok("host", "shutdown budget", found)]
+    try:
+        delay = await longest_delay(str(options.bus), within / 3.0)  # it takes three steps
+    except BusError as error:
+        found = f"logind: {error}"
+        to_do = "see systemctl status systemd-logind, and that the daemon may use the bus: no shutdown is noticed"
+        return [fail("host", "shutdown budget", found, to_do) if asked else ok("host", "shutdown budget", found)]
+    return [_budget(delay, options.hold) if asked else _unasked(delay, config)]
+
+
+def _budget(delay: float, hold: float) -> Row:
+    """The shorter of the two counts. It is told who may hold a shutdown up, and not tried."""
+    if os.geteuid() != 0:
+        right = "; not root here: whether it may be held up is up to polkit (login1.inhibit-delay-shutdown)"
+    else:
+        right = "; root may hold it up"
+    found = (
+        f"{format_duration(min(delay, hold))}: logind waits {_shown(delay)}, gpuwarden holds it {format_duration(hold)}"
+    )
+    to_do = [text for text, seconds in ((_RAISE, delay), (_HOLD, hold + 1.0)) if seconds < ENOUGH]
+    if to_do:
+        return warn("host", "shutdown budget", found + right, "if a save takes longer: " + "; and ".join(to_do))
+    return ok("host", "shutdown budget", found + right)
+
+
+def _unasked(delay: float, config: Config) -> Row:
+    cloud = recognise(config.paths.sysfs)
+    found = f"logind would wait {_shown(delay)}; shutdown is not among the sources"
+    if cloud in ONLY_SHUTS_DOWN and config.termination.sources:
+        to_do = 'add "shutdown" to termination.sources, and see that termination.shutdown is enabled'
+        return warn("host", "shutdown budget", f"{found}, and {cloud} announces an end in no other way", to_do)
+    return ok("host", "shutdown budget", found)
+
+
+def _shown(delay: float) -> str:
+    """`infinity` is the largest number that the bus carries."""
+    return format_duration(delay) if delay <= _LONGEST else "for ever"
+
+
+# --- the metadata services
+
+
+async def metadata(config: Config) -> list[Row]:
+    """Each that the daemon would ask, one question, all at once, each with its own timeout."""
+    cloud = recognise(config.paths.sysfs)
+    sources = [source for source in _chosen(config) if source.name in METADATA]
+    if not sources:
+        return list(_nobody(cloud, config.termination))
+    return list(await asyncio.gather(*(_metadata(source, cloud, config.termination) for source in sources)))
+
+
+async def _metadata(source: CloudSource, cloud: str, options: TerminationOptions) -> Row:
+    own: MetadataOptions = getattr(options, source.name)
+    endpoint = own.endpoint or ENDPOINTS[source.name]
+    try:
+        trouble = await source.confirm()
+    finally:
+        await source.close()
+    if not trouble:
+        more = "; Scheduled Events were not asked: the daemon's first question switches them on"
+        return ok(
+            "host",
+            "metadata service",
+            f"{source.name} answers at {endpoint}{more if source.name == 'azure' else ''}",
+        )
+    if cloud and cloud != source.name:
+        to_do = f'the firmware names {cloud}: set termination.sources = ["auto"], or name that'
+    else:
+        to_do = _TO_DO[source.name]
+    return fail("host", "metadata service", f"{source.name}: {trouble}", to_do)
+
+
+def _nobody(cloud: str, options: TerminationOptions) -> Iterator[Row]:
+    if cloud in TELLS_IN_GUEST:
+        found = f"none is asked; the firmware names {cloud}"
+        if options.sources:
+            to_do = (
+                f'set termination.sources = ["auto"], and see that termination.{cloud} is enabled; [] if none is wanted'
+            )
+            yield warn("host", "metadata service", found, to_do)
+        else:
+            yield ok("host", "metadata service", f"{found}, and termination.sources is []")
+    elif cloud:
+        yield ok("host", "metadata service", f"none is asked: the firmware names {cloud}, which only shuts down")
+    else:
+        yield ok("host", "metadata service", "none is asked: the firmware names no cloud that is known")
+
+
+def _chosen(config: Config) -> tuple[CloudSource, ...]:
+    return chosen(config.termination, config.paths.sysfs, host_clock)
