@@ -17,7 +17,7 @@ AT_ONCE = (
 )  # fmt: skip
 
 SLOW = (
-    FaultClass(name="InfiniBand port flaps", strike=faults.port_flaps, says=("infiniband_flapping",), severity="warning", about="port", shown="infiniband", after=1250, ends=12_000, also=("infiniband_down",)),
+    FaultClass(name="InfiniBand port flaps", strike=faults.port_flaps, says=("infiniband_flapping",), severity="warning", about="port", shown="infiniband", after=1250, lasts=2500, ends=12_000, also=("infiniband_down",)),
     FaultClass(name="InfiniBand port at half rate", strike=faults.port_slow, says=("infiniband_rate_low",), severity="warning", about="port", shown="infiniband", grace=240),
     FaultClass(name="local disk full", strike=faults.FULL, says=("disk_full",), severity="warning", about="mount", shown="storage", grace=60),
     FaultClass(name="local disk without inodes", strike=faults.NO_INODES, says=("disk_full",), severity="warning", about="mount", shown="storage", grace=60),
