@@ -12,7 +12,7 @@ from gpuwarden.policy.departure import Seen
 from gpuwarden.policy.departure_model import key_of
 from gpuwarden.schedule import detached
 from gpuwarden_collectors.base import CollectorError
-from gpuwarden_collectors.receivers.facts import LocalJob
+from gpuwarden_collectors.receivers.facts import Kind, LocalJob
 from gpuwarden_collectors.receivers.reader import ReceiversReader
 from gpuwarden_collectors.slurm.departing_facts import ListedPid
 
@@ -57,6 +57,8 @@ class Looks:
             asking.cancel()
         if told.answered:
             self._owners = {number: job.uid for number, job in told.jobs.items()}
+        if any(job.kind is Kind.SLURM and job.id not in map(str, told.jobs) for job in jobs or ()):
+            self.slurm.ask_anew()
         trouble = "; ".join(filter(None, (error, told.trouble)))
         return Look(seen=None if jobs is None else _seen(jobs, told), trouble=trouble)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -17,6 +18,8 @@ from gpuwarden_collectors.slurm.nodes import find_name, is_node_name
 
 CONTROLLER_WITHIN = 1.0
 """Seconds that telling waits for the controller; a quiet one answers within 20 ms. Without it a job is told on this host only."""
+KEPT_FOR = 5.0
+"""Seconds for which an answer of the controller does: a cloud may take back a hundred nodes at once, and each looks every second."""
 SLURMD_WITHIN = 0.5
 NAME_VARIABLE = "SLURMD_NODENAME"
 
@@ -49,6 +52,9 @@ class SlurmLooks:
         self._trees: bool | None = None
         self._trees_told = False
         self._asked: asyncio.Task[dict[int, SlurmJob]] | None = None
+        self._kept: SlurmLook | None = None
+        self._kept_until = 0.0
+        self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
 
     async def close(self) -> None:
         if self._asked is not None:
@@ -65,16 +71,25 @@ class SlurmLooks:
 
     async def look(self) -> SlurmLook:
         """Takes CONTROLLER_WITHIN at most, and raises nothing."""
+        now = asyncio.get_running_loop().time()
+        if self._kept is not None and now < self._kept_until:
+            return self._kept
         if self._asked is None:
             self._asked = asyncio.create_task(self._ask())
         await asyncio.wait((self._asked,), timeout=CONTROLLER_WITHIN)
         if not self._asked.done():
             return SlurmLook(trees=self._trees, trouble=f"slurmctld has not answered for {CONTROLLER_WITHIN:g} s")
-        asked, self._asked = self._asked, None
+        asked, self._asked, self._kept = self._asked, None, None
         try:
-            return SlurmLook(jobs=asked.result(), answered=True, trees=self._trees)
+            self._kept = SlurmLook(jobs=asked.result(), answered=True, trees=self._trees)
         except SlurmError as error:
             return SlurmLook(trees=self._trees, trouble=str(error))
+        self._kept_until = now + KEPT_FOR * self._chance.uniform(0.8, 1.2)
+        return self._kept
+
+    def ask_anew(self) -> None:
+        """A job is here that the last answer does not know."""
+        self._kept = None
 
     async def _ask(self) -> dict[int, SlurmJob]:
         """Raises SlurmError."""
