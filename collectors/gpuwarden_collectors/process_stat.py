@@ -31,3 +31,14 @@ def process_stat(proc: Path | str, pid: int) -> ProcessStat | None:
         return ProcessStat(fields[0].decode("ascii", "replace"), int(fields[17]), int(fields[19]))
     except (OSError, ValueError, IndexError):
         return None
+
+
+def is_there(pid: int) -> bool:
+    """Whether any process has this number, be it hidden from us (hidepid) or another user's."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

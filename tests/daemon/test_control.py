@@ -21,6 +21,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from gpuwarden.publish.control import LINE_LIMIT, Control, ControlError, Peer, Verb, VerbError, peer_of
+from support.socket_talk import ask, client
 
 PATIENCE = 30.0
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become other users")
@@ -69,24 +70,6 @@ async def listening(run_dir: Path, **settings: Any) -> AsyncIterator[Control]:
         yield socket_
     finally:
         await socket_.stop()
-
-
-@asynccontextmanager
-async def client(path: Path) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    async with asyncio.timeout(PATIENCE):
-        reader, writer = await asyncio.open_unix_connection(path, limit=2**20)
-        try:
-            yield reader, writer
-        finally:
-            writer.close()
-
-
-async def ask(path: Path, line: bytes | dict[str, Any]) -> dict[str, Any]:
-    async with client(path) as (reader, writer):
-        writer.write(line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n")
-        answer = json.loads(await reader.readline())
-    assert isinstance(answer, dict)
-    return answer
 
 
 # --- talk

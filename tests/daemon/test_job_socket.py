@@ -29,6 +29,7 @@ from gpuwarden_collectors.base import host_clock
 from gpuwarden_job.acknowledge import acknowledge
 from support.disposable import require_disposable_host
 from support.mounts import remount, tmpfs
+from support.socket_talk import ask, client
 
 PATIENCE = 60.0
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become other users")
@@ -77,24 +78,6 @@ async def listening(run_dir: Path, daemon: Daemon, **options: Any) -> AsyncItera
         yield served
     finally:
         await served.stop()
-
-
-@asynccontextmanager
-async def client(path: Path) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    async with asyncio.timeout(PATIENCE):
-        reader, writer = await asyncio.open_unix_connection(path, limit=2**20)
-        try:
-            yield reader, writer
-        finally:
-            writer.close()
-
-
-async def ask(path: Path, line: bytes | dict[str, Any]) -> dict[str, Any]:
-    async with client(path) as (reader, writer):
-        writer.write(line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n")
-        answer = json.loads(await reader.readline())
-    assert isinstance(answer, dict)
-    return answer
 
 
 async def until(holds: Any) -> None:
@@ -355,13 +338,16 @@ async def test_half_a_line_is_given_up(tmp_path: Path) -> None:
     assert not daemon.heard
 
 
+WORDS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
+
+
+def within(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return inner | st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+
+
 NOISE = st.one_of(
     st.binary(max_size=200),
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-        max_leaves=8,
-    ).map(lambda value: json.dumps(value).encode()),
+    within(within(within(WORDS))).map(lambda value: json.dumps(value).encode()),
     st.fixed_dictionaries({
         "verb": st.sampled_from(["acknowledge", "notice", "status"]),
         "notice": st.sampled_from([NOTICE, "x", None, 0]),

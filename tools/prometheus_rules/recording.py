@@ -19,6 +19,20 @@ At 6.5 failures in 1,000 node-days three nodes of 150 fail within one hour by ch
 """
 
 
+_FLEET = (
+    Recording(
+        record="gpuwarden:fleet:nodes",
+        why="The nodes seen within 24 h.",
+        expr="count by (job) (gpuwarden:node:name)",
+    ),
+    Recording(
+        record="gpuwarden:fleet:many",
+        why=f"How many nodes at once are an event of the fleet: {FLEET_SHARE:.0%} of them, from {FLEET_LEAST} to {FLEET_MOST}.",
+        expr=f"clamp({FLEET_SHARE} * gpuwarden:fleet:nodes, {FLEET_LEAST}, {FLEET_MOST})",
+    ),
+)
+
+
 def recordings(pace: Pace) -> tuple[Group, ...]:
     return (_nodes(pace), _trends(pace))
 
@@ -75,18 +89,8 @@ or
 or
 (gpuwarden_finding{severity!="shadow"} == 1) unless on (job, instance) gpuwarden:node:name""",
         ),
-        Recording(
-            record="gpuwarden:fleet:nodes",
-            why="The nodes seen within 24 h.",
-            expr="count by (job) (gpuwarden:node:name)",
-        ),
-        Recording(
-            record="gpuwarden:fleet:many",
-            why=f"How many nodes at once are an event of the fleet: {FLEET_SHARE:.0%} of them, from {FLEET_LEAST} to {FLEET_MOST}.",
-            expr=f"clamp({FLEET_SHARE} * gpuwarden:fleet:nodes, {FLEET_LEAST}, {FLEET_MOST})",
-        ),
     )
-    return Group("gpuwarden-nodes", EVERY, rows)
+    return Group("gpuwarden-nodes", EVERY, (*rows, *_FLEET))
 
 
 def _trends(pace: Pace) -> Group:

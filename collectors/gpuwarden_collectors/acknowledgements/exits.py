@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from gpuwarden_collectors.process_stat import process_stat
+from gpuwarden_collectors.process_stat import is_there, process_stat
 
 Process = tuple[int, int]
 """Its number, and when it started in ticks since boot."""
@@ -23,15 +22,5 @@ def ended(processes: Iterable[Process], proc: Path = Path("/proc")) -> frozenset
 def _ended(proc: Path, pid: int, started: int) -> bool:
     stat = process_stat(proc, pid)
     if stat is None:  # gone, or hidden from us (hidepid)
-        return not _exists(pid)
+        return not is_there(pid)
     return stat.over or stat.started != started
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True

@@ -51,8 +51,8 @@ LOOK_IN_OBSERVE = 5.0
 WARM_EVERY = 300.0
 """Seconds between two looks while no end is near: what is known of a process need not be read in the second that counts."""
 
-KNOWN_WITHIN, KNOWN_LOOKS = 0.7, 20
-"""Seconds that an answer of a job waits until the job is known; the job's side waits 1 s."""
+EARLY_MOST = 1_024
+"""Answers kept of jobs that are not known yet."""
 STOPS_WITHIN = 2.0
 
 log = get_logger("gpuwarden")
@@ -98,6 +98,7 @@ class Departing:
         self._outcomes: Counter[str] = Counter()
         self._signal_seconds = NOTICE_TO_SIGNAL
         self._looked: tuple[Notice, ...] = ()
+        self._early: dict[tuple[str, int], Acknowledged] = {}  # by job and rank
 
     # --- life
 
@@ -151,23 +152,25 @@ class Departing:
         return list(open_departures(self.state))
 
     async def job_of(self, caller: Caller) -> str | None:
-        """A job may answer before it is told, for it may have read the notice itself: the first look is waited for."""
         if caller.pid <= 0 or caller.started is None:
             return None
-        key = await self._looks.key_of((caller.pid, caller.started))
-        for _ in range(KNOWN_LOOKS):
-            if key is None or key in jobs_of(self.state):
-                break
-            await asyncio.sleep(KNOWN_WITHIN / KNOWN_LOOKS)
-        return key
+        return await self._looks.key_of((caller.pid, caller.started))
 
     def acknowledged(self, said: Acknowledged) -> None:
+        """A job that read the notice itself may answer before it is told: that is kept until the job is known."""
         known = jobs_of(self.state).get(said.job)
         if known is None:
-            raise VerbError(f"{said.job} is not waited for, or was not seen yet; try again", TRY_AGAIN)
-        if is_news(known, said.rank, (said.pid, said.started)):
+            if len(self._early) >= EARLY_MOST:
+                raise VerbError(f"{said.job} was not seen yet, and too many wait to be heard; try again", TRY_AGAIN)
+            self._early[said.job, said.rank] = said
+        elif is_news(known, said.rank, (said.pid, said.started)):
             self._take([self._answers.by_socket(said)])
             self._wake.set()
+
+    def _hear_early(self) -> None:
+        known = jobs_of(self.state)
+        for key in [key for key in self._early if key[0] in known]:
+            self.acknowledged(self._early.pop(key))
 
     def settled(self) -> bool:
         """An end is near, everybody here was looked at for it, and whoever was told has answered or ended."""
@@ -195,6 +198,7 @@ class Departing:
         self._wake.clear()
         near = self._near
         if not near.notices:
+            self._early.clear()
             if self._preview or not self._tidied:
                 self._preview, self._trouble, self._tidied = (), "", True
                 await self._answers.forget()
@@ -212,6 +216,7 @@ class Departing:
             await self._expect(look.seen.jobs)
             self._take(await self._answers.look(self.state, look.seen.jobs))
             again = await self._carry_out(views, near)
+            self._hear_early()
         else:
             again = now.boottime + LOOK_IN_OBSERVE
         now = self._clock()

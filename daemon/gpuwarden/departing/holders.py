@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 
 from gpuwarden_collectors.facts import GpuAnswer, GpuFacts
+from gpuwarden_collectors.process_stat import is_there
 
 Holders = Mapping[str, frozenset[int]]
 """The numbers of processes, by the slot of their GPU."""
@@ -15,18 +15,8 @@ _CALL = "nvmlDeviceGetComputeRunningProcesses"
 def holders(before: Holders, gpus: Iterable[GpuFacts]) -> Holders:
     """Of a GPU that does not say, those that had it before and are still there: their numbers may become others'."""
     said = {gpu.slot: frozenset(process.pid for process in gpu.processes) for gpu in gpus if _says(gpu)}
-    return said | {slot: frozenset(filter(_is_there, pids)) for slot, pids in before.items() if slot not in said}
+    return said | {slot: frozenset(filter(is_there, pids)) for slot, pids in before.items() if slot not in said}
 
 
 def _says(gpu: GpuFacts) -> bool:
     return gpu.answer is GpuAnswer.OK and not any(error.call.startswith(_CALL) for error in gpu.errors)
-
-
-def _is_there(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
