@@ -27,5 +27,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What shares the Slurm cluster of the tests is marked so, and can be chosen or left out."""
     for item in items:
         group = item.get_closest_marker("xdist_group")
-        if group is not None and group.args == ("slurm",):
+        if group is not None and str(group.args[0]).startswith("slurm"):
             item.add_marker("slurm")

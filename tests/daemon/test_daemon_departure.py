@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from support.daemons import RunningDaemon
-from support.slurm import CONTROLLER, SLURM, Slurm
+from support.slurm import CONTROLLER, SLURM_BESIDE, Slurm
 from support.slurm_hosts import SlurmHost
 from support.slurm_trainings import Training
 
-pytestmark = SLURM
+pytestmark = SLURM_BESIDE
 
 ONE_OF_OURS = [1, 2, 1, 2]
 """Signals as each rank counts them: ours, and the SIGTERM with which Slurm ends what it requeues."""
@@ -78,6 +78,7 @@ def test_both_ranks_save_and_the_job_goes_on_elsewhere_from_where_it_was(
         events = json.loads(daemon.get("/v1/events")[1])["events"]
     assert (told["result"], told["way"], told["signal"], told["saved"]) == ("sent", "job_wide", "TERM", True)
     assert told["acknowledged_by"] == "socket"
+    slurm.wait(lambda: len(training.said("signal")) >= len(ONE_OF_OURS), "Slurm to end both ranks")
     assert [said["signals"] for said in training.said("signal")] == ONE_OF_OURS
     for rank in range(2):
         _, again = training.said("begins", rank)
@@ -104,6 +105,7 @@ def test_of_two_nodes_that_go_at_once_one_tells_the_job_and_it_is_requeued_once(
         both[0].wait(lambda: any(is_requeued(daemon, training) for daemon in both), "one of them to say so")
         told = sorted(departure(daemon, training)["result"] for daemon in both)
         assert told == ["sent", "watched"], [departure(daemon, training) for daemon in both]
+        slurm.wait(lambda: len(training.said("signal")) >= len(ONE_OF_OURS), "Slurm to end both ranks")
         assert [said["signals"] for said in training.said("signal")] == ONE_OF_OURS
         assert slurm.job(training.job)["Restarts"] == "1"
         assert slurm.job_state(training.job) in ("PENDING", "COMPLETING")  # two nodes are wanted, and one is left

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from support.daemons import RunningDaemon
-from support.slurm import SLURM, Slurm
+from support.slurm import SLURM_BESIDE, Slurm
 from support.slurm_hosts import REASON, SlurmHost, excluded_by
 from support.slurm_outbox import reasons_written
 
-pytestmark = SLURM
+pytestmark = SLURM_BESIDE
 
 STORIES, KILLS = 6, 3  # for each of three nodes: 54 kills
 

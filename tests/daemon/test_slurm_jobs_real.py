@@ -15,10 +15,10 @@ import pytest
 
 from support.daemons import FakeHost, RunningDaemon
 from support.scrape import Scrape
-from support.slurm import CONTROLLER, SLURM, Slurm, require_slurm, running
+from support.slurm import CONTROLLER, SLURM_BESIDE, Slurm, require_slurm, running
 from support.slurm_rig_hooks import Rig
 
-pytestmark = SLURM
+pytestmark = SLURM_BESIDE
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,8 @@ from support.slurm_conf import CONF
 
 SLURM = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 """For every test that runs on a Slurm: one after the other."""
+SLURM_BESIDE = [pytest.mark.slurm, pytest.mark.xdist_group("slurm beside")]
+"""For the longest of them, beside the others: a Slurm mostly waits."""
 
 PATIENCE = 60.0
 """Seconds after which a test gives up waiting; nothing is asserted about how much of it is used."""
