@@ -8,12 +8,15 @@ RUN    := .run
 ALONE   = { echo 'FAILED BESIDE OTHERS, ONCE MORE ALONE:'; $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
 
 .DEFAULT_GOAL := help
-.PHONY: help run test pytest lint bench docs clean evaluate evaluate-full
+.PHONY: help run test pytest lint bench soak deb lock docs clean evaluate evaluate-full
 
 help:
 	@echo 'make run    start the daemon: on the GPUs of this host, or on 8 simulated ones where it has no driver'
 	@echo 'make test   set up everything and run all checks and tests'
 	@echo 'make bench  measure, and print a table'
+	@echo 'make soak   a day of a busy node in half an hour: does the daemon grow? (MINUTES=3 for less)'
+	@echo 'make deb    the Debian package of this tree, for this distribution and architecture, in dist/'
+	@echo 'make lock   pin what the package is made of anew, with hashes (UPGRADE=--upgrade: the newest there are)'
 	@echo 'make evaluate       judge simulated faults and healthy days, and print what it got right (make evaluate-full: docs/health.md)'
 
 $(VENV)/.run: pyproject.toml
@@ -54,6 +57,20 @@ pytest: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+soak: $(VENV)/.dev
+	$(BIN)/python benchmarks/soak.py $(if $(MINUTES),--minutes $(MINUTES))
+
+deb: $(VENV)/.run
+	PYTHONPATH=packaging $(BIN)/python -m gpuwarden_deb
+
+# uv resolves for every platform at once, so that one lock serves all of them.
+LOCK = .build/uv/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate --quiet $(UPGRADE) \
+  --custom-compile-command 'make lock'
+lock:
+	test -x .build/uv/bin/uv || { $(PYTHON) -m venv .build/uv && .build/uv/bin/pip install --quiet uv; }
+	$(LOCK) --all-extras --output-file packaging/requirements.lock pyproject.toml
+	$(LOCK) --output-file packaging/build.lock packaging/build.in
 
 evaluate: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m evaluate

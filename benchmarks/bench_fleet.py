@@ -22,9 +22,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from common import cpu_ns, spread, table
-from gpuwarden.fleet.access import access
-from gpuwarden.fleet.prometheus import ask
 from gpuwarden.fleet.queries import QUERIES
+from gpuwarden.prometheus.access import access
+from gpuwarden.prometheus.client import ask
 from support.daemons import children, listening_port
 from support.prometheus import prometheus, promtool
 

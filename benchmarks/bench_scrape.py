@@ -1,23 +1,31 @@
 """What a scrape of `/metrics` costs beside an aiohttp server that returns the same bytes from memory.
 
 Both serve in processes of their own and are asked in turns; a ratio is of two neighbours in time. The daemon goes on
-with its passes meanwhile, one each second.
+with its passes meanwhile, one each second. Then what a page costs that is made once a pass, and for how long the daemon
+answers nobody meanwhile: a client that asks for /healthz again and again sees every pause of the loop.
 """
 
 from __future__ import annotations
 
+import gzip
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from common import cpu_ns, fake_host, percentile, scrape, spread, table, wait_for_all
+from gpuwarden.publish.exposition import Renderer
 from load import load
+from support.daemons import FakeHost
+from support.whole_snapshots import everything
 
-GPUS = 8
+NODES = ((8, 0), (16, 7))  # GPUs, and MIG instances of each
 RUNS = 7
+PASSES = 20  # watched for pauses of the loop
 SECONDS = 0.8  # of each turn of each server
 CLIENTS = (1, 8)
 ENCODINGS = ("identity", "gzip")
@@ -84,24 +92,69 @@ def row(encoding: str, clients: int, size: int, turns: list[tuple[Turn, Turn]]) 
     ]  # fmt: skip
 
 
-def main() -> None:
-    with fake_host(gpus=GPUS, interval=1.0) as host, host.daemon() as daemon:
-        wait_for_all(daemon, GPUS)
-        bodies = [scrape(daemon.port, {"Accept-Encoding": encoding}) for encoding in ENCODINGS]
-        ours = Server(daemon.process.pid, daemon.port)
-        with memory_server(host.folder, bodies) as memory:
-            for server in (ours, memory):
-                turn(server, max(CLIENTS), "identity")
-            rows = [
-                row(encoding, clients, len(body), measured(ours, memory, clients, encoding))
-                for encoding, body in zip(ENCODINGS, bodies, strict=True)
-                for clients in CLIENTS
-            ]
+def divide(host: FakeHost, instances: int) -> None:
+    if instances:
+        lines = (f"mig * {7 + number} 0 1g.10gb 9728" for number in range(instances))
+        host.fake.add("set * mig_mode 1", *lines)
+
+
+def scrapes(gpus: int, instances: int) -> None:
+    with fake_host(gpus=gpus, interval=1.0) as host:
+        divide(host, instances)
+        with host.daemon() as daemon:
+            wait_for_all(daemon, gpus)
+            bodies = [scrape(daemon.port, {"Accept-Encoding": encoding}) for encoding in ENCODINGS]
+            series = sum(line[:1] != b"#" for line in bodies[0].splitlines())
+            ours = Server(daemon.process.pid, daemon.port)
+            with memory_server(host.folder, bodies) as memory:
+                for server in (ours, memory):
+                    turn(server, max(CLIENTS), "identity")
+                rows = [
+                    row(encoding, clients, len(body), measured(ours, memory, clients, encoding))
+                    for encoding, body in zip(ENCODINGS, bodies, strict=True)
+                    for clients in CLIENTS
+                ]
+                quiet = load(memory.port, clients=1, seconds=PASSES, encoding="gzip", path="/healthz")
+            pauses = load(daemon.port, clients=1, seconds=PASSES, encoding="identity", path="/healthz")
     head = (
         "page", "clients", "p50 ms", "memory p50 ms", f"p50 ratio (<= {P50_LIMIT})", "p99 ms", "memory p99 ms",
         f"p99 ratio (<= {P99_LIMIT:g})", "CPU us", "CPU ratio",
     )  # fmt: skip
-    table(f"Scrape of /metrics, {GPUS} GPUs, keep-alive: median (least-most) of {RUNS} interleaved runs", head, rows)
+    title = f"{gpus} GPUs x {instances} MIG instances, {series:,} series"
+    table(f"Scrape of /metrics, {title}, keep-alive: median (least-most) of {RUNS} interleaved runs", head, rows)
+    cells = [
+        [name, f"{percentile(took, 0.5) / 1e6:.2f}", f"{percentile(took, 1 - PASSES / len(took)) / 1e6:.2f}", f"{max(took) / 1e6:.1f}"]
+        for name, took in (("daemon", pauses), ("memory server", quiet))
+    ]  # fmt: skip
+    table(
+        f"/healthz for {PASSES} passes, {title}, ms: a pause of the loop delays one answer in each pass",
+        ("server", "p50", f"the {PASSES}th longest", "longest"), cells,
+    )  # fmt: skip
+
+
+def cpu_ms(work: Callable[[], object]) -> float:
+    start = time.process_time()
+    work()
+    return (time.process_time() - start) * 1e3
+
+
+def pages() -> None:
+    rows = []
+    for gpus, instances in NODES:
+        renderer, shown = Renderer(), everything(gpus, instances)
+        page = renderer.render(shown)
+        rendered = [cpu_ms(partial(renderer.render, shown)) for _ in range(RUNS * 3)]
+        packed = [cpu_ms(partial(gzip.compress, page.text, 1, mtime=0)) for _ in range(RUNS * 3)]
+        sizes = (f"{page.series:,}", f"{len(page.text) / 1000:.0f}", f"{len(page.text_gzip) / 1000:.0f}")
+        rows.append((f"{gpus} x {instances}", *sizes, spread(rendered), spread(packed)))
+    head = ("GPUs x instances", "series", "kB", "kB gzip", "CPU ms, all four forms", "of it each gzip")
+    table("One page, with everything on and much wrong: made once a pass, off the way of a request", head, rows)
+
+
+def main() -> None:
+    pages()
+    for gpus, instances in NODES:
+        scrapes(gpus, instances)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""How long the commands take as whole processes, and the daemon until it serves and until it is healthy.
+"""How long the commands take as whole processes, and the daemon until it serves, is healthy, and says READY to systemd.
+
+Cold: no page of the interpreter, of the packages and of the library that nobody else maps is in memory (POSIX_FADV_DONTNEED),
+as on a node that boots.
 
 `python -c pass` is measured in the same turns: it is what any command in Python costs here before its first line.
 """
@@ -19,6 +22,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import aiohttp
+
+import gpuwarden
+import gpuwarden_collectors
 from common import fake_host, spread, table
 from support.daemons import FakeHost
 
@@ -59,9 +66,18 @@ def wait_for_end(process: subprocess.Popen[bytes]) -> None:
         os.close(descriptor)
 
 
+def forget(*folders: Path) -> None:
+    """Their files leave the memory, as far as nobody maps them."""
+    for file in (file for folder in folders for file in folder.rglob("*")):
+        with suppress(OSError), file.open("rb") as opened:
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def start(host: FakeHost, took: dict[str, list[float]], how: str) -> None:
     """One daemon, from exec to its first healthy heartbeat; then it is stopped."""
-    port = free_port()
+    port, manager = free_port(), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(str(host.folder / "notify"))
+    manager.setblocking(False)
     command = (COMMAND, "run", "--config", host.config, "--listen", f"127.0.0.1:{port}")
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
 
@@ -70,12 +86,20 @@ def start(host: FakeHost, took: dict[str, list[float]], how: str) -> None:
         answer: dict[str, object] = json.loads(connection.getresponse().read())
         return answer["status"] == "healthy" and answer["gpus"] == {"expected": 8, "present": 8}
 
+    def ready() -> bool:
+        with suppress(BlockingIOError):
+            return b"READY=1" in manager.recv(4096).split()
+        return False
+
+    variables = {**os.environ, "NOTIFY_SOCKET": str(host.folder / "notify")}
     started = time.perf_counter()
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+    with manager, subprocess.Popen(command, stderr=subprocess.DEVNULL, env=variables) as process:
         try:
             took.setdefault(f"run: exec to listening, {how}", []).append(until(lambda: listens(port), started))
             took.setdefault(f"run: exec to healthy heartbeat, {how}", []).append(until(healthy, started))
+            took.setdefault(f"run: exec to READY, {how}", []).append(until(ready, started))
             connection.close()
+            (host.folder / "notify").unlink()
             stopping = time.perf_counter()
             process.send_signal(signal.SIGTERM)
             wait_for_end(process)
@@ -122,6 +146,14 @@ def main() -> None:
         with fake_host() as host:
             start(host, took, "first start")
             start(host, took, "with its ledger")
+            forget(
+                *{
+                    Path(module.__file__).parent
+                    for module in (gpuwarden, gpuwarden_collectors, aiohttp, os)
+                    if module.__file__
+                }
+            )
+            start(host, took, "cold")
     base = statistics.median(took["python -c pass"])
     rows = [
         [name, spread(values, 0), f"{statistics.median(values) / base:.1f}", required.get(name, "")]

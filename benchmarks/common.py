@@ -55,8 +55,8 @@ def wait_for_all(daemon: RunningDaemon, gpus: int) -> None:
     daemon.wait(seen, f"{gpus} GPUs")
 
 
-def scrape(port: int, headers: Mapping[str, str]) -> bytes:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+def scrape(port: int, headers: Mapping[str, str], patience: float = 10.0) -> bytes:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=patience)
     try:
         connection.request("GET", "/metrics", headers=dict(headers))
         return connection.getresponse().read()

@@ -38,9 +38,9 @@ def _length(start: memoryview) -> int:
     return len(head) + len(end) + int(head.partition(b"Content-Length: ")[2].partition(b"\r\n")[0])
 
 
-def load(port: int, *, clients: int, seconds: float, encoding: str) -> list[int]:
+def load(port: int, *, clients: int, seconds: float, encoding: str, path: str = "/metrics") -> list[int]:
     """Nanoseconds that each request took. Every client asks again as soon as it has been answered."""
-    request = f"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: {encoding}\r\n\r\n".encode()
+    request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: {encoding}\r\n\r\n".encode()
     here = {client.socket.fileno(): client for client in (_Client(port, request) for _ in range(clients))}
     buffer = memoryview(bytearray(BUFFER))
     took: list[int] = []

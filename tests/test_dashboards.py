@@ -17,6 +17,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from dashboards import FOLDER, PAGES
 from gpuwarden.health.model import Health
+from gpuwarden.policy.departure_model import Given
 from gpuwarden.policy.model import Owner
 from gpuwarden.publish.dcgm_names import FIELDS, PREFIX
 from gpuwarden.publish.departures import OUTCOMES
@@ -118,6 +119,7 @@ ADDED = {"cluster", "job", "instance"}
 SERIES = re.compile(r"\b((?:gpuwarden[_:]|DCGM_)[\w:]+)(?:\{([^}]*)\})?")
 VALUES = {
     "state": {state.value for state in Health}, "severity": {"warning", "failure", SHADOW}, "outcome": set(OUTCOMES),
+    "answer": {answer.value for answer in Given},
 }  # fmt: skip
 
 

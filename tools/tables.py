@@ -15,8 +15,11 @@ from gpuwarden.health.dcgm_catalogue import DCGM_CODES, DcgmCode
 from gpuwarden.health.nvlink5_catalogue import NVLINK5_RULES, Nvlink5Rule
 from gpuwarden.health.sxid_catalogue import SXIDS
 from gpuwarden.health.xid_catalogue import XIDS, Xid
-from gpuwarden.publish.dcgm_names import FIELDS, PREFIX
+from gpuwarden.publish.dcgm_names import FIELDS, OF_INSTANCES, PREFIX
 from gpuwarden.publish.metrics import METRICS
+
+MOST_SERIES = 1500
+"""For 8 GPUs; held by a test."""
 
 DOCS = Path(__file__).parents[1] / "docs"
 MADE = "<!-- Made by `make docs` from the tables of the code; edit those. -->\n"
@@ -134,17 +137,26 @@ def _dcgm_code(code: DcgmCode) -> tuple[str, ...]:
 
 def metrics() -> str:
     own = [(f"`{m.name}`", m.kind, ", ".join(m.labels), m.help) for m in METRICS]
-    dcgm = [(f"`{PREFIX}{f.name}`", f.kind, f.help) for f in FIELDS]
+    dcgm = [
+        (f"`{PREFIX}{f.name}`", f.kind, "each instance" if f.name in OF_INSTANCES else "GPU", f.help) for f in FIELDS
+    ]
     return (
         "# Metrics\n\n"
-        "About 1,270 series for 8 H100, counted in a test. Series of a GPU end when the GPU is gone.\n\n"
-        + MADE
-        + "\n## Our own\n\n"
+        f"At most {MOST_SERIES:,} series for 8 GPUs with everything on, counted in a test. Each MIG instance adds "
+        f"{len(OF_INSTANCES)}, in place of as many of its GPU, and each further job of a GPU a copy of its telemetry, if jobs are "
+        "a label. Series of a GPU end when the GPU is gone; a GPU that is lost keeps the labels of our own.\n\n"
+        "What the ledger counts goes on over a restart of the daemon: `gpuwarden_xid_total`, "
+        "`gpuwarden_jobs_acknowledged_total`. Other counters begin anew with it, which `rate` and `increase` allow for. How old "
+        "something is: `time() - gpuwarden_heartbeat_timestamp_seconds` for what is said of GPUs, "
+        "`time() - gpuwarden_collector_last_success_timestamp_seconds` for each source.\n\n" + MADE + "\n## Our own\n\n"
+        "Only `gpuwarden_node_info` has a label for the node: join others with it on `job` and `instance`.\n\n"
         + table(("name", "type", "labels", "meaning"), own)
         + "\n## GPU telemetry under the names of dcgm-exporter\n\n"
-        "Labels, in this order: `gpu`, `UUID`, `pci_bus_id`, `device`, `modelName`, `Hostname` (or `hostname`: "
-        "`publish.hostname_label`), `DCGM_FI_DRIVER_VERSION`. In OpenMetrics its counters are of type unknown, so that "
-        "their names stay as they are.\n\n" + table(("name", "type", "meaning"), dcgm)
+        "Labels, in this order: `gpu`, `UUID`, `pci_bus_id`, `device`, `modelName`, of a MIG instance `GPU_I_PROFILE` and "
+        "`GPU_I_ID`, then `Hostname` (or `hostname`: `publish.hostname_label`), `DCGM_FI_DRIVER_VERSION`, and "
+        "`hpc_job` where jobs are a label. In OpenMetrics its counters are of type unknown, so that their names stay as they "
+        "are. More on all of this, and on moving from it to us: [dcgm-exporter.md](dcgm-exporter.md).\n\n"
+        + table(("name", "type", "told of", "meaning"), dcgm)
     )
 
 

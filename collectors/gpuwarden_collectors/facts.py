@@ -210,6 +210,7 @@ class GpuReadings:
     mig_mode: int | None = None
     inforom_valid: int | None = None
     inforom_checksum: int | None = None
+    vgpu_license: int | None = None  # of the vGPU software: 1 while it is licensed
 
     # GPM (Hopper and later), averaged over the time between the last two passes: per cent; bytes as MiB/s.
     gpm_graphics_active: float | None = None
@@ -243,12 +244,24 @@ class LinkFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigInstance:
+    """A compute instance, with readings of the GPU instance that it is part of under the names that a GPU has them by."""
+
     gpu_instance: int
     compute_instance: int
     uuid: str = ""
     profile: str = ""
     memory_total_bytes: int | None = None
+    memory_reserved_bytes: int | None = None
+    memory_free_bytes: int | None = None
     memory_used_bytes: int | None = None
+    bar1_total_bytes: int | None = None
+    bar1_used_bytes: int | None = None
+    bar1_free_bytes: int | None = None
+    gpm_graphics_active: float | None = None
+    gpm_sm_active: float | None = None
+    gpm_sm_occupancy: float | None = None
+    gpm_tensor_active: float | None = None
+    gpm_dram_active: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ follows a `|` (Nagios' performance data); a script that writes only to stderr is
 The first runs are spread over some seconds, and every interval is some per cent longer or shorter, so that the nodes of
 a fleet that was booted together do not ask the same file server all at once.
 
-How one run is kept within bounds is in `plugin_run.py`.
+How one run is kept within bounds is in `plugin_run.py`; how another process is asked for it in `plugin_elsewhere.py`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from gpuwarden_collectors.base import Clock, Observation, PassOutcome, host_clock
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host_facts import PluginFacts, PluginResult, PluginState
+from gpuwarden_collectors.plugin_elsewhere import run_elsewhere
 from gpuwarden_collectors.plugin_run import Process, Run, run
 
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", "HOME", "HOSTNAME")
@@ -54,7 +55,7 @@ def plugin_environment(environment: Mapping[str, str]) -> dict[str, str]:
 class PluginRunner:
     """Runs all of `plugins`, never more than `limit` at a time and never two runs of the same one.
 
-    `dice` gives numbers from 0 to 1 for the spread of the runs.
+    `dice` gives numbers from 0 to 1 for the spread of the runs. `elsewhere`: the socket of whoever runs them, if it is not this process.
     """
 
     def __init__(
@@ -65,12 +66,14 @@ class PluginRunner:
         limit: int = 3,
         clock: Clock = host_clock,
         dice: Callable[[], float] = random.random,
+        elsewhere: str = "",
     ) -> None:
         self._plugins = plugins
         self._environment = dict(environment)
         self._turns = asyncio.Semaphore(limit)
         self._clock = clock
         self._dice = dice
+        self._elsewhere = elsewhere
         self._results: dict[str, PluginResult] = {}
         self._left: dict[str, Process] = {}
 
@@ -116,6 +119,8 @@ class PluginRunner:
         return started
 
     async def _run(self, plugin: PluginOptions) -> Run:
+        if self._elsewhere:
+            return await run_elsewhere(self._elsewhere, plugin.name, plugin.timeout)
         left = self._left.get(plugin.name)
         if left is not None and not left.gone():
             return Run(None, trouble=f"was not started: pid {left.pid} of an earlier run is still stuck in the kernel")

@@ -81,15 +81,30 @@ class _Stream:
             self._pipe.close()
 
 
-class Process:
-    """A started program. Raises OSError if not even the shell can be started."""
+@contextlib.contextmanager
+def _input(given: bytes) -> Iterator[int]:
+    """A file in memory, which a program that does not read it holds nobody up with, as a pipe would."""
+    if not given:
+        yield subprocess.DEVNULL
+        return
+    with os.fdopen(os.memfd_create("given"), "r+b") as file:
+        file.write(given)
+        file.seek(0)
+        yield file.fileno()
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], kept: int = _KEPT) -> None:
+
+class Process:
+    """A started program; `given` is what it finds on its standard input. Raises OSError if not even the shell can be started."""
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], kept: int = _KEPT, given: bytes = b""
+    ) -> None:
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(  # noqa: S603 - to run what the site configured is the purpose
-            (*_START, *command), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, bufsize=0,
-            env=environment, cwd="/", start_new_session=True,
-        )  # fmt: skip
+        with _input(given) as stdin:
+            self._process = subprocess.Popen(  # noqa: S603 - to run what the site configured is the purpose
+                (*_START, *command), stdin=stdin, stdout=pipe, stderr=pipe, bufsize=0,
+                env=environment, cwd="/", start_new_session=True,
+            )  # fmt: skip
         pipes = cast("tuple[IO[bytes], IO[bytes]]", (self._process.stdout, self._process.stderr))  # both were asked for
         self.stdout, self.stderr = (_Stream(one, kept) for one in pipes)
 
@@ -138,13 +153,14 @@ async def run(
     timeout: float,  # noqa: ASYNC109 - a cancelled task could not say what it left
     *,
     kept: int = _KEPT,
+    given: bytes = b"",
 ) -> Run:
     """The program's exit code and the first `kept` bytes of what it wrote. Takes at most `timeout` and a few seconds.
 
     Raises nothing for what the program does. If the task is cancelled, the group is killed first.
     """
     try:
-        process = Process(command, environment, kept)
+        process = Process(command, environment, kept, given)
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the command
         return Run(None, trouble=f"cannot be started: {error}")
     in_time = False

@@ -14,9 +14,9 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Generic
+from typing import Any, Generic
 
 from gpuwarden_collectors.base import Clock, Facts, Observation, PassOutcome, WorkerReport, host_clock
 from gpuwarden_collectors.codec import from_wire, to_wire
@@ -27,6 +27,7 @@ from gpuwarden_collectors.worker_life import Allowance, Fate, WorkerLife, Worker
 
 _EXIT_TIME = 1.0  # seconds between the end of the stream and the end of the process that wrote it
 
+_STUCK_LOOKS, _STUCK_LOOK = 5, 0.2  # a process that waits for a disk is in D state, too, but not for a second
 # What a service manager hands to the daemon is not for its children: a worker must not speak in its name.
 _SERVICE_VARIABLES = frozenset(
     ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "MAINPID")
@@ -91,24 +92,42 @@ class Worker(Generic[Facts]):
         )
 
     async def close(self) -> None:
-        """End the worker: nicely, else as after a missed deadline. Takes at most five times the grace.
+        """End the worker: nicely, else as after a missed deadline. Takes at most five times the grace, and one second or
+        two for a worker that sleeps in the kernel.
 
         What cannot be ended is left to the kernel, which sends SIGTERM when this process ends. Call it after the last
         `observe` has returned or was cancelled.
         """
-        if self._ending is not None:
-            await self._ending
+        if self._ending is not None and not await self._gone_or_stuck(self._ending, self._leaving):
+            self._ending.cancel()
+            for child in self._leaving:
+                child.fate = child.fate or Fate.ABANDON
         if self._child is not None:
             child = self._child
             self._part(child)
             child.hang_up()
-            await child.gone(self._limits.term_grace)
+            gone = asyncio.create_task(child.gone(self._limits.term_grace))
+            if not await self._gone_or_stuck(gone, [child]):
+                gone.cancel()
+                child.send_signal(signal.SIGTERM)
+                child.fate = Fate.ABANDON
             self._reap()
         for child in self._leaving.copy():
             if child.fate is None:
                 await self._end(child)
             child.release()
         self._leaving.clear()
+
+    async def _gone_or_stuck(self, end: asyncio.Task[Any], children: Collection[Child]) -> bool:
+        """Until `end` is over; False once one of `children` has been in D state in each of some looks in a row."""
+        looks = 0
+        while looks < _STUCK_LOOKS:
+            await asyncio.wait((end,), timeout=_STUCK_LOOK)
+            if end.done():
+                return True
+            stuck = any(in_uninterruptible_sleep(self._proc, child.pid) for child in children)
+            looks = looks + 1 if stuck else 0
+        return False
 
     async def _pass(self) -> _Pass[Facts]:
         now = asyncio.get_running_loop().time()

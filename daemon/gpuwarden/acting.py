@@ -16,6 +16,7 @@ from gpuwarden.actuators.base import Actuator
 from gpuwarden.actuators.outbox import Limits, Outbox
 from gpuwarden.health.model import Event, EventKind, Json
 from gpuwarden.log import get_logger
+from gpuwarden.notifying import Notifying
 from gpuwarden.policy import checkpoint, orders
 from gpuwarden.policy.exclusion import Decision, decide
 from gpuwarden.policy.model import Act, Flag, Intent, Notice, Outcome, Result, Settings, Standing
@@ -64,8 +65,10 @@ class Acting:
         boot_id: str,
         instance: str,
         clock: Clock,
+        notifying: Notifying | None = None,
     ) -> None:
         self.state = PolicyState()
+        self._notifying = notifying
         self._options = options
         self._record = record
         self._changed = changed
@@ -90,6 +93,8 @@ class Acting:
 
     def run(self) -> None:
         self._tasks = [asyncio.create_task(self._tend(box), name=name) for name, box in self._boxes.items()]
+        if self._notifying is not None:
+            self._notifying.run()
 
     async def stop(self, timeout: float) -> None:  # noqa: ASYNC109 - what does not end by then is left behind
         """What is wanted and not done stays in the ledger."""
@@ -99,6 +104,21 @@ class Acting:
             async with asyncio.timeout(timeout):
                 await asyncio.gather(*self._tasks, return_exceptions=True)
                 await asyncio.gather(*(box.actuator.close() for box in self._boxes.values()), return_exceptions=True)
+        if self._notifying is not None:
+            await self._notifying.stop(timeout)
+
+    def tell(self, events: Iterable[Event]) -> None:
+        """Whoever is to be notified of what happened, in both modes."""
+        if self._notifying is not None:
+            self._notifying.tell(events)
+
+    def adopt(self, options: ActingOptions) -> None:
+        """What is set from now on; whatever is being waited for is waited for as it was begun."""
+        self._options = options
+        if self._notifying is not None:
+            self._notifying.enforces(options.settings.enforce)
+        for box in self._boxes.values():
+            box.limits = options.limits
 
     # --- the state
 
@@ -325,6 +345,10 @@ class Acting:
         )
         return "; ".join(refused)
 
+    def troubles(self) -> dict[str, str]:
+        """By what they concern; empty where there is none."""
+        return {"actuator": self.trouble(), "notify": self._notifying.trouble() if self._notifying is not None else ""}
+
     def shown(self) -> Acted:
         standings = self.standings
         pending = [
@@ -339,11 +363,17 @@ class Acting:
         return Acted(
             actuators=tuple(self._boxes), excluded=tuple(excluded(self.state, standings)), standings=standings,
             pending=tuple(pending), would=tuple(would), blocked=dict(self._blocked), counts=dict(self._counts),
-            breaker="; ".join(box.held_back for box in self._boxes.values() if box.held_back),
+            breaker=self._held_back(),
             person=tuple(sorted(map(str, self.state.person))),
             order="" if self.state.order is None else self.state.order.reason, notices=tuple(self.state.notices.values()),
             notice=imminent(self.state.notices, self._options.settings.horizon, self._clock()),
+            told=self._notifying.shown() if self._notifying is not None else (),
         )  # fmt: skip
+
+    def _held_back(self) -> str:
+        """Whom the breaker holds back, and why; by name where there are several."""
+        texts = {name: box.held_back for name, box in self._boxes.items() if box.held_back}
+        return "; ".join(f"{name}: {text}" if len(self._boxes) > 1 else text for name, text in texts.items())
 
     def _text(self, name: str, key: str) -> str:
         if name in self._waiting:

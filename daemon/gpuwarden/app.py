@@ -1,4 +1,4 @@
-"""The daemon: startup, loop, shutdown. Everything is put together here, and nothing is decided here.
+"""The daemon: startup, loop, shutdown. Everything is put together here, and nothing is decided here. `serve.py` runs it.
 
 Observations and host events go to the desk; each gives a step; a step goes to the ledger, the log and the published
 snapshot. A burst of events is one step: at most one in `STEP_SPACING`, the first at once.
@@ -20,24 +20,26 @@ from gpuwarden.event_lines import EventLines
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.model import Event, EventKind, Health, Verdict
 from gpuwarden.job_side import JobSide
+from gpuwarden.kubernetes_side import KubernetesSide
 from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.rows import Memory
-from gpuwarden.log import LogOutput, configure, get_logger
+from gpuwarden.log import LogOutput, get_logger
+from gpuwarden.manager_side import ManagerSide
 from gpuwarden.notice_sources import NoticeSources
 from gpuwarden.policy.situation import Situation
 from gpuwarden.publish.acted import with_acted
-from gpuwarden.publish.control import Control, ControlError
+from gpuwarden.publish.control import Control
 from gpuwarden.publish.exposition import Holder, Renderer
 from gpuwarden.publish.files import VerdictFile
+from gpuwarden.publish.job_socket import NAME as JOB_SOCKET
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden.publish.web import Web
-from gpuwarden.publish.web_listener import ListenError
 from gpuwarden.readers import Readers
 from gpuwarden.reload import ReloadError, in_force, reloaded
 from gpuwarden.schedule import detached
+from gpuwarden.service_manager import ServiceManager
 from gpuwarden.site import Site
 from gpuwarden.slurm_side import SlurmSide
-from gpuwarden.stopping import Stopping
 from gpuwarden.tap import TappedDesk
 from gpuwarden.verbs import Verbs
 from gpuwarden_collectors.base import Clock, Observation, host_clock
@@ -51,36 +53,8 @@ LEDGER_COMMITS_WITHIN = 2.0
 """Seconds that an exclusion waits for its intent to be on disk; after that a dead GPU counts for more."""
 ACTING_STOPS_WITHIN = 2.0
 CONFIGURATION_READ_WITHIN = 5.0
-CANNOT_LISTEN = 69  # EX_UNAVAILABLE of sysexits.h
 
 log = get_logger("gpuwarden")
-
-
-def serve(config: Config, load: Callable[[], Config], file: Path | None = None) -> int:
-    """Run until SIGTERM or SIGINT; the exit code. `load` reads the configuration again, or raises ReloadError.
-
-    `file`: where it was read from, if that is not the usual place.
-    """
-    output = configure(config.log.level)
-    try:
-        return asyncio.run(_serve(config, load, output, file))
-    finally:
-        output.close(timeout=1.0)
-
-
-async def _serve(config: Config, load: Callable[[], Config], output: LogOutput, file: Path | None) -> int:
-    daemon = Daemon(Site.of(config), output, load, file=file)
-    stopping = Stopping(daemon)
-    try:
-        await daemon.start()
-    except (ListenError, ControlError, OSError) as error:
-        log.error("cannot start", reason=str(error))  # noqa: TRY400 - the reason is all there is to say
-        return CANNOT_LISTEN
-    else:
-        await stopping.wait()
-        return 0
-    finally:
-        await daemon.stop()
 
 
 class Daemon:
@@ -91,6 +65,8 @@ class Daemon:
         site: Site,
         output: LogOutput,
         load: Callable[[], Config],
+        *,
+        manager: ServiceManager,
         clock: Clock = host_clock,
         file: Path | None = None,
     ) -> None:
@@ -103,19 +79,22 @@ class Daemon:
         self._service = site.service(clock())
         self.desk = TappedDesk(site.boot_id, site.rules, clock)
         self._readers = Readers(site.sources, site.boot_id, self._happened, clock)
+        self.manager = ManagerSide(manager, self._readers.paces, site.sources.nvml.interval)
         self._ledger = Ledger(site.ledger, machine=site.machine, boot_id=site.boot_id, clock=clock)
         actuators = site.actuators(clock, lambda: detail(self._verdict))
         self._slurm = SlurmSide(site, actuators, clock, file)
+        self._kubernetes = KubernetesSide(site.config, actuators, clock)
         self.acting = Acting(
             actuators, site.acting, record=self._acted, changed=self._soon, committed=self._committed,
-            boot_id=site.boot_id, instance=site.instance, clock=clock,
+            boot_id=site.boot_id, instance=site.instance, clock=clock, notifying=site.notifying(),
         )  # fmt: skip
         self._notice_sources = NoticeSources(
             site.notice_sources(clock), self.acting.told, boot_id=site.boot_id, clock=clock
         )
         self._jobs = JobSide(
-            site, record=self._told, committed=self._committed, snapshot=lambda: self.holder.snapshot, clock=clock
-        )
+            site, record=self._told, committed=self._committed, snapshot=lambda: self.holder.snapshot, clock=clock,
+            passed=manager.sockets.get(JOB_SOCKET),
+        )  # fmt: skip
         self._verdict_file = VerdictFile(site.config.run.dir, clock)
         self._judging = False
         self._remembered = False
@@ -142,6 +121,7 @@ class Daemon:
 
     async def start(self) -> None:
         """Raises ListenError or ControlError if another process is in the way, OSError if the run directory cannot be."""
+        self.manager.start()
         self._site.config.run.dir.mkdir(mode=0o755, parents=True, exist_ok=True)
         if self._site.simulation is not None:
             self._site.simulation.prepare()
@@ -163,11 +143,14 @@ class Daemon:
         self._ticker = asyncio.create_task(self._tick())
         self.acting.run()
         self._jobs.run()
+        self._kubernetes.run()
         self._notice_sources.run()
+        self.manager.run()
         log.info("serving", listen=self._web.addresses, **about)
 
     async def stop(self) -> None:
         """Nothing is left running, and what happened is on disk; each part has its own deadline."""
+        self.manager.stop()
         if self._ticker is not None:
             self._ticker.cancel()
         await self._control.stop()
@@ -175,6 +158,7 @@ class Daemon:
         if self._step_timer is not None:
             self._step()  # what was announced at the last moment is still told
         await self._jobs.stop()
+        await self._kubernetes.stop()
         await self.acting.stop(ACTING_STOPS_WITHIN)
         await self._web.stop()
         await self._readers.close()
@@ -193,6 +177,7 @@ class Daemon:
 
     def _observed(self, observation: Observation[Any]) -> None:
         news = self.desk.observed(observation)
+        self.manager.observed(observation)
         if observation.collector == "nvml":
             self._step()
             if self._somebody_is_away():
@@ -223,6 +208,7 @@ class Daemon:
         given = reading.result()
         news = reloaded(self.desk.rules, self._config, given)
         self._config, self.desk.rules = in_force(self._config, given), news.rules
+        self.acting.adopt(replace(self._site, config=self._config).acting)
         log.info("configuration read again", taken_over=news.taken, waiting_for_a_restart=news.waiting)
         self._step()
         return str(news)
@@ -245,6 +231,9 @@ class Daemon:
 
     def told_all(self) -> bool:
         return self._jobs.settled()
+
+    async def jobs_told(self) -> str:
+        return await self._jobs.told()
 
     def hook_asked(self) -> None:
         """Slurm's health check was here: what waits for it goes on."""
@@ -287,6 +276,8 @@ class Daemon:
         self._verdict_file.publish(self.holder.snapshot)
         self._jobs.publish(self.holder.snapshot)
         self._slurm.publish(self.holder.snapshot)
+        self._kubernetes.publish(self.holder.snapshot)
+        self.manager.published(self.holder.snapshot)
 
     @property
     def situation(self) -> Situation:
@@ -316,7 +307,8 @@ class Daemon:
             "ledger": self._ledger.trouble(now),
             "kernel_log": kernel_log.error if kernel_log is not None else "",
             "verdict": self._verdict_file.trouble(now) or self._jobs.trouble(now),
-            "actuator": self.acting.trouble(),
+            **self.acting.troubles(),
+            "actuator": "; ".join(filter(None, (self.acting.trouble(), self._kubernetes.trouble()))),
             "slurm": self._slurm.trouble(),
             "web": self._web.trouble(now),
         }
@@ -363,6 +355,7 @@ class Daemon:
         events = tuple(events)
         self.recent.extend(events)
         self._lines.tell(events)
+        self.acting.tell(events)
         if not self._remembered:
             self._since_start.extend(events)
         position = reached if reached != self._position_written else None

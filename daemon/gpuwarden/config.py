@@ -13,6 +13,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, Literal
 
+from gpuwarden.addresses import ADDRESS, Address
 from gpuwarden.config_catalogue import CheckOptions, XidOptions, catalogue_misfits
 from gpuwarden.config_collectors import (
     HostOptions,
@@ -25,43 +26,26 @@ from gpuwarden.config_collectors import (
     StorageOptions,
     host_misfits,
 )
+from gpuwarden.config_dstack import DstackOptions, dstack_misfits
+from gpuwarden.config_exec import ExecOptions, exec_misfits
+from gpuwarden.config_file import FileOptions
 from gpuwarden.config_jobs import JobOptions, job_misfits
-from gpuwarden.config_policy import BreakerOptions, PolicyOptions, policy_misfits
+from gpuwarden.config_kubernetes import KubernetesOptions, kubernetes_misfits
+from gpuwarden.config_notify import NotifyOptions, notify_misfits
+from gpuwarden.config_nvhcd import NvhcdOptions
+from gpuwarden.config_policy import UNCOUNTED, BreakerOptions, PolicyOptions, policy_misfits
 from gpuwarden.config_slurm import SlurmOptions, slurm_misfits
 from gpuwarden.config_sources import Fault, KeyPath, Origins, Sources, merge
 from gpuwarden.config_structure import structure
 from gpuwarden.config_termination import TerminationOptions, termination_misfits
 from gpuwarden.durations import format_duration
 from gpuwarden.places import RUN_DIR, STATE_DIR
+from gpuwarden.secrets_file import EXPECTED as A_SECRET
+from gpuwarden.secrets_file import SecretFile
 from gpuwarden_collectors.dcgm.options import DcgmOptions
 from gpuwarden_collectors.nvml.options import NvmlOptions
 
 Mode = Literal["observe", "enforce"]
-
-ADDRESS = 'host:port or [v6]:port, such as "0.0.0.0:9839"'
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """A TCP address to listen on. Port 0: any that is free."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """From `host:port` or `[v6]:port`. Raises ValueError."""
-        host, colon, port = text.rpartition(":")
-        bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-        sound = bare.isprintable() and not set(bare) & set("[]/ ") and (":" in bare) == (bare != host)
-        if not (
-            colon and bare and sound and port.isascii() and port.isdigit() and len(port) <= 5 and int(port) < 65536
-        ):
-            raise ValueError(f"expected {ADDRESS}, found {text[:60]!r}")
-        return cls(bare, int(port))
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +140,12 @@ class Config:
     policy: PolicyOptions = field(default_factory=PolicyOptions)
     breaker: BreakerOptions = field(default_factory=BreakerOptions)
     slurm: SlurmOptions = field(default_factory=SlurmOptions)
+    kubernetes: KubernetesOptions = field(default_factory=KubernetesOptions)
+    dstack: DstackOptions = field(default_factory=DstackOptions)
+    nvhcd: NvhcdOptions = field(default_factory=NvhcdOptions)
+    file: FileOptions = field(default_factory=FileOptions)
+    exec: ExecOptions = field(default_factory=ExecOptions)
+    notify: NotifyOptions = field(default_factory=NotifyOptions)
     termination: TerminationOptions = field(default_factory=TerminationOptions)
     jobs: JobOptions = field(default_factory=JobOptions)
     publish: Publish = field(default_factory=Publish)
@@ -176,6 +166,9 @@ class Config:
 
 HIDDEN: dict[type, tuple[str, ...]] = {NvmlOptions: ("simulate", "simulate_dir"), DcgmOptions: ("probe",)}
 """Fields that no file and no variable can set: only the command line makes simulated GPUs, only tests move an engine."""
+
+PARSERS = {Address: (ADDRESS, Address.parse), SecretFile: (A_SECRET, SecretFile.parse)}
+"""Classes of the configuration that are written as text."""
 
 _SOCKET_PATH_MAX = 107  # bytes; sun_path of unix(7) without its final zero
 _NODE_MAX = 253  # characters of a name in DNS
@@ -198,7 +191,7 @@ def load_with_origins(sources: Sources) -> tuple[Config, Origins]:
     """The configuration, and who gave each key that is not at its default. Raises ConfigError."""
     layers, faults = sources.read()
     tree, origins = merge(layers)
-    config, unfit = structure(tree, Config, parsers={Address: (ADDRESS, Address.parse)}, hidden=HIDDEN)
+    config, unfit = structure(tree, Config, parsers=PARSERS, hidden=HIDDEN)
     faults += [Fault(origins[path], ".".join(path), message) for path, message in unfit]
     told = {path for path, _ in unfit}
     for keys, message in _misfits(config):
@@ -243,13 +236,36 @@ def _misfits(config: Config) -> Iterator[Misfit]:
             ("collectors.nvml.init_deadline", "collectors.nvml.deadline"),
             f"expected init_deadline to be no shorter than deadline, found {found}: the first pass does more, not less",
         )
+    yield from exec_misfits(config.exec)
+    yield from notify_misfits(config.notify)
+    yield from _uncounted(config)
     yield from _bad_names(config)
     yield from host_misfits(config.host)
     yield from catalogue_misfits(config.checks, config.xids, config.sxids)
     yield from policy_misfits(config.policy, config.breaker)
     yield from slurm_misfits(config.slurm)
+    yield from kubernetes_misfits(config.kubernetes)
+    yield from dstack_misfits(config.dstack)
     yield from termination_misfits(config.termination)
     yield from job_misfits(config.jobs)
+
+
+def _uncounted(config: Config) -> Iterator[Misfit]:
+    """Nobody may be held out for a failure where nobody counts who is: told before it matters."""
+    scheduler = config.slurm.enabled or config.kubernetes.enabled
+    counts = scheduler or config.breaker.prometheus or config.breaker.uncounted == "allow"
+    acts = [name for name, enabled in _uncounting(config) if enabled]
+    if config.mode == "enforce" and acts and not counts:
+        found = f"mode enforce with {', '.join(acts)}, and nobody who counts how many nodes are held out for failures"
+        yield ("breaker.uncounted", "breaker.prometheus", "mode"), f"found {found}: {UNCOUNTED}"
+
+
+def _uncounting(config: Config) -> Iterator[tuple[str, bool]]:
+    """Who holds a node out and knows of no other."""
+    yield "[dstack]", config.dstack.enabled
+    yield "[nvhcd]", config.nvhcd.enabled
+    yield "[file]", config.file.path is not None
+    yield "[exec.exclude]", bool(config.exec.exclude.command)
 
 
 def _bad_names(config: Config) -> Iterator[Misfit]:

@@ -61,10 +61,14 @@ class ServicesOptions:
 
 @dataclass(frozen=True, slots=True)
 class PluginOptions:
-    """How the site checks are run, all of them. `limit`: how many at a time."""
+    """How the site checks are run, all of them. `limit`: how many at a time.
+
+    `runner`: a socket on which somebody else runs them, as the unit of systemd has it; empty: they are the daemon's children.
+    """
 
     enabled: bool = True
     limit: int = 3
+    runner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,11 @@ def host_misfits(options: HostOptions) -> Iterator[Misfit]:
             yield ("collectors.services.expected",), f"expected names of systemd units, found {unit[:60]!r}"
     if not 1 <= options.plugin.limit <= 16:
         yield ("collectors.plugin.limit",), f"expected 1 to 16, found {options.plugin.limit}"
+    if options.plugin.runner and not options.plugin.runner.startswith("/"):
+        yield (
+            ("collectors.plugin.runner",),
+            f"expected the whole path of a socket, found {options.plugin.runner[:60]!r}",
+        )
     if len(options.plugins) > PLUGINS_MOST:
         yield ("plugins",), f"expected at most {PLUGINS_MOST} site checks, found {len(options.plugins)}"
     for name, check in options.plugins.items():

@@ -43,8 +43,8 @@ class JobOptions:
     docker: Path = Path("/run/docker.sock")
 
 
-def departure_settings(jobs: JobOptions, *, slurm: bool) -> DepartureSettings:
-    """`slurm`: a controller is configured."""
+def departure_settings(jobs: JobOptions, *, slurm: bool, approve: bool = False) -> DepartureSettings:
+    """`slurm`: a controller is configured. `approve` as in DepartureSettings."""
     rules = tuple(
         SiteRule(signal=rule.signal.upper(), partition=rule.partition, name=translate(rule.name) if rule.name else "")
         for rule in jobs.rules.values()
@@ -52,6 +52,7 @@ def departure_settings(jobs: JobOptions, *, slurm: bool) -> DepartureSettings:
     return DepartureSettings(
         delivery=DeliveryRules(default=jobs.signal.upper(), rules=rules), requeue=jobs.requeue,
         last_words=jobs.last_words, failing_gpu=jobs.failing_gpu, slurm=slurm,
+        approve=approve,
     )  # fmt: skip
 
 

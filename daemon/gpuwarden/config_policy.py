@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from gpuwarden.durations import format_duration
 from gpuwarden.policy.breaker import RECOUNT_LEAST
 from gpuwarden.policy.model import Budget, Settings
+from gpuwarden.secrets_file import SecretFile
+from gpuwarden.web_address import address_fault
 
 Misfit = tuple[tuple[str, ...], str]
+
+UNCOUNTED = (
+    "set breaker.prometheus to the address of who scrapes the nodes, "
+    'or breaker.uncounted = "allow" if every node may hold itself out'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +46,21 @@ class PolicyOptions:
 class BreakerOptions:
     """Of the nodes that share a budget `percent` may be held out for failures, at least one, and `count` within `window`.
 
-    `recount_after` an exclusion it is counted once more.
+    `recount_after` an exclusion it is counted once more. `prometheus`: the address of who scrapes all nodes, which counts
+    where no scheduler does; `prometheus_match` chooses those that share the budget, as between the braces of a selector.
+    `uncounted` allow: where nobody counts, every node may hold itself out.
     """
 
     percent: int = 25
     count: int = 10
     window: float = 3_600.0
     recount_after: float = 2.0
+    uncounted: Literal["refuse", "allow"] = "refuse"
+    prometheus: str = ""
+    prometheus_match: str = ""
+    prometheus_token: SecretFile | None = None
+    prometheus_basic: SecretFile | None = None
+    prometheus_ca: Path | None = None
 
 
 def settings(options: PolicyOptions, *, enforce: bool) -> Settings:
@@ -83,11 +100,30 @@ def policy_misfits(policy: PolicyOptions, breaker: BreakerOptions) -> Iterator[M
     yield from _duration("breaker", "window", breaker.window, (60.0, 7 * 86_400.0), "failures come in minutes to days")
     why = "schedulers keep whole seconds, and whoever writes later must be seen to be later"
     yield from _duration("breaker", "recount_after", breaker.recount_after, (RECOUNT_LEAST, 60.0), why)
+    yield from _prometheus_misfits(breaker)
     for table, key, fewest, largest, why in _COUNTS:
         value = getattr(policy if table == "policy" else breaker, key)
         if not fewest <= value <= largest:
             found = value if abs(value) < 10**9 else "a number far beyond"
             yield (f"{table}.{key}",), f"expected {fewest} to {largest}, found {found}: {why}"
+
+
+_MATCHER = r'[a-zA-Z_][a-zA-Z0-9_]*\s*(?:=~|!~|!=|=)\s*"(?:[^"\\\n]|\\.)*"'
+_MATCHERS = re.compile(rf"\s*{_MATCHER}(?:\s*,\s*{_MATCHER})*\s*")
+
+
+def _prometheus_misfits(breaker: BreakerOptions) -> Iterator[Misfit]:
+    if breaker.prometheus and (fault := address_fault(breaker.prometheus)):
+        yield ("breaker.prometheus",), fault
+    if breaker.prometheus_match and not _MATCHERS.fullmatch(breaker.prometheus_match):
+        found = f"found {breaker.prometheus_match[:60]!r}"
+        yield (
+            ("breaker.prometheus_match",),
+            f'expected label matchers such as \'cluster="a", job="gpuwarden"\', {found}',
+        )
+    if breaker.prometheus_token is not None and breaker.prometheus_basic is not None:
+        keys = ("breaker.prometheus_token", "breaker.prometheus_basic")
+        yield keys, "expected a bearer token or a password, found both: which of them is it?"
 
 
 def _duration(table: str, key: str, value: float, bounds: tuple[float, float], why: str) -> Iterator[Misfit]:

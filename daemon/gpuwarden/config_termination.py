@@ -32,12 +32,22 @@ class MetadataOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class AzureOptions(MetadataOptions):
+    """`approve`: once all jobs have saved, Azure is told to begin the event of this machine now, not at its NotBefore."""
+
+    approve: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ShutdownOptions:
-    """`bus`: the socket of the system bus. `hold`: how long a shutdown is held up, within what logind allows."""
+    """`bus`: the socket of the system bus. `hold`: how long a shutdown is held up, within what logind allows. `stop`: how long this
+    daemon may take to stop after that, if its unit is stopped before what jobs run in: a little less than its TimeoutStopSec.
+    """
 
     enabled: bool = True
     bus: Path = Path(SOCKET)
     hold: float = 4.0
+    stop: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +71,7 @@ class TerminationOptions:
     planned_end: str = ""
     aws: MetadataOptions = field(default_factory=MetadataOptions)
     gcp: MetadataOptions = field(default_factory=MetadataOptions)
-    azure: MetadataOptions = field(default_factory=MetadataOptions)
+    azure: AzureOptions = field(default_factory=AzureOptions)
     alibaba: MetadataOptions = field(default_factory=MetadataOptions)
     tencent: MetadataOptions = field(default_factory=MetadataOptions)
     shutdown: ShutdownOptions = field(default_factory=ShutdownOptions)
@@ -89,6 +99,9 @@ def termination_misfits(termination: TerminationOptions) -> Iterator[Misfit]:
     hold = (0.0, 600.0)
     yield from _outside(
         "termination.shutdown.hold", termination.shutdown.hold, hold, "the machine will not wait longer"
+    )
+    yield from _outside(
+        "termination.shutdown.stop", termination.shutdown.stop, hold, "the machine will not wait longer"
     )
     window = (2.0, 3_600.0)
     yield from _outside(

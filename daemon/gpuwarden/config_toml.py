@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from gpuwarden.config import HIDDEN, Address, Config
+from gpuwarden.config import HIDDEN, PARSERS, Config
 from gpuwarden.config_sources import KeyPath, Origins
 from gpuwarden.durations import format_duration
 
@@ -22,7 +22,7 @@ def _table(table: Any, path: KeyPath, origins: Origins) -> Iterator[str]:
     lines: list[str] = []
     for name, value in _items(table):
         here = (*path, name)
-        if isinstance(value, Mapping) or (is_dataclass(value) and not isinstance(value, Address)):
+        if isinstance(value, Mapping) or (is_dataclass(value) and not isinstance(value, tuple(PARSERS))):
             tables[here] = value
         else:
             lines.append(_line(name, value, origins.get(here, "default")))

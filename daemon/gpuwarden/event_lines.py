@@ -68,6 +68,8 @@ LINES: dict[EventKind, tuple[str, str]] = {
     EventKind.REQUEUED: ("info", "a job was requeued"),
     EventKind.NOT_REQUEUED: ("warning", "a job is not requeued"),
     EventKind.LAST_WORDS: ("warning", "last words to the scheduler"),
+    EventKind.APPROVING: ("warning", "the announced end is being approved: this machine goes at once"),
+    EventKind.APPROVED: ("warning", "what came of approving the announced end"),
     EventKind.DEPARTED: ("info", "what runs here is told no more"),
     EventKind.NEEDS_PERSON: ("warning", "once this node is excluded for this, a person must restore it"),
     EventKind.MACHINE_CHANGED: ("warning", "the ledger is another machine's: set aside, begun anew"),

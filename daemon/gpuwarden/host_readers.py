@@ -44,7 +44,7 @@ def host_sources(
 
 def _threaded(options: HostOptions, proc: Path, sysfs: Path, clock: Clock) -> Iterator[Source]:
     def source(name: str, timed: _Timed, read: Callable[[], Any]) -> Source:
-        return polled(name, timed.interval, ThreadCollector(name, read, timed.deadline, clock).observe)
+        return polled(name, timed.interval, timed.deadline, ThreadCollector(name, read, timed.deadline, clock).observe)
 
     if options.infiniband.enabled:
         infiniband = InfinibandCollector(sysfs, exclude=options.infiniband.exclude)
@@ -81,7 +81,7 @@ def _closing(source: Source, close: Callable[[], None]) -> Source:
         finally:
             await closed()
 
-    return Source(source.name, run, once)
+    return Source(source.name, run, once, source.pace)
 
 
 def _site_checks(options: HostOptions, clock: Clock, environment: Mapping[str, str]) -> Iterator[Source]:
@@ -91,7 +91,10 @@ def _site_checks(options: HostOptions, clock: Clock, environment: Mapping[str, s
         for name, c in options.plugins.items()
         if c.enabled and options.plugin.enabled
     ]
-    runner = PluginRunner(checks, environment=plugin_environment(environment), limit=options.plugin.limit, clock=clock)
+    runner = PluginRunner(
+        checks, environment=plugin_environment(environment), limit=options.plugin.limit, clock=clock,
+        elsewhere=options.plugin.runner,
+    )  # fmt: skip
 
     async def run(deliver: Deliver) -> None:
         async with asyncio.TaskGroup() as group:
@@ -100,4 +103,4 @@ def _site_checks(options: HostOptions, clock: Clock, environment: Mapping[str, s
                 deliver(runner.newest())
                 await asyncio.sleep(TOLD_AGAIN)
 
-    yield Source("plugin", run, runner.once)
+    yield Source("plugin", run, runner.once, TOLD_AGAIN)

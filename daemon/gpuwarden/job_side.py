@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -38,7 +39,9 @@ class JobSide:
         committed: Callable[[], Awaitable[bool]],
         snapshot: Callable[[], Snapshot],
         clock: Clock,
+        passed: socket.socket | None = None,
     ) -> None:
+        """`passed`: the socket for jobs, if systemd listens on it already."""
         self._site = site
         self._clock = clock
         self._snapshot = snapshot
@@ -47,7 +50,7 @@ class JobSide:
         self._file = NoticeFile(site.config.run.dir, clock)
         self._socket = JobSocket(
             site.config.run.dir, log, status=self._status, notices=self.notices, current=self._current,
-            job_of=self._job_of, acknowledged=self._acknowledged, clock=clock,
+            job_of=self._job_of, acknowledged=self._acknowledged, clock=clock, passed=passed,
         )  # fmt: skip
         self._departing = None if site.simulation is not None else self._made(record, committed)
         self._door: asyncio.Task[None] | None = None
@@ -57,7 +60,7 @@ class JobSide:
         return Departing(
             self._site.departing, self._site.looks(self._on_gpus, self._clock),
             lambda take: Answers(config.run.dir, config.paths.proc, take, boot_id=boot_id, clock=self._clock),
-            enforce=config.mode == "enforce", record=record, committed=committed, names=config.publish.publish_jobs,
+            self._site.approval if self._site.departing.approve else None, enforce=config.mode == "enforce", record=record, committed=committed, names=config.publish.publish_jobs,
             boot_id=boot_id, clock=self._clock,
         )  # fmt: skip
 
@@ -125,6 +128,10 @@ class JobSide:
         body = to_json(document(snapshot))
         if self.notices.show(body, imminent=snapshot.acted.notice is not None):
             self._file.publish(body)
+
+    async def told(self) -> str:
+        """What jobs were told of the ends that are near, or would be, for people; empty while none is near."""
+        return "" if self._departing is None else await self._departing.told()
 
     def settled(self) -> bool:
         """Whether nobody is left who is to be told of an end that is near, or to answer."""

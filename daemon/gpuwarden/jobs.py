@@ -65,7 +65,7 @@ def jobs_source(
         finally:
             await commands.close()
 
-    return Source("jobs", run, once)
+    return Source("jobs", run, once, options.jobs_interval + options.timeout + DEADLINE)
 
 
 async def _name_in_slurm(commands: Commands, hostname: str) -> str:

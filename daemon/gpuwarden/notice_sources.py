@@ -23,6 +23,7 @@ from gpuwarden_collectors.cloud.detect import ONLY_SHUTS_DOWN, recognise
 from gpuwarden_collectors.cloud.facts import Answer, Kind, Said, TerminationNotice
 from gpuwarden_collectors.cloud.planned import Planned
 from gpuwarden_collectors.cloud.registry import cloud_source
+from gpuwarden_collectors.cloud.shutdown import NAME as SHUTDOWN
 from gpuwarden_collectors.cloud.shutdown import Shutdown
 from gpuwarden_collectors.cloud.sightings import Held, follow, held_before
 from gpuwarden_collectors.cloud.source import CloudSource, Question
@@ -54,7 +55,9 @@ def chosen(options: TerminationOptions, sysfs: Path, clock: Clock) -> tuple[Clou
         elif name == CONTAINER and options.container.enabled:
             made.append(Container(options.container.window, clock))
         elif name == "shutdown" and options.shutdown.enabled:
-            made.append(Shutdown(clock, path=str(options.shutdown.bus), hold=options.shutdown.hold))
+            made.append(
+                Shutdown(clock, path=str(options.shutdown.bus), hold=options.shutdown.hold, stop=options.shutdown.stop)
+            )
     if options.end is not None:
         made.append(Planned(options.end, clock))
     return tuple(made)
@@ -84,8 +87,10 @@ class NoticeSources:
         self._tasks: list[asyncio.Task[None]] = []
 
     def remember(self, notices: Iterable[Notice]) -> None:
-        """What was announced before the daemon started stands until its source says otherwise."""
+        """What was announced before the daemon started stands until its source says otherwise; of an earlier boot, nothing does."""
         for notice in notices:
+            if notice.boot_id != self._boot_id:
+                continue
             name = notice.id.partition(":")[0]
             asked = self._asked.get(notice.source, {}).get(name)
             fact = _fact(notice)
@@ -102,9 +107,11 @@ class NoticeSources:
         await asyncio.gather(*(source.close() for source in self._sources.values()), return_exceptions=True)
 
     def container_ends(self) -> float:
-        """SIGTERM came. Seconds until the container ends with it; 0 where nobody takes it for a notice."""
-        source = self._sources.get(CONTAINER)
-        return source.window if isinstance(source, Container) and source.ends() else 0.0
+        """SIGTERM came. Seconds until the container, or the machine, ends with it; 0 where nobody takes it for a notice."""
+        container, shutdown = self._sources.get(CONTAINER), self._sources.get(SHUTDOWN)
+        if isinstance(container, Container) and container.ends():
+            return container.window
+        return shutdown.ends_in() if isinstance(shutdown, Shutdown) else 0.0
 
     def shown(self, now: Stamp) -> tuple[NoticeSource, ...]:
         return tuple(_shown(name, list(asked.values()), now) for name, asked in self._asked.items())
@@ -132,7 +139,7 @@ class NoticeSources:
         return [
             Notice(
                 source=source, kind=fact.kind.value, at=now, boot_id=self._boot_id, reason=fact.reason,
-                deadline=fact.deadline, id=fact.id, hard=fact.hard,
+                deadline=fact.deadline, id=fact.id, hard=fact.hard, approval=fact.approval,
             )
             for asked in self._asked[source].values()
             for fact in _notices(asked.held)
@@ -149,7 +156,7 @@ def _fact(notice: Notice) -> TerminationNotice | None:
         return None
     return TerminationNotice(
         source=notice.source, kind=Kind(notice.kind), id=notice.id, hard=notice.hard, deadline=notice.deadline,
-        reason=notice.reason,
+        reason=notice.reason, approval=notice.approval,
     )  # fmt: skip
 
 

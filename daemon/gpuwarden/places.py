@@ -10,6 +10,7 @@ from pathlib import Path
 CONFIG_FILE = Path("/etc/gpuwarden/gpuwarden.toml")
 RUN_DIR = Path("/run/gpuwarden")
 STATE_DIR = Path("/var/lib/gpuwarden")
+LEDGER = "ledger.db"  # in the state directory
 
 RUN_DIR_VARIABLE = "GPUWARDEN_RUN_DIR"
 

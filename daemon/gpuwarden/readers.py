@@ -92,12 +92,12 @@ class Readers:
     def _all(self) -> Iterator[Source]:
         sources = self._sources
         if sources.nvml.enabled:
-            yield polled("nvml", sources.nvml.interval, self._nvml.observe, self.look)
+            yield polled("nvml", sources.nvml.interval, sources.nvml.deadline, self._nvml.observe, self.look)
         if sources.pci_enabled:
             pci = ThreadCollector("pci", PciCollector(sources.sysfs).read, sources.pci_deadline, self._clock)
-            yield polled("pci", sources.pci_interval, pci.observe, self.look_at_the_bus)
+            yield polled("pci", sources.pci_interval, sources.pci_deadline, pci.observe, self.look_at_the_bus)
         if sources.dcgm is not None and self._dcgm is not None:
-            yield polled("dcgm", sources.dcgm.interval, self._dcgm.observe)
+            yield polled("dcgm", sources.dcgm.interval, sources.dcgm.deadline, self._dcgm.observe)
         if sources.host is not None:
             yield from host_sources(sources.host, proc=sources.proc, sysfs=sources.sysfs, clock=self._clock)
         if sources.slurm is not None and sources.slurm.enabled and sources.slurm.jobs:
@@ -148,6 +148,11 @@ class Readers:
             resume=resume, history_before=history_before, clock=self._clock,
         )  # fmt: skip
         self._task(self._keep_following(self._kernel_log))
+
+    @property
+    def paces(self) -> dict[str, float]:
+        """Of each collector that runs: seconds between two passes at most, whatever its source does."""
+        return {source.name: source.pace for source in self._running}
 
     @property
     def log_position(self) -> LogPosition | None:

@@ -5,7 +5,7 @@ It is read as a whole and judged as a whole: with a fault anywhere nothing of it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -13,8 +13,17 @@ from gpuwarden.config import Config
 from gpuwarden.config_catalogue import check_rules, xid_rules
 from gpuwarden.health.view import Rules
 
-TAKEN_OVER = ("inventory.expected_gpus", "checks", "xids", "sxids")
-"""The keys whose new values the judge gets at once; nothing else is read again."""
+_TABLES = ("checks", "xids", "sxids")
+_VALUES: Mapping[str, tuple[str, ...]] = {
+    "inventory": ("expected_gpus",),
+    "policy": (
+        "on_unknown", "unknown_after", "restore_passes", "restore_after", "restores_per_day", "lifted_for", "look_every",
+        "look_often",
+    ),
+    "breaker": ("percent", "count", "window", "recount_after"),
+}  # fmt: skip
+"""What the judge, policy and the breaker get at once: whole tables, and of other tables these keys. Nothing else is read again."""
+TAKEN_OVER = (*_TABLES, *(f"{table}.{name}" for table, names in _VALUES.items() for name in names))
 
 
 class ReloadError(Exception):
@@ -38,7 +47,7 @@ class Reloaded:
 def reloaded(rules: Rules, running: Config, given: Config) -> Reloaded:
     """`running`: the configuration that is in force, `given`: the one just read."""
     changed = tuple(_differences(running, given))
-    taken = tuple(key for key in changed if key.startswith(TAKEN_OVER))
+    taken = tuple(key for key in changed if key.partition(".")[0] in _TABLES or key in TAKEN_OVER)
     new = replace(
         rules,
         expected_gpus=given.inventory.expected_gpus,
@@ -51,7 +60,12 @@ def reloaded(rules: Rules, running: Config, given: Config) -> Reloaded:
 
 def in_force(running: Config, given: Config) -> Config:
     """The configuration after a reload: of the new one only what was taken over."""
-    return replace(running, inventory=given.inventory, checks=given.checks, xids=given.xids, sxids=given.sxids)
+    values = {table: _with(getattr(running, table), getattr(given, table), names) for table, names in _VALUES.items()}
+    return replace(running, **values, **{table: getattr(given, table) for table in _TABLES})
+
+
+def _with(old: Any, new: Any, names: Iterable[str]) -> Any:
+    return replace(old, **{name: getattr(new, name) for name in names})
 
 
 def _differences(old: Any, new: Any, path: str = "") -> Iterator[str]:

@@ -113,19 +113,27 @@ Deliver = Callable[[Observation[Any]], None]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One collector as the daemon runs it. `run` delivers passes for ever; `once` makes a single one."""
+    """One collector as the daemon runs it. `run` delivers passes for ever; `once` makes a single one.
+
+    `pace`: seconds between two passes at most, whatever its source does.
+    """
 
     name: str
     run: Callable[[Deliver], Coroutine[Any, Any, None]]
     once: Callable[[], Awaitable[Observation[Any]]]
+    pace: float
 
 
 def polled(
-    name: str, interval: float, observe: Callable[[], Awaitable[Observation[Any]]], wake: asyncio.Event | None = None
+    name: str,
+    interval: float,
+    deadline: float,
+    observe: Callable[[], Awaitable[Observation[Any]]],
+    wake: asyncio.Event | None = None,
 ) -> Source:
-    """A source that is asked each `interval` seconds, and at once when `wake` is set."""
+    """A source that is asked each `interval` seconds, and at once when `wake` is set; it answers within `deadline`."""
 
     async def run(deliver: Deliver) -> None:
         await every(interval, observe, deliver, wake)
 
-    return Source(name, run, observe)
+    return Source(name, run, observe, interval + deadline)

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from gpuwarden.acting import ActingOptions
+from gpuwarden.actuators.azure_approval import AzureApproval
 from gpuwarden.actuators.base import Actuator
 from gpuwarden.actuators.outbox import Limits
 from gpuwarden.actuators.registry import Detail, actuators
@@ -20,18 +21,22 @@ from gpuwarden.departing.looks import Looks
 from gpuwarden.departing.slurm_looks import SlurmLooks
 from gpuwarden.health.view import Rules
 from gpuwarden.notice_sources import chosen
+from gpuwarden.notify.messages import Teller
+from gpuwarden.notifying import Notifying
+from gpuwarden.places import LEDGER
 from gpuwarden.policy.departure import DepartureSettings
 from gpuwarden.publish.snapshot import Service
 from gpuwarden.readers import Sources
 from gpuwarden.simulation import Simulation
 from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.cloud.metadata import Metadata
+from gpuwarden_collectors.cloud.registry import ENDPOINTS
 from gpuwarden_collectors.cloud.source import CloudSource
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host import MachineIdentity, boot_id, identify
 from gpuwarden_collectors.receivers.labels import Labels
 from gpuwarden_collectors.receivers.reader import ReceiversReader
 
-LEDGER = "ledger.db"
 ETC = Path("/etc")
 
 
@@ -94,6 +99,13 @@ class Site:
         """None with simulated GPUs: no simulated fault reaches a scheduler."""
         return () if self.simulation is not None else actuators(self.config, clock, detail)
 
+    def notifying(self) -> Notifying | None:
+        """None with simulated GPUs: nobody is told of what did not happen."""
+        if self.simulation is not None:
+            return None
+        teller = Teller(node=self.config.node, mode=self.config.mode, boot_id=self.boot_id)
+        return Notifying(self.config.notify, teller, self.config.state.dir)
+
     def notice_sources(self, clock: Clock) -> tuple[CloudSource, ...]:
         """None with simulated GPUs: what is simulated asks nobody outside."""
         if self.simulation is not None:
@@ -108,7 +120,15 @@ class Site:
 
     @property
     def departing(self) -> DepartureSettings:
-        return departure_settings(self.config.jobs, slurm=self.config.slurm.enabled)
+        azure = self.config.termination.azure
+        return departure_settings(
+            self.config.jobs, slurm=self.config.slurm.enabled, approve=azure.enabled and azure.approve
+        )
+
+    @property
+    def approval(self) -> AzureApproval:
+        azure = self.config.termination.azure
+        return AzureApproval(Metadata(azure.endpoint or ENDPOINTS["azure"], azure.timeout))
 
     @property
     def acting(self) -> ActingOptions:

@@ -1,4 +1,4 @@
-"""When a daemon stops: at SIGTERM or SIGINT, or a little later where SIGTERM says that its container ends with it."""
+"""When a daemon stops: at SIGTERM or SIGINT, or a little later where SIGTERM says that its container or its machine ends with it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = get_logger("gpuwarden")
 
 class Service(Protocol):
     def container_ends(self) -> float:
-        """SIGTERM came. In how many seconds the container ends; 0 if it says no such thing."""
+        """SIGTERM came. In how many seconds the container, or the machine, ends; 0 if it says no such thing."""
 
     def told_all(self) -> bool:
         """Whether nobody is left who is to be told of an end, or to answer."""
@@ -37,17 +37,24 @@ class Stopping:
         loop.add_signal_handler(signal.SIGINT, self._stop.set)
         loop.add_signal_handler(signal.SIGHUP, service.reload_soon)
 
-    async def wait(self) -> None:
-        await self._stop.wait()
+    async def wait(self, other: asyncio.Event | None = None) -> bool:
+        """Until it is time to stop, or until `other` is set first: then True."""
+        both = [asyncio.create_task(event.wait()) for event in (self._stop, other) if event is not None]
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        for task in both:
+            task.cancel()
+        if not self._stop.is_set():
+            return True
         if self._lingering is not None:
             self._lingering.cancel()
+        return False
 
     def _terminated(self) -> None:
         window = 0.0 if self._lingering is not None else self._service.container_ends()
         if window <= 0.0:
             self._stop.set()
             return
-        log.warning("this container ends: jobs are told first", seconds=window)
+        log.warning("told to stop because all of this ends: jobs are told first", seconds=window)
         self._lingering = asyncio.create_task(self._linger(window))
 
     async def _linger(self, window: float) -> None:

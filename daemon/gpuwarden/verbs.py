@@ -61,7 +61,7 @@ class Verbs:
             "accept": self._accept,
             "inject": self._inject,
             "reload": self._reload,
-            **acting_verbs(self._service, _name),
+            **acting_verbs(self._service, _name, self._clock),
             **record_verbs(self._service, self._clock),
             **slurm_verbs(self._service, self._service.hook_asked, self._clock),
         }
@@ -82,7 +82,9 @@ class Verbs:
             return [recorded.event for recorded in reader.events(since=since, limit=limit)]
 
     async def _status(self, _: dict[str, Any], __: Peer) -> Any:
-        return status.status(self._service.holder.snapshot, self._clock())
+        """As /v1/status, and who asks for the metrics: that is for operators alone."""
+        holder, now = self._service.holder, self._clock()
+        return status.status(holder.snapshot, now) | {"scraped": status.scraped(holder.scraped, now)}
 
     async def _events(self, arguments: dict[str, Any], _: Peer) -> Any:
         since, limit = arguments.get("since"), arguments.get("limit", 1000)

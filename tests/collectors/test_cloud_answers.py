@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpuwarden_collectors.cloud import alibaba, aws, azure, gcp, tencent
-from gpuwarden_collectors.cloud.facts import Answer, Kind, Said
+from gpuwarden_collectors.cloud.facts import Answer, Approval, Kind, Said
 from gpuwarden_collectors.cloud.reply import Reply
 from gpuwarden_collectors.cloud.sightings import Held, follow
 from gpuwarden_collectors.facts import Stamp
@@ -193,6 +193,26 @@ def test_azure_started_has_no_time_and_is_now() -> None:
     assert own_events(document(scheduled(NotBefore="")), HERE).said is Said.UNKNOWN
 
 
+@pytest.mark.parametrize(
+    ("more", "approval"),
+    [
+        ({}, Approval.ALONE),
+        ({"Resources": [OWN.upper(), f"_{OWN}"]}, Approval.ALONE),
+        ({"Resources": [OWN, "vm-1"]}, Approval.SHARED),
+        ({"Resources": [OWN, 5]}, Approval.SHARED),
+        ({"EventStatus": "Started"}, Approval.BEGUN),
+        ({"EventStatus": "Started", "NotBefore": "", "Resources": [OWN, "vm-1"]}, Approval.BEGUN),
+        ({"EventType": "Freeze"}, Approval.NONE),
+    ],
+)
+def test_azure_may_be_told_to_begin_what_is_hard_not_begun_and_of_this_machine_alone(
+    more: dict[str, Any], approval: Approval
+) -> None:
+    assert only(own_events(document(scheduled(**more)), HERE)).approval is approval
+    (known,) = azure.own_events(document(scheduled(Resources=["vm-1"]), scheduled(**more)), OWN)
+    assert (known.approval, known.event_id) == (approval, scheduled()["EventId"])
+
+
 def test_azure_a_freeze_is_a_hint_and_one_odd_event_hides_no_other() -> None:
     for seconds in (-1, 0, 9):
         assert not only(own_events(document(scheduled(EventType="Freeze", DurationInSeconds=seconds)), HERE)).hard
@@ -213,6 +233,33 @@ def test_alibaba_and_tencent_tell_a_bare_time() -> None:
     assert alibaba.spot(reply("2026-11-21 11:02:00"), HERE).said is Said.UNKNOWN
     for empty in (alibaba.spot(reply(""), HERE), tencent.spot(reply("\n"), HERE)):
         assert empty.said is Said.NONE
+
+
+# --- clocks
+
+
+@pytest.mark.parametrize(
+    ("step", "left_then"),
+    [
+        (0.0, 110.0),  # ten seconds later
+        (30.0, 80.0),  # closer: at once
+        (-30.0, 110.0),  # away by less than a minute: a clock that is steered
+        (-600.0, 710.0),  # away in one step: the clock was wrong before
+        (600.0, 0.0),  # by this clock it is over
+        (7_200.0, 110.0),  # by hours: no time of an end that still stands, and what is held goes on
+    ],
+)
+def test_where_a_reply_has_no_date_a_step_of_this_host_s_clock_moves_an_end_and_never_loses_it(
+    step: float, left_then: float
+) -> None:
+    held: Held = {}
+    for seconds, wall in ((0.0, 0.0), (10.0, 10.0 + step), (11.0, 11.0 + step), (12.0, 12.0 + step)):
+        at = Stamp(HERE.boottime + seconds, HERE.wall + wall)
+        held = follow(held, aws.spot(reply({"action": "terminate", "time": IN_120}, date=None), at))
+        if seconds == 10.0:
+            (known,) = held.values()
+            assert left(known.notice) == 10.0 + left_then
+    assert len(held) == 1
 
 
 # --- how each of them is withdrawn

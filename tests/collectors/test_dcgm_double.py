@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import inspect
 import os
-import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +29,7 @@ PARAMETERS = {
     "dcgm_agent.dcgmGetDeviceAttributes": "dcgm_handle gpuId version",
     "dcgm_agent.dcgmGetEntityGroupEntities": "dcgm_handle entityGroup flags",
     "dcgm_agent.dcgmGroupCreate": "dcgm_handle type groupName",
+    "dcgm_agent.dcgmGroupDestroy": "dcgm_handle group_id",
     "dcgm_agent.dcgmGroupAddEntity": "dcgm_handle group_id entityGroupId entityId",
     "dcgm_agent.dcgmHealthSet_v2": "dcgm_handle groupId systems updateInterval maxKeepAge",
     "dcgm_agent.dcgmHealthGet": "dcgm_handle groupId",
@@ -54,14 +54,6 @@ STRUCTURES = {
     "c_dcgmFieldValue_v2": (4128, "version entityGroupId entityId fieldId fieldType status unused ts value"),
 }
 VERSIONS = {"dcgmHealthResponse_version5": 84_955_148, "dcgmVersionInfo_version2": 33_554_948}
-ERRORS = (
-    "Badparam -1 GenericError -3 Memory -4 NotConfigured -5 NotSupported -6 NvmlError -8 Uninitialized -10 Timeout -11 "
-    "VerMismatch -12 UnknownField -13 NoData -14 NotWatched -16 NoPermission -17 GpuIsLost -18 ResetRequired -19 "
-    "FunctionNotFound -20 ConnectionNotValid -21 GpuNotSupported -22 MaxLimit -24 LibraryNotFound -25 DuplicateKey -26 "
-    "RequiresRoot -29 InsufficientSize -31 FieldUnsupportedByApi -32 ModuleNotLoaded -33 InUse -34 GroupIsEmpty -35 "
-    "ProfilingNotSupported -36 ProfilingMultiPass -38 Paused -54 NvmlNotLoaded -56 NvmlDriverTimeout -57 "
-    "GpusDetached -67"
-)
 GPU_0, GPU_1 = (1, 0), (1, 1)
 ALL_SYSTEMS = 0xFFFFFFFF
 
@@ -90,9 +82,6 @@ def test_the_double_has_the_names_of_the_real_bindings(dcgm: Bindings) -> None:
         assert [field[0] for field in structure._fields_] == members.split(), name
         assert ctypes.sizeof(structure) == size, name
     assert {name: getattr(dcgm.structs, name) for name in VERSIONS} == VERSIONS
-    for name, number in re.findall(r"(\w+) (-\d+)", ERRORS):
-        error = dcgm.structs.DCGMError(int(number))
-        assert (type(error), error.value) == (getattr(dcgm.structs, f"DCGMError_{name}"), int(number))
 
 
 def test_all_that_the_reader_uses_is_in_the_table_of_real_names() -> None:
@@ -199,19 +188,20 @@ def test_one_unknown_field_fails_a_field_group_and_so_does_a_taken_name(fake: Fa
     assert refused(dcgm, create, handle, [150], "mine") == -26
 
 
-def test_groups_end_with_their_client_and_64_are_the_most(fake: FakeDcgm, dcgm: Bindings) -> None:
+def test_groups_end_with_their_client_and_62_are_the_most(fake: FakeDcgm, dcgm: Bindings) -> None:
     other, handle = connected(dcgm), connected(dcgm)
-    for _ in range(64):
+    for _ in range(62):
         group_of(dcgm, handle)
     assert refused(dcgm, dcgm.agent.dcgmGroupCreate, other, 1, "one more") == -24
     dcgm.agent.dcgmDisconnect(handle)
     assert group_of(dcgm, other)
 
 
-def test_a_hung_engine_blocks_and_then_times_out(fake: FakeDcgm, dcgm: Bindings) -> None:
+def test_a_hung_engine_blocks_and_then_times_out_but_takes_a_connection(fake: FakeDcgm, dcgm: Bindings) -> None:
     handle = connected(dcgm)
     fake.set(hang=True, hang_limit=0.05)
     assert refused(dcgm, dcgm.agent.dcgmGetAllDevices, handle) == -11
+    assert connected(dcgm)
     fake.set(hang=False)
     assert dcgm.agent.dcgmGetAllDevices(handle) == [0, 1]
 
@@ -253,5 +243,8 @@ def test_the_last_xid_keeps_the_time_at_which_it_was_noted(fake: FakeDcgm) -> No
 def test_a_second_engine_inside_one_process_gets_no_handle(fake: FakeDcgm, dcgm: Bindings) -> None:
     first = dcgm.pydcgm.DcgmHandle()
     assert first.isEmbedded
-    first.Shutdown()
     assert refused(dcgm, dcgm.agent.dcgmGetAllDevices, dcgm.pydcgm.DcgmHandle().handle) == -1
+    first.Shutdown()
+    after = dcgm.pydcgm.DcgmHandle()
+    assert dcgm.agent.dcgmGetAllDevices(after.handle) == [0, 1]
+    after.Shutdown()

@@ -33,7 +33,7 @@ def test_after_a_restart_of_the_engine_everything_is_made_anew(reader: DcgmReade
     fake.xid(0, 48)
     reader.read()
     fake.restart()
-    with pytest.raises(CollectorError, match=r"cannot read DCGM at unix:///engine: ConnectionNotValid \(-21\)"):
+    with pytest.raises(CollectorError, match=r"cannot read DCGM at unix:///engine: The connection .* \(-21\)"):
         reader.read()
     reader.close()
     reader.connect()
@@ -52,6 +52,16 @@ def test_an_engine_that_hangs_ends_in_a_timeout(reader: DcgmReader, fake: FakeDc
     fake.set(hang=True, hang_limit=0.05)
     with pytest.raises(CollectorError, match=r"Timeout \(-11\); restart nvidia-dcgm"):
         reader.read()
+
+
+def test_a_group_that_another_client_deleted_is_made_anew(reader: DcgmReader, fake: FakeDcgm) -> None:
+    fake.set(groups={})
+    with pytest.raises(CollectorError, match=r"Setting not configured \(-5\)") as error:
+        reader.read()
+    assert not str(error.value).startswith(NOT_ANSWERING)
+    reader.close()
+    reader.connect()
+    assert (reader.read().watches, reader.read().problems) == (ALL_SYSTEMS, ())
 
 
 @pytest.mark.parametrize("call", ["dcgmGroupCreate", "dcgmFieldGroupCreate"])

@@ -144,10 +144,23 @@ def test_a_gpu_that_was_lost_at_the_start_is_taken_in_later(fake: FakeDcgm) -> N
     with reading() as reader:
         facts = reader.read()
         assert (facts.gpus[1].watched, facts.gpus[1].status, troubles(facts)) == (False, DcgmGpuStatus.LOST, [])
+        assert facts.gpus[1].slot == ""  # the engine has forgotten it
         fake.status(1, OK)
         fake.field(1, 311, 1)
         facts = reader.read()
-        assert (facts.gpus[1].watched, incident(facts).code) == (True, 4)
+        assert (facts.gpus[1].watched, incident(facts).code, incident(facts).slot) == (True, 4, "0000:02:00.0")
+
+
+def test_a_gpu_that_comes_back_is_asked_anew_and_no_blank_of_its_absence_is_taken_for_a_fault(
+    reader: DcgmReader, fake: FakeDcgm
+) -> None:
+    reader.read()
+    fake.status(1, LOST)
+    fake.sample()
+    reader.read()
+    fake.status(1, OK)
+    facts = reader.read()
+    assert (facts.incidents, facts.gpus[1].readings.temperature) == ((), 40)
 
 
 def test_a_new_gpu_is_taken_in(reader: DcgmReader, fake: FakeDcgm) -> None:
@@ -254,7 +267,10 @@ def test_profiling_fields_are_read_where_they_are_licensed(fake: FakeDcgm) -> No
 
 def test_without_a_licence_there_is_the_reason_and_no_problem(reader: DcgmReader) -> None:
     facts = reader.read()
-    assert (facts.profiling_error, facts.problems) == ("ProfilingNotSupported (-36)", ())
+    assert (facts.profiling_error, facts.problems) == (
+        "Profiling is not supported for this group of GPUs or GPU (-36)",
+        (),
+    )
 
 
 def test_profiling_can_be_left_alone(fake: FakeDcgm) -> None:

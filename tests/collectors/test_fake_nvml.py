@@ -53,6 +53,8 @@ LAYOUTS = {
     "nvmlGpmMetric_t": pynvml.c_nvmlGpmMetric_t,
     "nvmlGpmMetricsGet_t": pynvml.c_nvmlGpmMetricsGet_t,
     "nvmlGpmSupport_t": pynvml.c_nvmlGpmSupport_t,
+    "nvmlGridLicensableFeature_t": pynvml.c_nvmlGridLicensableFeature_v4_t,
+    "nvmlGridLicensableFeatures_t": pynvml.c_nvmlGridLicensableFeatures_v4_t,
 }
 
 
@@ -149,6 +151,7 @@ CALLS = [
     "nvmlDeviceGetMaxMigDeviceCount(gpu(0))",
     "nvmlDeviceGetInforomConfigurationChecksum(gpu(0))",
     "nvmlDeviceValidateInforom(gpu(0))",
+    "nvmlDeviceGetGridLicensableFeatures(gpu(0))",
     "nvmlDeviceGetComputeRunningProcesses(gpu(0))",
     "nvmlDeviceGetSupportedEventTypes(gpu(0))",
 ]

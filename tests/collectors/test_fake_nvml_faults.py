@@ -146,6 +146,17 @@ def test_gpm_gives_metrics_between_two_samples_where_it_is_supported(fake: FakeN
     client.ask("[nvmlGpmSampleFree(kept['one']), nvmlGpmSampleFree(kept['two'])]")
 
 
+def test_gpm_of_an_instance_is_its_own_and_has_no_transfers(fake: FakeNvml, client: NvmlClient) -> None:
+    fake.mig(0, 3, 0, "1g.10gb", 9728).reading(0, "gpm_sm_active", 87)
+    client.ask("kept.update(one=nvmlGpmSampleAlloc(), two=nvmlGpmSampleAlloc())")
+    assert client.code("nvmlGpmMigSampleGet(gpu(0), 4, kept['one'])") == 2
+    client.ask("[nvmlGpmMigSampleGet(gpu(0), 3, kept[which]) for which in ('one', 'two')] and None")
+    assert client.ask("gpm(kept['one'], kept['two'], 2, 20)") == [[0, 84.0], [NOT_SUPPORTED, 0.0]]
+    client.ask("nvmlGpmSampleGet(gpu(0), kept['two'])")
+    assert client.code("gpm(kept['one'], kept['two'], 2)") == 2  # one is of the instance, the other of the GPU
+    client.ask("[nvmlGpmSampleFree(kept['one']), nvmlGpmSampleFree(kept['two'])]")
+
+
 # --- Faults ----------------------------------------------------------------------------------------------------------
 
 

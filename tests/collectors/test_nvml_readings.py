@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -20,7 +20,12 @@ from support.fake_nvml_library import names
 from support.nvml_nodes import MINUTE, Node, node_in
 
 READINGS = [attribute.name for attribute in fields(GpuReadings)]
-SMALL = {"performance_state": 3, "mig_mode": 0, "inforom_valid": 1}  # only these values mean something
+SMALL = {
+    "performance_state": 3,
+    "mig_mode": 0,
+    "inforom_valid": 1,
+    "vgpu_license": 1,
+}  # only these values mean something
 
 
 @pytest.fixture
@@ -160,6 +165,62 @@ def test_gpm_metrics_are_there_from_the_second_pass_on(node: Node) -> None:
     assert node.gpu().readings.gpm_sm_active is None
     assert node.gpu(after=0.05).readings.gpm_sm_active is None  # too soon for the library
     assert node.gpu().readings.gpm_sm_active == pytest.approx(86, abs=9)
+
+
+def test_gpm_is_read_of_each_gpu_instance_and_its_compute_instances_share_it(node: Node) -> None:
+    node.fake.write(frozen=True).mig(0, 1, 0, "1c.3g.40gb", 40448).mig(0, 1, 1, "2c.3g.40gb", 40448)
+    node.fake.mig(0, 5, 0, "1g.10gb", 9728).reading(0, "gpm_sm_active", 87).reading(0, "gpm_dram_active", 60)
+    node.reader.connect()
+    assert {one.gpm_sm_active for one in node.gpu().mig} == {None}
+    gpu = node.gpu()
+    assert [(one.gpm_sm_active, one.gpm_dram_active) for one in gpu.mig] == [(86, 59), (86, 59), (82, 55)]
+    assert (gpu.readings.gpm_sm_active, gpu.errors) == (87, ())
+
+
+def test_an_instance_that_is_made_anew_is_measured_from_then_on(node: Node) -> None:
+    node.fake.write(frozen=True).mig(0, 5, 0, "1g.10gb", 9728).mig(0, 6, 0, "1g.10gb", 9728)
+    node.reader.connect()
+    node.read()
+    assert node.gpu().mig[0].gpm_sm_active is not None
+    node.fake.clear().mig(0, 6, 0, "1g.10gb", 9728)
+    assert node.gpu().mig[0].gpm_sm_active is not None
+    node.fake.clear().mig(0, 5, 0, "3g.40gb", 40448)
+    assert node.gpu().mig[0].gpm_sm_active is None
+    assert node.gpu().mig[0].gpm_sm_active is not None
+
+
+def test_gpm_allocates_once_and_a_gpu_without_it_is_asked_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: Counter[str] = Counter()
+    for name in ("nvmlGpmSampleAlloc", "nvmlGpmSampleFree", "nvmlGpmSampleGet", "nvmlGpmQueryDeviceSupport"):
+        monkeypatch.setattr(pynvml, name, _counted(asked, name))
+    node.fake.write(gpus=1)
+    node.reader.connect()
+    for _ in range(5):
+        node.read()
+    assert asked == {"nvmlGpmSampleAlloc": 2, "nvmlGpmSampleGet": 5, "nvmlGpmQueryDeviceSupport": 1}
+    node.fake.write(gpus=1, generation="ampere")
+    node.reader.connect()
+    asked.clear()
+    for _ in range(5):
+        node.read()
+    assert asked == {"nvmlGpmQueryDeviceSupport": 1}
+
+
+def _counted(counts: Counter[str], name: str) -> Callable[..., object]:
+    function = getattr(pynvml, name)
+
+    def counted(*args: object) -> object:
+        counts[name] += 1
+        return function(*args)
+
+    return counted
+
+
+@pytest.mark.parametrize("licensed", [0, 1])
+def test_a_vgpu_license_is_told(node: Node, licensed: int) -> None:
+    node.fake.reading(0, "vgpu_license", licensed)
+    node.reader.connect()
+    assert node.gpu().readings.vgpu_license == licensed
 
 
 @pytest.mark.parametrize(

@@ -89,14 +89,17 @@ def test_mig_instances_are_listed_and_processes_name_theirs(node: Node) -> None:
         (1, 0, "3g.40gb"),
         (2, 1, "1g.10gb"),
     ]
-    assert gpu.mig[0].memory_total_bytes == 40448 << 20
+    assert gpu.mig[0].memory_total_bytes == gpu.mig[0].bar1_total_bytes == 40448 << 20
+    assert (gpu.mig[1].memory_used_bytes, gpu.mig[1].memory_reserved_bytes) == (1 << 20, 0)
     assert gpu.mig[0].uuid.startswith("MIG-")
     assert gpu.processes == (GpuProcess(pid=99, memory_bytes=1 << 20, gpu_instance=2, compute_instance=1),)
     assert node.gpu(1).mig == ()
 
 
 def test_a_mig_instance_without_memory_is_still_listed(node: Node) -> None:
-    node.fake.mig(0, 1, 0, "3g.40gb", 40448).error(0, "nvmlDeviceGetMemoryInfo", Code.NO_PERMISSION)
+    node.fake.mig(0, 1, 0, "3g.40gb", 40448)
+    for call in ("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetBAR1MemoryInfo"):
+        node.fake.error(0, call, Code.NO_PERMISSION)
     node.reader.connect()
     [instance] = node.gpu().mig
     assert instance == MigInstance(gpu_instance=1, compute_instance=0, uuid=instance.uuid, profile="3g.40gb")

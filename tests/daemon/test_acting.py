@@ -375,6 +375,22 @@ async def test_who_is_held_back_by_the_breaker_is_not_hurried(rig: Rig) -> None:
     await rig.kill()
 
 
+async def test_a_wider_breaker_holds_from_the_next_count_on(rig: Rig) -> None:
+    """As after a reload: what was wanted is still the same intent."""
+    rig.cluster.nodes |= {f"n{n}": Node(reason=FAILED, since=time.time()) for n in range(2, 4)}
+    rig.options = acting_options(budget_of_one())
+    rig.begin()
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: rig.acting.shown().counts.get(("exclude", "retry"), 0) > 3)
+    (intent,) = rig.state.pending.values()
+    rig.acting.adopt(acting_options(LIMITS))
+    await rig.until(lambda: rig.state.holds)
+    assert (rig.reason, rig.acting.shown().breaker) == (FAILED, "")
+    assert [e.data["key"] for e in rig.ledger if e.kind == EventKind.OUTCOME] == [intent.key]
+    await rig.kill()
+
+
 async def test_a_step_back_that_failed_is_repeated_soon_and_not_after_the_breaker_s_pause(rig: Rig) -> None:
     rig.cluster.nodes |= {f"n{n}": Node() for n in range(2, 10)}
     rig.options = acting_options(budget_of_one(breaker_first=10.0 * PATIENCE, breaker_most=10.0 * PATIENCE))

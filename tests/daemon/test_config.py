@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden.config import Address, Config, ConfigError, Publish, load, load_with_origins
+from gpuwarden.addresses import Address
+from gpuwarden.config import Config, ConfigError, Publish, load, load_with_origins
 from gpuwarden.config_catalogue import CheckOptions, XidOptions
 from gpuwarden.config_collectors import SiteCheck
 from gpuwarden.config_sources import Layer, Sources, nested

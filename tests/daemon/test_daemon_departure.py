@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
@@ -99,8 +100,8 @@ def test_of_two_nodes_that_go_at_once_one_tells_the_job_and_it_is_requeued_once(
         both = [daemons.enter_context(host.acting()) for host in doomed]
         for daemon in both:
             daemon.wait_status("healthy")
-        for host in doomed:
-            ends(host, "60s")
+        with ThreadPoolExecutor(2) as pool:  # whoever announces an end waits for what jobs are told
+            list(pool.map(lambda host: ends(host, "60s"), doomed))
         slurm.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued")
         both[0].wait(lambda: any(is_requeued(daemon, training) for daemon in both), "one of them to say so")
         told = sorted(departure(daemon, training)["result"] for daemon in both)

@@ -13,8 +13,11 @@ from typing import Any
 
 import pytest
 
+from gpuwarden.cli.client import Daemon as Client
+from gpuwarden.cli.parser import TRY_AGAIN, CommandError
 from gpuwarden.config import ConfigError, load
 from gpuwarden.config_sources import Sources
+from gpuwarden.pushes import BURST
 from support import job_world
 from support.daemons import FakeHost, RunningDaemon
 from support.ranks import Rank, rank
@@ -51,8 +54,8 @@ def occupy(host: FakeHost, pid: int, gpus: tuple[int, ...] = (0,)) -> None:
         host.fake.process(gpu, pid, GIB)
 
 
-def ends(host: FakeHost, within: str = "120s") -> None:
-    command(host, "notify-termination", "--in", within, "--reason", "spot")
+def ends(host: FakeHost, within: str = "120s") -> str:
+    return command(host, "notify-termination", "--in", within, "--reason", "spot")
 
 
 def command(host: FakeHost, *words: str) -> str:
@@ -143,6 +146,7 @@ def test_the_metrics_say_who_was_told_and_how_soon(host: FakeHost) -> None:
         wait_job(daemon, one.pid, result="sent")
         scrape = Scrape(daemon.get("/metrics")[1])
         assert scrape.value("gpuwarden_jobs_signalled_total", outcome="sent") == 1
+        assert scrape.value("gpuwarden_jobs_acknowledged_total", answer="saved") == 0
         assert scrape.value("gpuwarden_notice_to_signal_seconds_count") == 1
         assert scrape.value("gpuwarden_notice_to_signal_seconds_bucket", le="+Inf") == 1
         seconds = scrape.value("gpuwarden_notice_to_signal_seconds_sum")
@@ -257,10 +261,15 @@ def test_a_killed_daemon_goes_on_where_it_was_tells_nobody_again_and_hears_what_
         with acting(host) as daemon:
             job = wait_job(daemon, one.pid, acknowledged_by="file", saved=True, step=41)
             assert (job["result"], job["told"]) == ("sent", 1)
+            daemon.wait(lambda: answered(daemon, "saved") == 1, "it to be counted")
             wait_passes(daemon)
             assert one.heard_all() == []
             command(host, "notify-termination", "--cancel")
             daemon.wait(lambda: not list(folder.parent.iterdir()), "the folders to go with the notice")
+
+
+def answered(daemon: RunningDaemon, answer: str) -> float | None:
+    return Scrape(daemon.get("/metrics")[1]).value("gpuwarden_jobs_acknowledged_total", answer=answer)
 
 
 def occupy_again(host: FakeHost, one: Rank) -> None:
@@ -284,6 +293,53 @@ def test_once_the_end_is_called_off_nobody_is_told_any_more(host: FakeHost) -> N
         assert departure["over"] is not None
         assert daemon.status()["jobs"]["plan"] == []
         assert "over since" in command(host, "status")
+
+
+# --- what the one who announces it is told
+
+
+def wait_said(daemon: RunningDaemon, *words: str) -> None:
+    """Whoever announces it is told this, at once or when he says it again: a busy host may not be looked at in time."""
+    daemon.wait(lambda: all(word in ends(daemon.host) for word in words), f"{words}; {ends(daemon.host)}")
+
+
+def test_who_announces_the_end_is_told_how_many_jobs_were_told_and_why_not(host: FakeHost) -> None:
+    with training(host) as one, training(host, "", gpus=(1,)) as deaf, acting(host) as daemon:
+        daemon.wait_status("healthy")
+        assert ends(host, "2h").endswith("the heartbeat says so 600 s before it\n")
+        why = f"not told: process/{deaf.pid}: no rank of it here catches SIGTERM: it would die of it"
+        wait_said(daemon, "this machine ends in 120 s", "; 1 job is told to save; ", why)
+        assert one.heard() == "TERM"
+
+
+def test_in_mode_observe_who_announces_the_end_is_told_what_would_be_done(host: FakeHost) -> None:
+    with training(host) as one, acting(host, "observe") as daemon:
+        daemon.wait_status("healthy")
+        would = f"; process/{one.pid}: SIGTERM to 1 rank here"
+        wait_said(daemon, "; mode is observe: no job is told; in mode enforce: ", ": this machine ends in ", would)
+        assert one.heard_all() == []
+
+
+def test_a_flood_of_announcements_fills_no_ledger_and_holds_up_none_that_counts(host: FakeHost) -> None:
+    with acting(host) as daemon:
+        daemon.wait_status("healthy")
+        client = Client(host.run_dir, host.run_dir)
+        refused = []
+        for n in range(300):
+            try:
+                client.ask("notify-termination", within=3_000.0 + 10.0 * n, reason="flood")
+            except CommandError as error:
+                refused.append(error)
+        taken = 300 - len(refused)
+        assert BURST <= taken < 3 * BURST
+        assert {error.code for error in refused} == {TRY_AGAIN}
+        assert "this one is not taken; try again in" in str(refused[0])
+        ends(host)
+        assert daemon.heartbeat()["notice"]["reason"].endswith(": spot")
+        wait_said(daemon, "; no job is here that could be told")
+        daemon.wait(
+            lambda: taken < kinds(daemon).count("noticed") < 4 * BURST, "the ledger to have those that were taken"
+        )
 
 
 # --- a failing GPU

@@ -14,6 +14,7 @@ import pytest
 
 from support.daemons import FakeHost, RunningDaemon
 from support.metadata import AwsCloud, GcpCloud, Simulator, beside, status
+from support.ranks import rank
 
 MAINTENANCE = {"Code": "system-reboot", "EventId": "instance-event-1", "State": "active", "Description": "reboot"}
 
@@ -109,6 +110,43 @@ def test_jobs_are_told_to_act_in_mode_enforce_and_a_killed_daemon_knows_a_notice
         aws.always = None
         wait_notice(daemon, there=False)
         assert notice_file(host)["act"] is False
+
+
+def test_after_a_kexec_what_the_cloud_still_announces_is_told_anew_and_what_it_does_not_is_forgotten(
+    host: FakeHost, aws: Simulator
+) -> None:
+    """Another boot id on the same machine: nothing that ran before is there any more."""
+    boot = host.boots("aaaaaaaa-0000-4000-8000-000000000001")
+    configure(host, aws, mode="enforce")
+    aws.cloud.told["spot"] = spot(500.0)
+    with rank() as before, rank() as after:
+        with host.daemon() as daemon:
+            occupy(host, before.pid)
+            wait_notice(daemon, there=True)
+            first = notice_file(host)
+            assert before.heard() == "TERM"
+            daemon.wait(lambda: b'"signalled"' in daemon.get("/v1/events")[1], "it to be on disk")
+            daemon.kill()
+        boot.write_text("aaaaaaaa-0000-4000-8000-000000000002\n")
+        occupy(host, after.pid)
+        with host.daemon() as daemon:
+            wait_notice(daemon, there=True)
+            again = notice_file(host)
+            assert (again["boot_id"] != first["boot_id"], again["act"]) == (True, True)
+            assert after.heard() == "TERM"
+            daemon.wait(lambda: b'"signalled"' in daemon.get("/v1/events")[1], "it to be on disk")
+            daemon.kill()
+    boot.write_text("aaaaaaaa-0000-4000-8000-000000000003\n")
+    aws.always = status(503)
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        wait_notice(daemon, there=False)
+        assert daemon.status()["jobs"]["departures"] == []
+
+
+def occupy(host: FakeHost, pid: int) -> None:
+    host.admit(pid)
+    host.fake.process(0, pid, 1 << 30)
 
 
 def test_hints_and_what_is_weeks_away_are_shown_and_change_nothing(host: FakeHost, aws: Simulator) -> None:

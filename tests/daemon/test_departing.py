@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from gpuwarden.config_slurm import SlurmOptions
 from gpuwarden.departing.answers import Answers
 from gpuwarden.departing.departing import Departing
 from gpuwarden.departing.holders import holders
 from gpuwarden.departing.looks import Looks
 from gpuwarden.departing.near import Near
+from gpuwarden.departing.slurm_looks import SlurmLooks
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.policy.departure import DepartureSettings
 from gpuwarden.policy.departure_budget import FAILING_GPU
@@ -27,26 +30,46 @@ from support.ranks import Rank, rank
 
 BOOT = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 PATIENCE = 60.0
+SIGNALS = (EventKind.SIGNALLING, EventKind.SIGNALLED)
 
 
 class Rig:
     """One process that holds a GPU, all that the driver sees of this machine; what it writes down is on disk when `committed`."""
 
-    def __init__(self, folder: Path, one: Rank, *, enforce: bool = True, failing_gpu: str = "signal") -> None:
-        proc = folder / "proc"
+    def __init__(
+        self,
+        folder: Path,
+        one: Rank,
+        *,
+        enforce: bool = True,
+        failing_gpu: str = "signal",
+        slurm: SlurmLooks | None = None,
+    ) -> None:
+        self.proc = proc = folder / "proc"
         proc.mkdir()
         (proc / str(one.pid)).symlink_to(f"/proc/{one.pid}")
         self.pid = one.pid
+        self.holders = {one.pid}
         self.written: list[Event] = []
         self.committed = asyncio.Event()
         self.departing = Departing(
-            DepartureSettings(failing_gpu=failing_gpu),
-            Looks(ReceiversReader(proc), None, lambda: {one.pid}),
+            DepartureSettings(failing_gpu=failing_gpu, slurm=slurm is not None),
+            Looks(ReceiversReader(proc), slurm, lambda: self.holders),
             lambda take: Answers(folder / "run", proc, take, boot_id=BOOT, clock=host_clock),
             enforce=enforce, record=self.written.extend, committed=self._committed, names=False, boot_id=BOOT,
             clock=host_clock,
         )  # fmt: skip
         (folder / "run").mkdir()
+
+    def contains(self, one: Rank) -> None:
+        """A process in a container of Docker's, on the same GPU."""
+        folder = self.proc / str(one.pid)
+        folder.mkdir()
+        for entry in Path(f"/proc/{one.pid}").iterdir():
+            (folder / entry.name).symlink_to(entry)
+        (folder / "cgroup").unlink()
+        (folder / "cgroup").write_text(f"0::/system.slice/docker-{'ab' * 32}.scope\n")
+        self.holders |= {one.pid}
 
     async def _committed(self) -> bool:
         await self.committed.wait()
@@ -91,6 +114,30 @@ async def running(rig: Rig) -> AsyncIterator[Rig]:
 
 def ending() -> Notice:
     return announced(120.0, at=host_clock().boottime)
+
+
+async def test_containers_are_told_while_slurm_takes_its_time_and_others_once_it_was_waited_for(
+    tmp_path: Path, one: Rank
+) -> None:
+    """Slurm has nothing to say of a container, but may have of a process that merely holds a GPU."""
+    never = tmp_path / "never"
+    os.mkfifo(never)
+    for name in ("squeue", "scontrol"):
+        (tmp_path / name).write_text(f"#!/bin/sh\nread line <{never}\n")
+        (tmp_path / name).chmod(0o755)
+    slurm = SlurmLooks(SlurmOptions(enabled=True, node="n1", folder=tmp_path, timeout=PATIENCE))
+    with rank() as other:
+        rig = Rig(tmp_path, one, slurm=slurm)
+        rig.contains(other)
+        rig.committed.set()
+        async with running(rig):
+            rig.acts(ending())
+            await rig.wait(lambda: rig.kinds().count(EventKind.SIGNALLED) == 2, "both")
+            assert (other.heard(), one.heard()) == ("TERM", "TERM")
+    told = [(str(e.kind), str(e.data["job"]).partition("/")[0]) for e in rig.written if e.kind in SIGNALS]
+    assert told == [
+        ("signalling", "container"), ("signalled", "container"), ("signalling", "process"), ("signalled", "process"),
+    ]  # fmt: skip
 
 
 async def test_nothing_is_sent_before_it_is_on_disk(tmp_path: Path, one: Rank) -> None:

@@ -11,11 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwarden.health.model import NODE, gpu
-from gpuwarden.publish.exposition import Holder, Page, Renderer, dcgm_bus_id, number
+from gpuwarden.publish.dcgm_names import OF_INSTANCES
+from gpuwarden.publish.exposition import Holder, Page, Renderer
+from gpuwarden.publish.lines import number
 from gpuwarden.publish.snapshot import Snapshot, XidCount
+from gpuwarden.publish.telemetry import dcgm_bus_id
 from gpuwarden_collectors.facts import NvmlFacts
 from support.scrape import parse_openmetrics, parse_text
 from support.snapshots import UPTIME, at, finding, gpu_facts, missing, slot, snapshot
+from support.web_server import get, serving
+from support.whole_snapshots import everything
+from tables import MOST_SERIES
 
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -46,7 +52,9 @@ def busy() -> Snapshot:
     return replace(shown, verdict=replace(shown.verdict, findings=findings), xids=xids)
 
 
-@pytest.mark.parametrize("shown", [snapshot(), busy(), snapshot(0), replace(snapshot(1), nvml=None, observed=None)])
+@pytest.mark.parametrize(
+    "shown", [snapshot(), busy(), snapshot(0), replace(snapshot(1), nvml=None, observed=None), everything(2, 2)]
+)
 def test_both_formats_parse_and_say_the_same(shown: Snapshot) -> None:
     page = Renderer().render(shown)
     series = text_series(page)
@@ -71,8 +79,10 @@ def test_the_compressed_forms_hold_the_same_bytes() -> None:
     assert gzip.decompress(page.openmetrics_gzip) == page.openmetrics
 
 
-def test_eight_h100_stay_below_1500_series() -> None:
-    assert Renderer().render(snapshot(8)).series < 1500
+def test_eight_gpus_stay_within_what_the_document_says_with_everything_on_and_much_wrong() -> None:
+    whole, divided = (Renderer().render(everything(8, instances)).series for instances in (0, 7))
+    assert whole <= MOST_SERIES
+    assert divided == whole + (8 * 7 - 8) * (len(OF_INSTANCES) - 1)  # one is a rate, which one pass does not tell
 
 
 def test_the_same_snapshot_gives_the_same_bytes_whatever_was_rendered_before() -> None:
@@ -116,3 +126,27 @@ def test_the_holder_shows_page_and_snapshot_of_one_moment() -> None:
     holder.show(snapshot(2))
     assert holder.snapshot.verdict.present == 2
     assert b"gpuwarden_gpus_present 2\n" in holder.page.text
+
+
+async def test_a_page_is_made_once_a_pass_and_no_request_makes_one() -> None:
+    made = 0
+
+    class Counting(Renderer):
+        def render(self, snapshot: Snapshot) -> Page:
+            nonlocal made
+            made += 1
+            return super().render(snapshot)
+
+    async with serving() as served:
+        served.holder._renderer = Counting()
+        served.holder.show(snapshot(16))
+        page = served.holder.page
+        for accept, encoding, body in (
+            ("application/openmetrics-text", "gzip", page.openmetrics_gzip),
+            ("application/openmetrics-text", "identity", page.openmetrics),
+            ("text/plain", "gzip", page.text_gzip),
+            ("text/plain", "identity", page.text),
+        ):
+            for _ in range(3):
+                assert (await get(served, "/metrics", Accept=accept, Accept_Encoding=encoding)).body == body
+        assert made == 1

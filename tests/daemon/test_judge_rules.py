@@ -11,7 +11,7 @@ from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.model import Advice, EventKind, Health, Key, Latch, Severity, gpu
 from gpuwarden.health.roots import causes, roots
 from gpuwarden.health.state import Track
-from gpuwarden.health.view import CheckRule, Rules
+from gpuwarden.health.view import CheckRule, Rules, XidRule
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.facts import NvmlProblem, Stamp
 from support.hosts import Host, slot
@@ -122,6 +122,58 @@ def test_a_failure_that_the_site_made_a_warning_does_not_latch() -> None:
     assert [(f.severity, f.latch) for f in host.findings] == [(Severity.WARNING, Latch.NONE)]
     host.run(60)
     assert host.codes == []
+
+
+SAID = {
+    "checks": Rules(checks={"xid": CheckRule(severity=Severity.WARNING, fall=60)}),
+    "xids": Rules(xids={"95": XidRule(severity="warning")}, checks={"xid": CheckRule(fall=60)}),
+}
+
+
+@pytest.mark.parametrize("rules", SAID.values(), ids=SAID)
+@pytest.mark.parametrize("latched_for", [1.0, 300.0])
+def test_what_a_site_says_later_reaches_a_failure_that_latched(rules: Rules, latched_for: float) -> None:
+    """As if it had been said from the start: a warning does not latch. A restart changes nothing of it."""
+    host = Host(2)
+    host.step(host.xid(1, 95))
+    host.run(latched_for)
+    first = host.findings[0].first_seen
+    assert (host.health, host.findings[0].latch) == (Health.FAILURE, Latch.RESET)
+    host.rules = rules
+    host.step()
+    assert (host.health, host.findings[0].first_seen, host.findings[0].count) == (Health.WARNING, first, 1)
+    assert host.findings[0].evidence["classed_by"] == "this site's configuration"
+    host.restart_daemon()
+    host.step()
+    assert host.health is Health.WARNING
+    events = len(host.ledger)
+    host.run(20)
+    assert len(host.ledger) == events, "it is said once"
+    host.uptime += 3_600.0  # lines count for an hour
+    host.run(90)
+    assert host.codes == []
+
+
+def test_an_xid_that_a_site_only_records_ends_what_had_latched_of_it_and_no_other() -> None:
+    host = Host(2)
+    host.step(host.xid(1, 95), host.xid(0, 79))
+    host.run(30)
+    host.rules = Rules(xids={"95": XidRule(severity="record")})
+    host.step()
+    assert [f"{f.key.code}.{f.key.detail}" for f in host.findings] == ["xid.79"]
+    ended = [e.data["by"] for e in host.ledger if e.kind == EventKind.CLEARED]
+    assert ended == ["the site: xids.95.severity is record"]
+    host.run(30)
+    assert len(host.findings) == 1, "what is read again is not raised again"
+
+
+def test_a_warning_that_a_site_calls_a_failure_is_one_from_then_on_and_latches() -> None:
+    host = Host(2)
+    host.step(host.xid(1, 94))
+    assert host.health is Health.WARNING
+    host.rules = Rules(checks={"xid": CheckRule(severity=Severity.FAILURE)})
+    host.run(30)
+    assert [(f.severity, f.latch) for f in host.findings] == [(Severity.FAILURE, Latch.RESET)]
 
 
 # --- consequences

@@ -13,9 +13,10 @@ from gpuwarden.health.xid_catalogue import XIDS, XidClass
 from gpuwarden.publish.dcgm_names import FIELDS, Telemetry, Traffic, nvlink_mb_per_second
 from gpuwarden.publish.exposition import Renderer
 from gpuwarden.publish.metrics import METRICS
-from gpuwarden.publish.snapshot import CollectorStatus, XidCount
+from gpuwarden.publish.snapshot import Clients, CollectorStatus, XidCount
 from gpuwarden_collectors.base import PassOutcome
-from gpuwarden_collectors.facts import GpuAnswer, GpuReadings
+from gpuwarden_collectors.facts import GpuAnswer, GpuProcess, GpuReadings
+from gpuwarden_collectors.slurm.jobs_facts import Job, JobsFacts
 from support.scrape import scrape
 from support.snapshots import (
     FRESH_FOR,
@@ -194,6 +195,32 @@ def test_what_could_not_be_written_or_read_is_counted() -> None:
     assert page.value("gpuwarden_kernel_log_lost_records_total") == 17
 
 
+@pytest.mark.parametrize("uses", ["nobody", "a process", "a job"])
+def test_a_node_is_busy_while_a_process_or_a_job_has_a_gpu(uses: str) -> None:
+    shown = snapshot(2)
+    assert shown.nvml is not None
+    if uses == "a process":
+        gpus = (shown.nvml.gpus[0], replace(shown.nvml.gpus[1], processes=(GpuProcess(pid=71),)))
+        shown = replace(shown, nvml=replace(shown.nvml, gpus=gpus))
+    ended, there = Job(id=11, gpus=(0,), started=5.0, ended=9.0), Job(id=12, gpus=(1,), started=5.0)
+    shown = replace(shown, jobs=JobsFacts(jobs=(ended, there) if uses == "a job" else (ended,)))
+    assert scrape(shown).value("gpuwarden_node_busy") == int(uses != "nobody")
+    unseen = scrape(replace(shown, nvml=None)).value("gpuwarden_node_busy")
+    assert unseen == (1 if uses == "a job" else None)
+
+
+def test_clients_that_were_not_answered_are_counted_from_zero() -> None:
+    assert set(scrape(snapshot()).values("gpuwarden_http_refused_total")) == {0}
+    page = scrape(replace(snapshot(), clients=Clients(turned_away=3, refused={"login": 2})))
+    assert page.value("gpuwarden_http_turned_away_total") == 3
+    assert page.value("gpuwarden_http_refused_total", why="login") == 2
+    assert page.value("gpuwarden_http_refused_total", why="handshake") == 0
+
+
+def test_no_metric_but_one_names_the_node() -> None:
+    assert [metric.name for metric in METRICS if "node" in metric.labels] == ["gpuwarden_node_info"]
+
+
 # --- under DCGM's names
 
 
@@ -213,7 +240,9 @@ def test_every_row_reads_a_reading_that_exists_and_gives_none_for_none() -> None
 
 def test_every_row_gives_a_number_once_every_reading_is_known() -> None:
     every = GpuReadings(**{field.name: 3 for field in fields(GpuReadings)})
-    told = Telemetry(replace(every, memory_reserved_bytes=0), last_xid=79, nvlink_mb_per_second=5)
+    told = Telemetry(
+        replace(every, memory_reserved_bytes=0), last_xid=79, nvlink_mb_per_second=5, memory_unrepairable=0
+    )
     assert [field.name for field in FIELDS if field.read(told) is None] == []
 
 
@@ -315,7 +344,7 @@ def test_a_snapshot_between_two_passes_keeps_the_nvlink_rate() -> None:
     renderer, shown = Renderer(), snapshot(1, readings=replace(h100_readings(), nvlink_tx_kib=0, nvlink_rx_kib=0))
     later = snapshot(1, readings=replace(h100_readings(), nvlink_tx_kib=5 * 10**6, nvlink_rx_kib=10**6))
     later = replace(later, observed=at(UPTIME + 2), made=at(UPTIME + 2))
-    name = "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"
+    name = "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL_total"  # the parser gives every counter that ending
     assert scrape(shown, renderer).value(name) is None
     assert scrape(later, renderer).value(name) == 3000
     assert scrape(replace(later, made=at(UPTIME + 3)), renderer).value(name) == 3000

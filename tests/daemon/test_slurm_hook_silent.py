@@ -44,6 +44,7 @@ class Scheduler:
     """A scheduler in memory. `others` are held out before this node."""
 
     name = "slurm"
+    pool: int | None = None
 
     def __init__(self, others: int = 0, *, foreign: bool = False, away: bool = False) -> None:
         self.writes: list[Intent] = []

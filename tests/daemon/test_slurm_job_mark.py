@@ -9,12 +9,18 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gpuwarden.actuators.slurm.job_mark import Marking, MarkOutcome, mark
+from gpuwarden.actuators.slurm.job_mark import Marking, MarkOutcome, mark, unmark
 from gpuwarden.actuators.slurm.job_signals import signal_job
-from gpuwarden.policy.delivery import MARK_STANDS
+from gpuwarden.config_slurm import SlurmOptions
+from gpuwarden.departing.slurm_looks import SlurmLooks
+from gpuwarden.departing.telling import tell_all
+from gpuwarden.policy.delivery import MARK_STANDS, Delivery, Way
+from gpuwarden.policy.departure import Tell
+from gpuwarden.policy.departure_model import Sent
 from gpuwarden_collectors.slurm.commands import Commands
 from gpuwarden_collectors.slurm.departing import read_job
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
+from support.departures import local
 from support.slurm import SLURM, Slurm
 from support.slurm_ranks import Ranks, the_job
 
@@ -88,6 +94,40 @@ async def test_what_an_administrator_wrote_is_left_alone(slurm: Slurm, commands:
     assert outcome.result is Marking.FOREIGN
     assert "ticket 4711" in outcome.text
     assert await comment_of(commands, job) == "ticket 4711 gpuwarden:ckpt@n1@1"
+
+
+async def test_a_mark_of_which_nothing_came_is_taken_back_and_nothing_that_stands_there_instead(
+    slurm: Slurm, commands: Commands
+) -> None:
+    job = await the_job(commands, Ranks(slurm).start("-N2", "-w", "n[1-2]"))
+    outcome = await mark(commands, job, "n1", time.time())
+    await unmark(commands, job, outcome.mark)
+    assert await comment_of(commands, job) == ""
+    for stands in ("ticket 4711", "gpuwarden:ckpt@n2@1"):
+        comment(slurm, job, stands)
+        await unmark(commands, job, outcome.mark)
+        assert await comment_of(commands, job) == stands
+
+
+@pytest.mark.parametrize("withdrawn", [True, False])
+async def test_a_job_that_is_not_told_as_a_whole_after_all_keeps_no_mark_and_other_nodes_do_not_watch(
+    slurm: Slurm, commands: Commands, withdrawn: bool
+) -> None:
+    """The end was called off in the last moment, or no step of the job runs."""
+    ranks = Ranks(slurm)
+    number = (
+        ranks.start("-N2", "-w", "n[1-2]") if withdrawn else ranks.start("-N2", "-w", "n[1-2]", ranks=1, batch="{rank}")
+    )
+    job = await the_job(commands, number)
+    looks = SlurmLooks(SlurmOptions(enabled=True, node="n1", conf=slurm.conf, timeout=60.0))
+    written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    written.set_result(True)
+    delivery = Delivery(way=Way.JOB_WIDE, signal="USR1", text="")
+    told = await tell_all(looks, Tell(local(job.id), delivery, job), written, lambda: not withdrawn, time.time())
+    await looks.close()
+    assert told.result is Sent.UNSENT
+    assert "gpuwarden" not in await comment_of(commands, job)
+    assert sum(count["USR1"] for count in ranks.heard(job.id).values()) == 0
 
 
 async def test_a_mark_counts_for_ten_minutes_and_for_one_run_of_the_job(slurm: Slurm, commands: Commands) -> None:

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.policy import departure_events
 from gpuwarden.policy.delivery import Aim, Delivery, Process, Way
-from gpuwarden.policy.departure import Requeue, Tell
-from gpuwarden.policy.departure_model import DEPARTURES_MOST, TEXT_MOST, TOLD_STANDS, DepartureState, Sent
-from gpuwarden.policy.departure_state import processes_of
+from gpuwarden.policy.departure import Approve, Requeue, Tell
+from gpuwarden.policy.departure_model import DEPARTURES_MOST, TEXT_MOST, TOLD_STANDS, DepartureState, Sent, answered
+from gpuwarden.policy.departure_reading import processes_of
 from gpuwarden.policy.model import Result
+from gpuwarden_collectors.cloud.facts import Approval
 from gpuwarden_collectors.receivers.facts import Kind
 from support.departures import BOOT, Story, announced, local, process, stamp
 
@@ -45,7 +46,8 @@ def announces(story: Story, n: int) -> None:
     for place, source in enumerate(sources):
         at = known[source].at.boottime if source in known else story.now.boottime
         within = None if (n + place) % 5 == 0 else story.now.boottime - at + 7.0 * (n % 11)
-        told.append(announced(within, source=source, at=at))
+        approval = Approval.ALONE if source == "aws" and n % 2 else Approval.NONE
+        told.append(announced(within, source=source, at=at, approval=approval))
     story.announces(*told)
 
 
@@ -59,6 +61,7 @@ ACTIONS: dict[str, Action] = {
     "over": lambda story, n: story.slurm.pop(n % 4, None),
     "announces": announces,
     "saved": lambda story, n: story.says_saved(n % 4, n % 2),
+    "approval": lambda story, n: setattr(story, "approval", (Result.DONE, Result.RETRY, Result.REFUSED)[n % 3]),
     "waits": lambda story, n: story.waits(float(n)),
     "waits long": lambda story, n: story.waits(100.0 * n),
     "excluded": lambda story, n: setattr(story, "unschedulable", n % 3 > 0),
@@ -72,14 +75,21 @@ scripts = st.lists(st.tuples(st.sampled_from(sorted(ACTIONS)), st.integers(0, 30
 
 
 def play(story: Story, script: list[tuple[str, int]], *, act: bool = True) -> Story:
-    story.runs(0, process(1, rank=0), process(2, rank=1)).announces(announced())
+    story.runs(0, process(1, rank=0), process(2, rank=1)).announces(announced(600.0, approval=Approval.ALONE))
     for action, number in script:
         ACTIONS[action](story, number)
         for step in story.steps():
-            assert not isinstance(step, Requeue) or story.unschedulable
+            assert not isinstance(step, Requeue | Approve) or story.unschedulable
+            assert not isinstance(step, Approve) or not may_be_lost(story)
         if act:
             story.acts()
     return story
+
+
+def may_be_lost(story: Story) -> bool:
+    """Somebody who was told has neither said that it is done nor ended."""
+    jobs = story.departure.jobs.items()
+    return any(name in story.jobs and job.told and not answered(job) for name, job in jobs)
 
 
 @settings(deadline=None, max_examples=150)
@@ -122,6 +132,7 @@ def test_stopping_after_any_step_and_starting_again_gives_the_remainder(
     assert cut.sent == through.sent
     assert cut.requeues == through.requeues
     assert cut.last_words == through.last_words
+    assert cut.approvals == through.approvals
     assert cut.state == through.state
     assert cut.restarts().steps() == ()
 
@@ -196,11 +207,12 @@ ODD = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size
 NAMES = [
     "notice", "job", "way", "result", "processes", "rank", "ranks", "pid", "started", "step", "kept", "more", "unsure", "earlier",
     "restarts", "count", "text", "by", "whole", "saved", "permanent", "named", "requeued", "deadline_boottime", "deadline_wall",
-    "told_boottime", "told_wall", "requeued_boottime", "requeued_wall",
+    "told_boottime", "told_wall", "requeued_boottime", "requeued_wall", "tries", "unsaved", "ended",
 ]  # fmt: skip
 OURS = [
     EventKind.DEPARTING, EventKind.SIGNALLING, EventKind.SIGNALLED, EventKind.SAVED, EventKind.REQUEUED,
-    EventKind.NOT_REQUEUED, EventKind.LAST_WORDS, EventKind.DEPARTED,
+    EventKind.NOT_REQUEUED, EventKind.LAST_WORDS, EventKind.APPROVING, EventKind.APPROVED, EventKind.DEPARTED,
+    EventKind.ANSWERED,
 ]  # fmt: skip
 
 

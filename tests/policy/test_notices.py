@@ -91,6 +91,19 @@ def test_a_source_speaks_for_nobody_else() -> None:
     assert set(story.state.notices) == {"operator/", "aws/spot:terminate"}
 
 
+def test_an_operator_who_repeats_himself_says_nothing_new_and_one_who_halves_the_time_left_does_not_wait() -> None:
+    story = Story()
+    assert orders.is_sooner(story.state, 7_200.0, story.now)
+    story.took([orders.announce(120.0, "rack move", "root", BOOT, story.now)])
+    later = replace(story.now, boottime=story.now.boottime + 20.0)
+    assert orders.is_announced(story.state, 100.5, "rack move", "root", later)
+    for within, text, by in ((120.0, "rack move", "root"), (100.0, "flood", "root"), (100.0, "rack move", "ops")):
+        assert not orders.is_announced(story.state, within, text, by, later)
+    assert [orders.is_sooner(story.state, within, later) for within in (50.0, 51.0, 100.0, 9_000.0)] == [
+        True, False, False, False,
+    ]  # fmt: skip
+
+
 def test_an_operator_ends_his_own_first_and_then_what_others_go_on_saying() -> None:
     story = Story()
     one = notice(story)

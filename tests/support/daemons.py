@@ -73,6 +73,14 @@ class FakeHost:
         (self.proc / "sys").symlink_to("/proc/sys")
         self.configure()
 
+    def boots(self, boot_id: str) -> Path:
+        """Of a secluded one: the file that says which boot of it this is."""
+        (self.proc / "sys").unlink()
+        file = self.proc / "sys/kernel/random/boot_id"
+        file.parent.mkdir(parents=True)
+        file.write_text(f"{boot_id}\n")
+        return file
+
     def admit(self, pid: int) -> None:
         (self.proc / str(pid)).symlink_to(f"/proc/{pid}")
 

@@ -22,12 +22,12 @@ from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmIncident, DcgmTrouble
 from gpuwarden_collectors.dcgm.options import DcgmOptions
 from gpuwarden_collectors.dcgm.reader import DcgmReader
 from gpuwarden_collectors.facts import Stamp
-from support.fake_dcgm.fake_state import VARIABLE, State, a_gpu, healthy, state
+from support.fake_dcgm.fake_state import VARIABLE, State, a_gpu, healthy, sampled, state
 
 BINDINGS = str(Path(__file__).with_name("fake_dcgm"))
 ADDRESS = "unix:///engine"
 ALL_SYSTEMS = 0xFFFFFFFF  # DCGM_HEALTH_WATCH_ALL
-OK, INACCESSIBLE, LOST, DETACHED = 1, 3, 4, 7  # dcgm_structs.h, DcgmEntityStatus_t
+OK, INACCESSIBLE, LOST, DISABLED, DETACHED = 1, 3, 4, 6, 7  # dcgm_structs.h, DcgmEntityStatus_t
 
 
 class FakeDcgm:
@@ -68,6 +68,11 @@ class FakeDcgm:
         with self.change() as engine:
             engine["gpus"][gpu]["status"] = status
 
+    def sample(self) -> None:
+        """The engine asks for every field that is watched."""
+        with self.change() as engine:
+            sampled(engine)
+
     def add_gpu(self) -> None:
         with self.change() as engine:
             engine["gpus"].append(a_gpu(len(engine["gpus"])))
@@ -77,6 +82,13 @@ class FakeDcgm:
             engine["xids"].append([gpu, xid])
             engine["gpus"][gpu]["fields"]["230"] = xid
             engine["gpus"][gpu]["noted"] = time.time()
+
+    def kernel_log_xid(self, gpu: int, xid: int) -> None:
+        """One that the engine read there and NVML did not report: no incident. After Xid 119 it asks the driver no more."""
+        with self.change() as engine:
+            engine["gpus"][gpu]["fields"]["230"] = xid
+            engine["gpus"][gpu]["noted"] = time.time()
+            engine["blind"] = engine["blind"] or xid == 119
 
     def incident(self, code: int, text: str, *, health: int = 10, system: int = 0x10, of: tuple[int, int]) -> None:
         """`of` is the kind and id of the entity."""
@@ -92,7 +104,8 @@ class FakeDcgm:
     def restart(self) -> None:
         """What an engine knows only for its own life is gone, and so are its clients."""
         with self.change() as engine:
-            engine.update(running=True, xids=[], blind=False, clients={}, groups={}, field_groups={}, watched=[])
+            engine.update(running=True, xids=[], blind=False)
+            engine.update(clients={}, groups={}, field_groups={}, watched=[], sampled=[])
             for gpu in engine["gpus"]:
                 gpu["fields"].pop("230", None)
 

@@ -9,6 +9,7 @@ from gpuwarden.health.model import Event, EventKind, Json
 from gpuwarden.policy import departure_events
 from gpuwarden.policy.delivery import Process, Way
 from gpuwarden.policy.departure import (
+    Approve,
     DepartureSettings,
     LastWords,
     NameNot,
@@ -22,6 +23,7 @@ from gpuwarden.policy.departure import (
 from gpuwarden.policy.departure_model import Departure, DepartureState, JobState, Sent, id_of
 from gpuwarden.policy.departure_state import fold
 from gpuwarden.policy.model import Notice, Result
+from gpuwarden_collectors.cloud.facts import Approval
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.facts import Kind, LocalJob, Receiver, Role
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
@@ -30,7 +32,7 @@ BOOT = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 BOOTED = 1_700_000_000.0
 UID = 1_000
 CATCHES = frozenset({"TERM", "USR1"})
-SETTINGS = DepartureSettings(slurm=True, last_words="down")
+SETTINGS = DepartureSettings(slurm=True, last_words="down", approve=True)
 
 
 def stamp(boottime: float) -> Stamp:
@@ -60,9 +62,14 @@ def local(number: int | str, *processes: Receiver, kind: Kind = Kind.SLURM, **mo
     return LocalJob(kind=kind, id=str(number), processes=processes, **(what | more))  # type: ignore[arg-type]
 
 
-def announced(within: float | None = 120.0, *, source: str = "aws", kind: str = "interruption", at: float = 1_000.0) -> Notice:  # fmt: skip
+def announced(
+    within: float | None = 120.0, *, source: str = "aws", kind: str = "interruption", at: float = 1_000.0,
+    approval: Approval = Approval.NONE,
+) -> Notice:  # fmt: skip
     deadline = None if within is None else stamp(at + within)
-    return Notice(source=source, kind=kind, at=stamp(at), boot_id=BOOT, deadline=deadline, id=f"{source}-1")
+    return Notice(
+        source=source, kind=kind, at=stamp(at), boot_id=BOOT, deadline=deadline, id=f"{source}-1", approval=approval
+    )
 
 
 @dataclass
@@ -84,6 +91,8 @@ class Story:
     sent: list[tuple[str, Process, str]] = field(default_factory=list)
     requeues: list[tuple[int, float]] = field(default_factory=list)
     last_words: list[str] = field(default_factory=list)
+    approval: Result = Result.DONE
+    approvals: list[tuple[str, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.took([Event(kind=EventKind.BOOT, at=self.now, boot_id=BOOT)])
@@ -151,7 +160,8 @@ class Story:
     def seen(self) -> Seen:
         return Seen(
             jobs=tuple(self.jobs.values()), concerned=self.concerned, slurm=dict(self.slurm),
-            controller=self.controller, unschedulable=self.unschedulable,
+            controller=self.controller, unschedulable=self.unschedulable, closed=self.unschedulable,
+            fresh=self.controller,
         )  # fmt: skip
 
     @property
@@ -188,6 +198,8 @@ class Story:
             case LastWords(what):
                 self.last_words.append(what)
                 self.took([departure_events.last_words(notice, what, Result.DONE, "", boot_id=BOOT, now=self.now)])
+            case Approve(name):
+                self._approves(notice, name, unheard=unheard, unsaid=unsaid)
 
     def _tells(self, notice: str, step: Tell, *, unheard: bool, unsaid: bool) -> None:
         self.took(departure_events.signalling(notice, step.key, step.delivery, step.slurm, boot_id=BOOT, now=self.now))
@@ -217,6 +229,14 @@ class Story:
             del self.slurm[slurm.id]
             self.jobs.pop(key, None)
             self.took([departure_events.requeued(key, slurm.restarts, boot_id=BOOT, now=self.now)])
+
+    def _approves(self, notice: str, name: str, *, unheard: bool, unsaid: bool) -> None:
+        self.took([departure_events.approving(notice, boot_id=BOOT, now=self.now)])
+        if unheard:
+            return
+        self.approvals.append((name, self.now.boottime))
+        if not unsaid:
+            self.took([departure_events.approved(notice, self.approval, "so", boot_id=BOOT, now=self.now)])
 
     # --- what is remembered
 

@@ -333,11 +333,15 @@ class GcpCloud(_Cloud):
 
 
 class AzureCloud(_Cloud):
-    """`told`: name, events (a list), or document for a whole answer. `approved`: what was let happen."""
+    """`told`: name, events (a list), or document for a whole answer. `approved`: what was let happen; it has begun then.
+
+    `post` is what happens to the next approvals, one each.
+    """
 
     def __init__(self, **more: Any) -> None:
         super().__init__(**{"name": "gpu-vm-3", "events": [], **more})
         self.approved: list[str] = []
+        self.post: deque[Response] = deque()
 
     async def respond(self, request: Request) -> Response:
         if request.headers.get("metadata") != "true" or "api-version" not in request.query:
@@ -347,8 +351,20 @@ class AzureCloud(_Cloud):
         if request.path != "/metadata/scheduledevents":
             return Response(404)
         if request.method == "POST":
-            self.approved += [one["EventId"] for one in json.loads(request.body)["StartRequests"]]
-            return Response(200)
+            return self._begin(request)
         if "document" in self.told:
             return self._plain("document")
         return _json({"DocumentIncarnation": len(self.told["events"]), "Events": self.told["events"]})
+
+    def _begin(self, request: Request) -> Response:
+        try:
+            wanted = [one["EventId"] for one in json.loads(request.body)["StartRequests"]]
+        except (ValueError, KeyError, TypeError):
+            return Response(400)
+        self.approved += wanted
+        if self.post:
+            return self.post.popleft()
+        for event in self.told["events"]:
+            if event["EventId"] in wanted:
+                event |= {"EventStatus": "Started", "NotBefore": ""}
+        return Response(200)

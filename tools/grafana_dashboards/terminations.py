@@ -11,6 +11,7 @@ _LEFT = f"gpuwarden_termination_deadline_timestamp_seconds{{{CLUSTER}}} - time()
 _LEAD = f"max_over_time(({_LEFT})[$__range:15s])"
 _TOLD = f"gpuwarden_jobs_signalled_total{{{CLUSTER}}}"
 _UNTOLD = f'gpuwarden_jobs_signalled_total{{{CLUSTER},outcome=~"unsent|unknown"}}'
+_ANSWERS = f"gpuwarden_jobs_acknowledged_total{{{CLUSTER}}}"
 _DELAY = f"gpuwarden_notice_to_signal_seconds_bucket{{{CLUSTER}}}"
 _SHORT_LEAD = ((0, RED), (120, ORANGE), (600, GREEN))
 
@@ -80,13 +81,19 @@ NOTICES = (
 )  # fmt: skip
 DELIVERY = (
     Panel(
-        title="Jobs told", kind=Kind.BARS, width=12,
+        title="Jobs told", kind=Kind.BARS, width=8,
         text="What came of telling each job. sent: signalled. local_only: signalled here, not on its other nodes. "
         "watched: another node told it. unsent, unknown: look at the log.",
         queries=(Query(f"sum by (outcome) ({increase(_TOLD, '$__rate_interval')})", "{{outcome}}"),),
     ),
     Panel(
-        title="From notice to signal", kind=Kind.SERIES, width=12, unit="s", low=0,
+        title="Answers of jobs", kind=Kind.BARS, width=8,
+        text="What jobs answered. saved: something is saved. unsaved: a rank has nothing to show. ended: its ranks ended without a "
+        "word. Fewer than were told: nobody knows whether the others saved.",
+        queries=(Query(f"sum by (answer) ({increase(_ANSWERS, '$__rate_interval')})", "{{answer}}"),),
+    ),
+    Panel(
+        title="From notice to signal", kind=Kind.SERIES, width=8, unit="s", low=0,
         text="How long it took from when a notice was known on the node until a job was told.",
         queries=tuple(
             Query(f"histogram_quantile({share}, sum by (le) ({increase(_DELAY, '$__rate_interval')}))", f"{share:.0%} of jobs")

@@ -1,19 +1,21 @@
 """Azure Scheduled Events: of this machine alone, though the service tells of the whole set that it is in.
 
-The first question switches the service on and may take two minutes. Approving an event would make it happen at once, for all
-machines that it names: nothing is ever approved.
+The first question switches the service on and may take two minutes. Approving an event makes it happen at once, for all
+machines that it names. Nothing is approved here: what an approval needs to know is said of each event.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.cloud.facts import (
     REASON_MOST,
     Answer,
+    Approval,
     Kind,
     TerminationNotice,
     answer,
@@ -29,13 +31,14 @@ from gpuwarden_collectors.facts import Stamp
 NAME = "azure"
 FIRST_WITHIN = 130.0
 """Seconds for the question that switches the service on."""
-_EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
+EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
+HEADERS = {"Metadata": "true"}
 _OWN_NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
-_HEADERS = {"Metadata": "true"}
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}", re.ASCII)
 _HARD = {"Preempt": True, "Terminate": True, "Redeploy": True, "Reboot": True, "Freeze": False}
 """Kinds of events, and whether what runs here ends with them. A freeze lasts seconds."""
 _KINDS = {"Preempt": Kind.INTERRUPTION, "Terminate": Kind.SCALE_IN}
+_STARTED = "Started"
 _EVENTS_MOST = 256
 
 
@@ -53,21 +56,17 @@ class Azure:
         )
 
     async def confirm(self) -> str:
-        """The machine's own name is a fact of its cloud: the host's name may be any."""
         try:
-            reply = await self._metadata.get(_OWN_NAME, _HEADERS)
-            reply.expect()
-            name = reply.text()
-        except (MetadataError, ReplyError) as error:
+            self._own = await own_name(self._metadata)
+        except MetadataError as error:
             return f"the metadata service cannot be confirmed: {error}"
-        if not _NAME.fullmatch(name):
-            return "what answers at the endpoint names no virtual machine"
-        self._own = name
+        except ReplyError as error:
+            return str(error)
         return ""
 
     async def _ask(self) -> Answer:
         try:
-            reply = await self._metadata.get(_EVENTS, _HEADERS, within=None if self._on else self._first)
+            reply = await self._metadata.get(EVENTS, HEADERS, within=None if self._on else self._first)
         except MetadataError as error:
             return unknown(str(error))
         said = events(reply, self._clock(), self._own)
@@ -76,6 +75,37 @@ class Azure:
 
     async def close(self) -> None:
         await self._metadata.close()
+
+
+async def own_name(metadata: Metadata) -> str:
+    """The machine's name is a fact of its cloud: the host's name may be any. Raises MetadataError, ReplyError."""
+    reply = await metadata.get(_OWN_NAME, HEADERS)
+    try:
+        reply.expect()
+        name = reply.text()
+    except ReplyError as error:
+        raise ReplyError(f"the metadata service cannot be confirmed: {error}") from error
+    if not _NAME.fullmatch(name):
+        raise ReplyError("what answers at the endpoint names no virtual machine")
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """What an approval must know of an event of this machine. `id`: that of its notice, `event_id`: its cloud's own."""
+
+    id: str
+    event_id: str
+    approval: Approval
+
+
+def own_events(reply: Reply, own: str) -> Iterator[Scheduled]:
+    """Those that name this machine. Raises ReplyError, also for a single one that cannot be read."""
+    reply.expect()
+    for item in map(mapping, listing(mapping(reply.json()).get("Events"))[:_EVENTS_MOST]):
+        if _names(item, own):
+            event_id = text_of(item, "EventId")
+            yield Scheduled(identity("events", event_id), event_id, _approval(item, own))
 
 
 def events(reply: Reply, at: Stamp, own: str) -> Answer:
@@ -99,10 +129,10 @@ def events(reply: Reply, at: Stamp, own: str) -> Answer:
 
 
 def _event(item: Mapping[str, Any], reply: Reply, at: Stamp, own: str) -> TerminationNotice | None:
-    if not any(_is_own(name, own) for name in listing(item.get("Resources"))):
+    if not _names(item, own):
         return None
-    kind, status = word_of(item, "EventType", _HARD), word_of(item, "EventStatus", ("Scheduled", "Started"))
-    if status == "Started" and not item.get("NotBefore"):
+    kind, status = _words(item)
+    if status == _STARTED and not item.get("NotBefore"):
         deadline = at  # a failure of the hardware begins so
     else:
         deadline = reply.deadline(time_of(item, "NotBefore"), at)
@@ -110,8 +140,26 @@ def _event(item: Mapping[str, Any], reply: Reply, at: Stamp, own: str) -> Termin
     text = f"{kind} {status}: {description}" if isinstance(description, str) and description else f"{kind} {status}"
     return TerminationNotice(
         source=NAME, kind=_KINDS.get(kind, Kind.MAINTENANCE), id=identity("events", text_of(item, "EventId")),
-        hard=_HARD[kind], deadline=deadline, reason=clean(text, REASON_MOST),
+        hard=_HARD[kind], deadline=deadline, reason=clean(text, REASON_MOST), approval=_approval(item, own),
     )  # fmt: skip
+
+
+def _words(item: Mapping[str, Any]) -> tuple[str, str]:
+    """Its kind and its status. Raises ReplyError."""
+    return word_of(item, "EventType", _HARD), word_of(item, "EventStatus", ("Scheduled", _STARTED))
+
+
+def _approval(item: Mapping[str, Any], own: str) -> Approval:
+    kind, status = _words(item)
+    if status == _STARTED:
+        return Approval.BEGUN
+    if not _HARD[kind]:
+        return Approval.NONE
+    return Approval.ALONE if all(_is_own(name, own) for name in listing(item.get("Resources"))) else Approval.SHARED
+
+
+def _names(item: Mapping[str, Any], own: str) -> bool:
+    return any(_is_own(name, own) for name in listing(item.get("Resources")))
 
 
 def _is_own(name: object, own: str) -> bool:

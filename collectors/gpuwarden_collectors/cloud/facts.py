@@ -26,6 +26,15 @@ class Kind(StrEnum):
     PLANNED_END = "planned_end"
 
 
+class Approval(StrEnum):
+    """Whether an announced end can be let happen before its time, by a word of the machine that it is of."""
+
+    NONE = ""  # its source takes no word, or it is only a hint
+    ALONE = "alone"  # it is of this machine and of no other
+    SHARED = "shared"  # it is of other machines too: they would end with this one
+    BEGUN = "begun"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TerminationNotice:
     """One announced end. `id` is the same in each answer that tells of it, and begins with the question that it answers.
@@ -41,6 +50,7 @@ class TerminationNotice:
     deadline: Stamp | None = None
     estimated: bool = False
     reason: str = ""
+    approval: Approval = Approval.NONE
 
 
 class Said(StrEnum):

@@ -30,19 +30,25 @@ _RULE = f"type='signal',sender='{_LOGIND[0]}',path='{_LOGIND[1]}',interface='{_M
 
 
 class Shutdown:
-    """`hold`: seconds that a shutdown is held up, within what logind allows, so that what must be done can be."""
+    """`hold`: seconds that a shutdown is held up, within what logind allows, so that what must be done can be. `stop`: seconds
+    that systemd waits for this daemon to stop after that, before it stops what jobs run in; 0 if it does not.
+    """
 
     name = NAME
 
-    def __init__(self, clock: Clock, *, path: str = SOCKET, hold: float = 4.0, timeout: float = 5.0) -> None:
+    def __init__(
+        self, clock: Clock, *, path: str = SOCKET, hold: float = 4.0, stop: float = 0.0, timeout: float = 5.0
+    ) -> None:
         self._clock = clock
         self._path = path
         self._hold = hold
+        self._stop = stop
         self._timeout = timeout
         self._bus: Bus | None = None
         self._inhibitor: int | None = None
         self._going_down = False
         self._plain = 0
+        self._ends: float | None = None
         self.delay = DELAY_DEFAULT
         self._release: asyncio.TimerHandle | None = None
         self.questions: Sequence[Question] = (
@@ -71,7 +77,17 @@ class Shutdown:
         except BusError as error:
             await self.close()
             return unknown(f"logind: {error}")
-        return going_down(self._clock(), min(self.delay, self._hold)) if self._going_down else NONE
+        if not self._going_down:
+            self._ends = None
+            return NONE
+        now = self._clock()
+        if self._ends is None:
+            self._ends = now.boottime + min(self.delay, self._hold) + self._stop
+        return going_down(now, self._ends - now.boottime)
+
+    def ends_in(self) -> float:
+        """This daemon is told to stop. Seconds that it may take for that because the machine goes down; 0 if it may not."""
+        return 0.0 if self._ends is None or not self._stop else max(0.0, self._ends - self._clock().boottime)
 
     async def _connect(self) -> None:
         """Ask first for signals and only then how it stands, so that nothing falls between."""

@@ -80,7 +80,7 @@ class DcgmIncident:
     `entity_kind` and `entity_id` say what it is about (dcgm_fields.h: 1 a GPU, 3 a switch, 7 a CPU, 9 a ConnectX
     adapter, 0 the node), `slot` where that GPU is. `xid` and `link` stand only in the text. `latched`: the engine
     keeps it until it is restarted, whatever becomes of the GPU. `first_seen` is when this connection first saw it;
-    `preexisting`: it was there at the first check, so it may be of any age.
+    `preexisting`: it was there at the first check of this GPU, so it may be of any age.
     """
 
     system: int

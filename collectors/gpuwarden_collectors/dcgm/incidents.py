@@ -3,12 +3,13 @@
 The engine keeps an Xid incident until it is restarted, through resets of the GPU and reconnects of its clients. So that
 "still reported" is not taken for "still broken", every incident carries when this connection first saw it. One that is
 kept by the engine is remembered even while its GPU is lost and nothing is reported of it: back again, it is no new one.
+A GPU that this connection never saw before, lost when it was made, brings incidents of any age with it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from gpuwarden_collectors.dcgm.engine import GPU, text_of
@@ -40,16 +41,25 @@ class Incidents:
 
     def __init__(self) -> None:
         self._begun: dict[_Key, _Beginning] = {}
+        self._checked: set[int] = set()
         self._first = True
 
-    def of(self, responses: Iterable[Any], slots: Mapping[int, str], now: Stamp) -> tuple[DcgmIncident, ...]:
-        """All incidents of one pass. `responses`: c_dcgmHealthResponse; `slots` by id of the GPU."""
+    def of(
+        self, responses: Iterable[Any], slots: Mapping[int, str], now: Stamp, checked: Collection[int]
+    ) -> tuple[DcgmIncident, ...]:
+        """All incidents of one pass. `responses`: c_dcgmHealthResponse; `slots` by id of the GPU; `checked`: ids of the
+        GPUs that the checks were about.
+        """
         found = [(raw, _key(raw)) for response in responses for raw in _raw(response)]
-        beginnings = {key: self._begun.get(key) or _Beginning(now, self._first) for _, key in found}
+        beginnings = {key: self._begun.get(key) or _Beginning(now, self._was_there(key)) for _, key in found}
         kept = {key: begun for key, begun in self._begun.items() if _latched(key)}
         self._begun = kept | beginnings
+        self._checked.update(checked)
         self._first = False
         return tuple(_incident(raw, key, beginnings[key], slots) for raw, key in found)
+
+    def _was_there(self, key: _Key) -> bool:
+        return key.entity_id not in self._checked if key.entity_kind == GPU else self._first
 
 
 def _raw(response: Any) -> Iterator[Any]:
@@ -58,16 +68,15 @@ def _raw(response: Any) -> Iterator[Any]:
 
 
 def _key(raw: Any) -> _Key:
+    return _Key(raw.entityInfo.entityGroupId, raw.entityInfo.entityId, raw.error.code, *said(raw))
+
+
+def said(raw: Any) -> tuple[int | None, int | None]:
+    """The Xid and the link that an incident is about, as far as its code or text says so."""
     code, text = raw.error.code, text_of(raw.error, "msg")
     xid = _XID.search(text)
     link = _LINK.search(text) if code == _NVLINK_DOWN else None
-    return _Key(
-        raw.entityInfo.entityGroupId,
-        raw.entityInfo.entityId,
-        code,
-        int(xid[1]) if xid else _XIDS.get(code),
-        int(link[1]) if link else None,
-    )
+    return int(xid[1]) if xid else _XIDS.get(code), int(link[1]) if link else None
 
 
 def _latched(key: _Key) -> bool:

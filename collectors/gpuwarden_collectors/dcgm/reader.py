@@ -24,7 +24,7 @@ _SECOND_OPINION = 60.0  # seconds after which a process whose bindings never fit
 
 
 class DcgmReader:
-    """`spent`: only a new process can load what was installed meanwhile, or run another engine inside it."""
+    """`spent`: only a new process can load what was installed meanwhile, or begin without what an engine left in it."""
 
     def __init__(
         self, options: DcgmOptions, *, clock: Callable[[], float] = time.monotonic, stamp: Clock = host_clock
@@ -62,7 +62,7 @@ class DcgmReader:
     def close(self) -> None:
         engine, self._engine, self._watch = self._engine, None, None
         if engine is not None:
-            # an engine inside this process cannot be started a second time: the bindings then get no handle
+            # an engine inside this process leaves threads and the driver's library behind
             self.spent = self.spent or engine.embedded
             engine.close()
 

@@ -51,14 +51,15 @@ class Watch:
         self._cover(statuses)
         watches, changed = self._verified()
         responses, errors = self._checked()
-        readings, node = self._readings.read(self._members & self._usable)
+        covered = self._members & self._usable
+        readings, node = self._readings.read(covered)
         gpus = tuple(self._gpu(gpu, status, readings) for gpu, status in statuses.items())
         slots = {gpu.id: gpu.slot for gpu in gpus}
         return DcgmFacts(
             engine_version=self._version,
             address=self._engine.address,
             gpus=gpus,
-            incidents=self._incidents.of(responses, slots, self._clock()),
+            incidents=self._incidents.of(responses, slots, self._clock(), covered),
             overall=max(response.overallHealth for response in responses),
             watches=watches,
             watched_since=self._watched_since,

@@ -1,30 +1,40 @@
-"""GPU performance monitoring (Hopper and later): metrics are averages between two samples, here those of two passes."""
+"""GPU performance monitoring (Hopper and later): metrics are averages between two samples, here those of two passes.
+
+The two sample buffers are kept and change places in each pass; nothing is allocated anew. A GPU that does not support it
+is asked once.
+"""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
+from gpuwarden_collectors.facts import MigInstance
 from gpuwarden_collectors.nvml.calls import Calls
-from gpuwarden_collectors.nvml.readings import GPM
+from gpuwarden_collectors.nvml.readings import GPM, GPM_OF_INSTANCES
 
 _SHORTEST = 0.1  # seconds between two samples (nvml.h, nvmlGpmMetricsGet)
 _METRIC = struct.Struct("=IId24x")  # nvmlGpmMetric_t: id, return code, value, three strings that are constants
 
 
 class Gpm:
-    """Holds two sample buffers of the library, which `close` gives back."""
+    """Of a GPU, or of one of its GPU instances (MIG). Holds two sample buffers of the library, which `close` gives back."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Calls, metrics: Mapping[str, int] = GPM, *, instance: int | None = None) -> None:
         self._calls = calls
+        self._metrics = metrics
+        self._instance = instance
         self._supported = True
+        self._answered = False
         self._earlier: Any = None
         self._later: Any = None
         self._taken: float | None = None
         self._request: Any = None
 
-    def read(self, now: float) -> dict[str, Any]:
+    def read(self, now: float) -> dict[str, float]:
         """The metrics by attribute of GpuReadings; none in the first pass. Raises Unanswered."""
         if not self._supported or (self._taken is not None and now - self._taken < _SHORTEST):
             return {}
@@ -34,7 +44,7 @@ class Gpm:
             return self._sample(now) if self._supported else {}
         except self._calls.nvml.NVMLError as error:
             self._taken = None
-            self._supported = not self._calls.failed("GPM", error.value)
+            self._supported = not self._calls.failed("GPM", error.value, answered=self._answered)
             return {}
 
     def close(self) -> None:
@@ -49,20 +59,50 @@ class Gpm:
         self._supported = bool(nvml.nvmlGpmQueryDeviceSupport(self._calls.handle).isSupportedDevice)
         if not self._supported:
             return
-        self._earlier, self._later = nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()
-        self._request = nvml.c_nvmlGpmMetricsGet_t(version=nvml.NVML_GPM_METRICS_GET_VERSION, numMetrics=len(GPM))
-        for metric, number in zip(self._request.metrics, GPM.values(), strict=False):
+        self._earlier = self._earlier or nvml.nvmlGpmSampleAlloc()  # the second may have failed in an earlier pass
+        self._later = self._later or nvml.nvmlGpmSampleAlloc()
+        self._request = nvml.c_nvmlGpmMetricsGet_t(
+            version=nvml.NVML_GPM_METRICS_GET_VERSION, numMetrics=len(self._metrics)
+        )
+        for metric, number in zip(self._request.metrics, self._metrics.values(), strict=False):
             metric.metricId = number
 
     def _sample(self, now: float) -> dict[str, float]:
         nvml, request = self._calls.nvml, self._request
         self._earlier, self._later = self._later, self._earlier
-        nvml.nvmlGpmSampleGet(self._calls.handle, self._later)
+        if self._instance is None:
+            nvml.nvmlGpmSampleGet(self._calls.handle, self._later)
+        else:
+            nvml.nvmlGpmMigSampleGet(self._calls.handle, self._instance, self._later)
         first, self._taken = self._taken is None, now
         if first:
             return {}
         request.sample1, request.sample2 = self._earlier, self._later
         nvml.nvmlGpmMetricsGet(request)
+        self._answered = True
         start = type(request).metrics.offset
-        answers = [_METRIC.unpack_from(request, start + position * _METRIC.size) for position in range(len(GPM))]
-        return {name: value for name, (_, code, value) in zip(GPM, answers, strict=True) if code == 0}
+        answers = [_METRIC.unpack_from(request, start + place * _METRIC.size) for place in range(len(self._metrics))]
+        return {name: value for name, (_, code, value) in zip(self._metrics, answers, strict=True) if code == 0}
+
+
+class InstancesGpm:
+    """The GPM of every GPU instance that there is; one that goes gives its buffers back."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._of: dict[int, Gpm] = {}
+
+    def read(self, instances: Sequence[MigInstance], now: float) -> tuple[MigInstance, ...]:
+        """The instances with their metrics. Raises Unanswered."""
+        here = dict.fromkeys(one.gpu_instance for one in instances)
+        for gone in self._of.keys() - here.keys():
+            self._of.pop(gone).close()
+        for number in here.keys() - self._of.keys():
+            self._of[number] = Gpm(self._calls, GPM_OF_INSTANCES, instance=number)
+        values: dict[int, dict[str, Any]] = {number: self._of[number].read(now) for number in here}
+        return tuple(replace(one, **values[one.gpu_instance]) for one in instances)
+
+    def close(self) -> None:
+        for gpm in self._of.values():
+            gpm.close()
+        self._of.clear()

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpuwarden_collectors.facts import CallError, GpuAnswer, GpuFacts, GpuReadings
 from gpuwarden_collectors.nvml.calls import Calls, Unanswered
-from gpuwarden_collectors.nvml.gpm import Gpm
+from gpuwarden_collectors.nvml.gpm import Gpm, InstancesGpm
 from gpuwarden_collectors.nvml.library import read_text
 from gpuwarden_collectors.nvml.links import Links
 from gpuwarden_collectors.nvml.questions import Questions
@@ -33,9 +33,11 @@ class Gpu:
         self._questions = Questions(self._calls)
         self._links = Links(self._calls)
         self._gpm = Gpm(self._calls)
+        self._instances_gpm = InstancesGpm(self._calls)
 
     def close(self) -> None:
         self._gpm.close()
+        self._instances_gpm.close()
 
     def forget(self) -> None:
         self.close()
@@ -62,7 +64,7 @@ class Gpu:
         links = self._links.read(now)
         sums = {name: total for name, total in self._links.sums.items() if values.get(name) is None}
         readings = GpuReadings(**{**values, **sums, **self._gpm.read(now)})
-        mig = read_mig(calls) if readings.mig_mode else ()
+        mig = self._instances_gpm.read(read_mig(calls) if readings.mig_mode else (), now)
         facts = GpuFacts(
             slot=self.slot,
             index=index,

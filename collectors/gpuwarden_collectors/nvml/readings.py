@@ -61,6 +61,7 @@ ALL_LINKS = 0xFFFFFFFF  # scope of an NVLink field: the sum over the links
 UNSIGNED_INT = 1  # nvmlValueType_t
 TOO_HOT = 200  # °C; the driver means "no value" (dcgm: fields 140 and 150 are blanked above it)
 MEMORY_V2 = 0x02000028  # NVML_STRUCT_VERSION(Memory, 2)
+VGPU_FEATURE = 1  # NVML_GRID_LICENSE_FEATURE_CODE_VGPU
 
 
 def _fabric(version: str) -> Special:
@@ -87,6 +88,15 @@ def _inforom_valid(nvml: Any, handle: Any) -> int:
     except nvml.NVMLError_CorruptedInforom:
         return 0
     return 1
+
+
+def _vgpu_license(nvml: Any, handle: Any) -> int:
+    """0 also where no such license is wanted (dcgm: field 526)."""
+    license_of = nvml.nvmlDeviceGetGridLicensableFeatures(handle)
+    if not license_of.isGridLicenseSupported:
+        return 0
+    features = license_of.gridLicensableFeatures[: license_of.licensableFeaturesCount]
+    return int(any(feature.featureCode == VGPU_FEATURE and feature.featureState for feature in features))
 
 
 VITAL: tuple[Call, ...] = (
@@ -155,6 +165,7 @@ CALLS: tuple[Call, ...] = (
     Call("nvmlDeviceGetMigMode", ("mig_mode",), (), "[]"),
     Call(_inforom_valid, ("inforom_valid",), cadence=HOUR),
     Call("nvmlDeviceGetInforomConfigurationChecksum", ("inforom_checksum",), cadence=HOUR),
+    Call(_vgpu_license, ("vgpu_license",), cadence=MINUTE),
 )  # fmt: skip
 
 FIELDS: tuple[Field, ...] = (
@@ -224,6 +235,12 @@ GPM: dict[str, int] = {
     "gpm_pcie_rx_mib": 21,
     "gpm_nvlink_tx_mib": 61,
     "gpm_nvlink_rx_mib": 60,
+}
+GPM_OF_INSTANCES = {
+    # the others are of the GPU as a whole (dcgm: entity level of fields 1001-1005, 1009-1012)
+    name: number
+    for name, number in GPM.items()
+    if not name.endswith("_mib")
 }
 
 LINK_FIELDS: dict[str, int] = {

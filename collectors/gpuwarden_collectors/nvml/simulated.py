@@ -119,6 +119,10 @@ class SimulatedNvml:
         if not self._gpu(handle).values["inforom_valid"]:
             _fail(pynvml.NVML_ERROR_CORRUPTED_INFOROM)
 
+    def nvmlDeviceGetGridLicensableFeatures(self, handle: Any) -> Any:
+        self._gpu(handle)
+        return SimpleNamespace(isGridLicenseSupported=0)
+
     def nvmlDeviceGetSramEccErrorStatus(self, handle: Any, status: Any) -> None:
         # What byref() gave: the structure behind it can be reached only so.
         status._obj.bThresholdExceeded = self._gpu(handle).values["sram_threshold_exceeded"]  # noqa: SLF001

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.facts import CallError, GpuAnswer, GpuFacts, NvmlFacts, NvmlProblem, XidEvent, slot_of
+from gpuwarden_collectors.nvml import devices
 from gpuwarden_collectors.nvml.gpu import Gpu
 from gpuwarden_collectors.nvml.library import (
     PROBLEMS,
@@ -47,9 +49,15 @@ class NvmlReader:
     """
 
     def __init__(
-        self, options: NvmlOptions, *, clock: Callable[[], float] = time.monotonic, stamp: Clock = host_clock
+        self,
+        options: NvmlOptions,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        stamp: Clock = host_clock,
+        dev: Path = devices.DEV,
     ) -> None:
         self._options = options
+        self._dev = dev
         self._clock = clock
         self._stamp = stamp
         self._nvml: Any = None
@@ -85,9 +93,21 @@ class NvmlReader:
             self.close()
             problem = PROBLEMS.get(error.value, NvmlProblem.OTHER)
             self.spent = problem is NvmlProblem.LIBRARY_MISMATCH and self._misfit_lasts()
-            return NvmlFacts(problem=problem, problem_text=error_text(self._nvml, error.value), simulated=simulated)
+            text = error_text(self._nvml, error.value)
+            refused = self._refused(text) if problem is NvmlProblem.OTHER else None
+            return refused or NvmlFacts(problem=problem, problem_text=text, simulated=simulated)
+        if _strange(gpus) and (facts := self._refused("unknown error, of some GPUs")):
+            return facts
         self._replace_at = 0.0  # it fits; if that ends, another library was installed
         return NvmlFacts(gpus=gpus, simulated=simulated, **self._versions)
+
+    def _refused(self, said: str) -> NvmlFacts | None:
+        """What stands for the pass where we may not open the devices: then nothing that NVML says of them is about GPUs."""
+        paths = () if self._options.simulate else devices.refused(self._dev)
+        if not paths:
+            return None
+        text = f"{devices.refusal(paths)}; NVML says: {said}"
+        return NvmlFacts(problem=NvmlProblem.NO_PERMISSION, problem_text=text)
 
     def _misfit_lasts(self) -> bool:
         """At once for a library that used to fit; a new process that finds the same is not replaced in each pass."""
@@ -202,3 +222,9 @@ def _cuda_version(nvml: Any) -> str:
 def _with_error(facts: GpuFacts, text: str) -> GpuFacts:
     error = CallError(call="nvmlDeviceGetPciInfo", code=0, text=text)
     return replace(facts, errors=(*facts.errors, error))
+
+
+def _strange(gpus: Collection[GpuFacts]) -> bool:
+    """Some answer with nothing but unknown errors, and of none is there a plain word that would be lost."""
+    answers = {gpu.answer for gpu in gpus}
+    return GpuAnswer.UNKNOWN in answers and answers <= {GpuAnswer.OK, GpuAnswer.UNKNOWN}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from gpuwarden_collectors.facts import GpuProcess, MigInstance
 from gpuwarden_collectors.nvml.calls import Calls
 from gpuwarden_collectors.nvml.library import Code, read_text
+from gpuwarden_collectors.nvml.readings import MEMORY_V2
 
 _MOST_PROCESSES = 1024
 _MOST_INSTANCES = 64  # today's GPUs have at most 7
@@ -43,14 +45,13 @@ def _read_instance(calls: Calls, index: int) -> MigInstance | None:
     nvml = calls.nvml
     try:
         handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(calls.handle, index)
-        memory = _memory(nvml, handle)
         return MigInstance(
             gpu_instance=nvml.nvmlDeviceGetGpuInstanceId(handle),
             compute_instance=nvml.nvmlDeviceGetComputeInstanceId(handle),
             uuid=read_text(nvml.nvmlDeviceGetUUID, handle),
             profile=read_text(nvml.nvmlDeviceGetName, handle).rpartition("MIG ")[2],
-            memory_total_bytes=memory and memory.total,
-            memory_used_bytes=memory and memory.used,
+            **_memory(nvml, handle),
+            **_bar1(nvml, handle),
         )
     except nvml.NVMLError as error:
         if error.value != Code.NOT_FOUND:  # there is no instance of this index
@@ -58,8 +59,26 @@ def _read_instance(calls: Calls, index: int) -> MigInstance | None:
         return None
 
 
-def _memory(nvml: Any, handle: Any) -> Any:
-    try:
-        return nvml.nvmlDeviceGetMemoryInfo(handle)
-    except nvml.NVMLError:
-        return None
+def _memory(nvml: Any, handle: Any) -> dict[str, int]:
+    """An older driver counts what is reserved among what is used, and does not say how much it is."""
+    for version in (MEMORY_V2, None):
+        with suppress(nvml.NVMLError):
+            memory = nvml.nvmlDeviceGetMemoryInfo(handle, version)
+            reserved = {} if version is None else {"memory_reserved_bytes": memory.reserved}
+            return reserved | {
+                "memory_total_bytes": memory.total,
+                "memory_free_bytes": memory.free,
+                "memory_used_bytes": memory.used,
+            }
+    return {}
+
+
+def _bar1(nvml: Any, handle: Any) -> dict[str, int]:
+    with suppress(nvml.NVMLError):
+        bar1 = nvml.nvmlDeviceGetBAR1MemoryInfo(handle)
+        return {
+            "bar1_total_bytes": bar1.bar1Total,
+            "bar1_used_bytes": bar1.bar1Used,
+            "bar1_free_bytes": bar1.bar1Free,
+        }
+    return {}

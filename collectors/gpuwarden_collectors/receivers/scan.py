@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from gpuwarden_collectors.base import Clock, CollectorError, SourceAbsent, host_clock
@@ -15,7 +16,7 @@ from gpuwarden_collectors.receivers.careful import CarefulReads
 from gpuwarden_collectors.receivers.lone import Seat
 from gpuwarden_collectors.receivers.places import OUTSIDE, Group, group_in
 from gpuwarden_collectors.receivers.process import Process, opened, process, read, stat
-from gpuwarden_collectors.receivers.said import COMMAND_MOST, ENVIRON_MOST, UNREAD, Said, said
+from gpuwarden_collectors.receivers.said import COMMAND_MOST, ENVIRON_MOST, UNREAD, Said, command_in, said
 
 READ_MOST = 1024
 """Processes of one job whose environment is read, the first ones: ranks are older than their helpers."""
@@ -134,9 +135,12 @@ class _Reader:
     def __init__(self, proc: str) -> None:
         self._proc = proc
         self._left = READ_BYTES_MOST
+        self._known: dict[bytes, Said] = {}  # by its environment, which a rank's helpers inherit as it is
 
     def said(self, key: Key) -> Said | None:
-        """UNREAD of one that is gone; None if it is in D state at this moment, or if enough was read. Can hang."""
+        """UNREAD of one that is gone; None if it is in D state at this moment, if enough was read, or if we may not read what
+        it says: which signal it wants, or that it wants none, is not known then. Can hang.
+        """
         if self._left <= 0:
             return None
         try:
@@ -147,18 +151,15 @@ class _Reader:
                 if line.started != key[1]:
                     return UNREAD
                 command = read(folder, "cmdline", COMMAND_MOST)
-                environ = _readable(folder)
+                environ = read(folder, "environ", ENVIRON_MOST)
+        except PermissionError:
+            return None
         except _GONE:
             return UNREAD
         self._left -= len(environ)
-        return said(environ, command)
-
-
-def _readable(folder: int) -> bytes:
-    try:
-        return read(folder, "environ", ENVIRON_MOST)
-    except PermissionError:
-        return b""
+        if environ not in self._known:
+            self._known[environ] = said(environ, b"")
+        return replace(self._known[environ], command=command_in(command))
 
 
 def _key(one: Process) -> Key:

@@ -29,6 +29,26 @@ class ActuatorRefused(ActuatorError):  # noqa: N818 - a decision of the schedule
     permanent = True
 
 
+class BudgetUnknown(ActuatorUnavailable):
+    """Nobody can say how many nodes are held out for failures: while that is so, none is for a failure."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{self.reason}: {why}")
+
+    reason = "budget_unknown"
+
+
+class Counter(Protocol):
+    """Who counts for an actuator that has no register of all nodes."""
+
+    @property
+    def pool(self) -> int | None:
+        """Nodes that share the budget, as last known; by it first writes are spread. Asked with each look, and waits for nothing."""
+
+    async def census(self) -> Census:
+        """As that of an actuator. Raises BudgetUnknown, and nothing else."""
+
+
 class Actuator(Protocol):
     """Each call has its own deadline, is safe to repeat, and raises ActuatorError and nothing else."""
 
@@ -48,3 +68,10 @@ class Actuator(Protocol):
 
     async def close(self) -> None:
         """Leave nothing running."""
+
+
+class Register(Actuator, Protocol):
+    """An actuator that knows all nodes, and can count for others. `pool` as of the last look that read it."""
+
+    @property
+    def pool(self) -> int | None: ...

@@ -6,7 +6,7 @@ and after. Restoring, and what an operator orders, needs no hook.
 
 from __future__ import annotations
 
-from gpuwarden.actuators.base import Actuator, ActuatorUnavailable
+from gpuwarden.actuators.base import ActuatorUnavailable, Register
 from gpuwarden.policy.model import Act, Census, Intent, Standing
 from gpuwarden_collectors.base import Clock
 
@@ -15,9 +15,11 @@ OPEN_FOR = 120.0
 
 
 class HookGate:
-    def __init__(self, actuator: Actuator, clock: Clock) -> None:
+    """`actuator` is behind it; what others ask of that one waits for no hook."""
+
+    def __init__(self, actuator: Register, clock: Clock) -> None:
         self.name = actuator.name
-        self._actuator = actuator
+        self.actuator = actuator
         self._clock = clock
         self._asked = float("-inf")
 
@@ -26,7 +28,7 @@ class HookGate:
         self._asked = self._clock().boottime
 
     async def look(self) -> Standing:
-        return await self._actuator.look()
+        return await self.actuator.look()
 
     async def census(self) -> Census:
         """Every exclusion for a failure begins with it, and nothing else: so it waits here, before Slurm is asked anything."""
@@ -34,13 +36,13 @@ class HookGate:
             raise ActuatorUnavailable(
                 'the drain waits for HealthCheckProgram to ask for it (slurm.drain_by = "hook"); is it set in slurm.conf?'
             )
-        return await self._actuator.census()
+        return await self.actuator.census()
 
     async def apply(self, intent: Intent, standing: Standing) -> None:
         """The second count of the breaker follows it, and must not wait for the next hook."""
         if intent.act is Act.EXCLUDE:
             self._asked = self._clock().boottime
-        await self._actuator.apply(intent, standing)
+        await self.actuator.apply(intent, standing)
 
     async def close(self) -> None:
-        await self._actuator.close()
+        await self.actuator.close()

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from gpuwarden.actuators.base import Actuator, ActuatorError, ActuatorUnavailable
+from gpuwarden.actuators.base import Actuator, ActuatorError, ActuatorUnavailable, BudgetUnknown
 from gpuwarden.policy import breaker
 from gpuwarden.policy.looks import answer
 from gpuwarden.policy.model import Act, Budget, Intent, Outcome, Owner, Result, Standing, Why
@@ -46,7 +46,8 @@ class Outbox:
     """One actuator's. `standing` is the last look, `key` that of the intent at hand; `held_back` is why the breaker holds it
     back, "" if it does not.
 
-    `wake` ends a pause, for instance because something else is wanted; `wanted` says whether an intent still is.
+    `wake` ends a pause, for instance because something else is wanted; `wanted` says whether an intent still is. `limits`
+    may be changed at any time, and hold from the next question on.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Outbox:
         self._committed = committed
         self._wanted = wanted
         self._looked = looked
-        self._limits = limits
+        self.limits = limits
         self._clock = clock
         self._chance = chance or random.Random()  # noqa: S311 - spreads load, guards nothing
         self._failed = 0  # its attempts so far that came to nothing
@@ -86,7 +87,8 @@ class Outbox:
         try:
             outcome = await self._attempt(intent, first=first)
         except ActuatorError as error:
-            self.held_back = ""  # whether the breaker is open is not known, and who has to step back does so soon
+            # Whether the breaker is open is not known, and who has to step back does so soon; where nobody counts, it is.
+            self.held_back = str(error) if isinstance(error, BudgetUnknown) else ""
             outcome = Outcome(result=Result.REFUSED if error.permanent else Result.RETRY, text=str(error))
         if outcome.result not in (Result.RETRY, Result.REFUSED):
             self.held_back = ""
@@ -125,18 +127,18 @@ class Outbox:
         census = await self._bounded(self.actuator.census())
         found = answer(intent, await self._look())
         if found is None:
-            self.held_back = breaker.refusal(self._limits.budget, census)
+            self.held_back = breaker.refusal(self.limits.budget, census)
             if self.held_back:
                 return Outcome(result=Result.RETRY, text=f"the breaker is open: {self.held_back}")
             found = await self._written(intent)
         if found.result not in (Result.DONE, Result.ALREADY):
             return found
-        await self._stay(intent, self._limits.recount_after)
+        await self._stay(intent, max(self.limits.recount_after, census.visible_after))
         return await self._recount(intent, found) if self._wanted(intent) else SUPERSEDED
 
     async def _recount(self, intent: Intent, found: Outcome) -> Outcome:
         """It stands; now see who else came meanwhile, and step back if they were first."""
-        self.held_back = breaker.refusal(self._limits.budget, await self._bounded(self.actuator.census()))
+        self.held_back = breaker.refusal(self.limits.budget, await self._bounded(self.actuator.census()))
         if not self.held_back:
             return found
         back = await self._write(replace(intent, act=Act.RESTORE, since=found.since))
@@ -170,15 +172,15 @@ class Outbox:
 
     async def _bounded(self, call: Awaitable[Answer]) -> Answer:
         try:
-            async with asyncio.timeout(self._limits.backstop):
+            async with asyncio.timeout(self.limits.backstop):
                 return await call
         except TimeoutError:
-            name, seconds = self.actuator.name, self._limits.backstop
+            name, seconds = self.actuator.name, self.limits.backstop
             raise ActuatorUnavailable(f"{name} has not come to an end within {seconds:g} s") from None
 
     def _next(self, outcome: Outcome) -> float:
         """Seconds until the next attempt: by chance up to half as long again, so that a fleet does not come in step."""
-        limits = self._limits
+        limits = self.limits
         if outcome.result is Result.REFUSED:
             return self._about(limits.refused)
         if outcome.result is not Result.RETRY:

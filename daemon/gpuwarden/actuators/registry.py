@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from gpuwarden.actuators.base import Actuator
+from gpuwarden.actuators.base import Actuator, Counter, Register
+from gpuwarden.actuators.command import exec_actuators
+from gpuwarden.actuators.counting import counter
+from gpuwarden.actuators.hook_gate import HookGate
+from gpuwarden.actuators.kubernetes.actuator import kubernetes_actuator
+from gpuwarden.actuators.marker import marker_actuators
 from gpuwarden.actuators.slurm.actuator import slurm_actuator
 from gpuwarden_collectors.base import Clock
 
@@ -15,12 +20,21 @@ if TYPE_CHECKING:  # the builders take their own part of it
 Detail = Callable[[], str]
 """Says more of why this node is out than a reason has room for."""
 
-Builder = Callable[["Config", Clock, Detail], Actuator | None]
+Builder = Callable[["Config", Clock, Detail], Register | HookGate | None]
 """None if the configuration does not ask for this one."""
 
-BUILDERS: tuple[Builder, ...] = (slurm_actuator,)
+BUILDERS: tuple[Builder, ...] = (slurm_actuator, kubernetes_actuator)
+"""Those that have a register of all nodes, in the order in which they are asked to count for the others."""
+
+COUNTED: tuple[Callable[[Config, Clock, Counter], Sequence[Actuator]], ...] = (
+    marker_actuators,
+    exec_actuators,
+)
+"""Those that know of this node alone."""
 
 
 def actuators(config: Config, clock: Clock, detail: Detail) -> tuple[Actuator, ...]:
     made = (build(config, clock, detail) for build in BUILDERS)
-    return tuple(actuator for actuator in made if actuator is not None)
+    schedulers = [actuator for actuator in made if actuator is not None]
+    counts = counter(config, schedulers, clock)
+    return (*schedulers, *(actuator for build in COUNTED for actuator in build(config, clock, counts)))

@@ -28,6 +28,10 @@ def acting_lines(status: Document) -> Iterator[str]:
         yield f"{clean(name)}: nothing is done: {clean(why)}"
     if acting.get("breaker"):
         yield f"the breaker is open: {clean(acting['breaker'])}"
+    for told in acting.get("notifications", ()):
+        if told["queued"] or told["trouble"]:
+            why = f": {clean(told['trouble'])}" if told["trouble"] else ""
+            yield f"{clean(told['target'])}: {told['queued']} notifications wait{why}"
     if acting.get("needs_person"):
         yield f"only a person restores it (gpuwarden restore), because of {', '.join(map(clean, acting['needs_person']))}"
 
@@ -56,6 +60,9 @@ def _job_lines(jobs: Document) -> Iterator[str]:
         yield from (f"job {clean(job['job'])}: {_job(job)}" for job in departure["jobs"])
         if words := departure.get("last_words"):
             yield f"last words ({clean(words['what'])}): {clean(words['result'])}: {clean(words['text'])}"
+        if approval := departure.get("approval"):
+            attempts = f", attempt {approval['tries']}" if approval["tries"] > 1 else ""
+            yield f"approval of the end{attempts}: {clean(approval['result'])}: {clean(approval['text'])}"
 
 
 def _job(job: Document) -> str:

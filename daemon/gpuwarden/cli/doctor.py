@@ -8,18 +8,21 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from gpuwarden.cli.client import Daemon
 from gpuwarden.cli.parser import CommandError, Parser
 from gpuwarden.cli.sources import faulty, sources
 from gpuwarden.cli.text import clean
 from gpuwarden.config import Config, ConfigError, load
-from gpuwarden.doctor.row import Grade, Row, fail, ok, warn, worst
+from gpuwarden.doctor.row import Grade, Row, fail, ok, worst
+from gpuwarden.doctor.running import Running, daemon
 
 HELP = """
-Looks at this host and at Slurm, and says what keeps gpuwarden from doing its work and what to change. Changes nothing.
+Looks at this host, at Slurm and at Prometheus, and says in order what works, what does not, and what to type. Changes nothing.
 
-Each row is ok, warn or fail; run it as the user that the daemon runs as.
+Each row is ok, warn or fail, and has a deadline of its own; all are looked at together, so that it takes a minute and a half at
+most. Run it as the user that the daemon runs as.
 exit code: 0 all is ok, 1 something warns, 2 something fails
 
 examples:
@@ -45,7 +48,8 @@ def main(options: argparse.Namespace) -> int:
         rows = [
             fail("host", "configuration", told, "correct it: gpuwarden config check; all below goes by the defaults")
         ]
-    rows += [_daemon(options, config), *_examined(config)]
+    found = _running(options.run_dir or config.run.dir)
+    rows += [daemon(found, config), *_examined(config, found)]
     if options.json:
         document = {"worst": worst(rows).value, "rows": [asdict(row) for row in rows]}
         print(json.dumps(document, indent=2))
@@ -54,20 +58,23 @@ def main(options: argparse.Namespace) -> int:
     return _EXIT[worst(rows)]
 
 
-def _examined(config: Config) -> list[Row]:
+def _examined(config: Config, running: Running) -> list[Row]:
     from gpuwarden.doctor.examination import examine  # noqa: PLC0415 - help is told without loading collectors
 
-    return asyncio.run(examine(config))
+    return asyncio.run(examine(config, running))
 
 
-def _daemon(options: argparse.Namespace, config: Config) -> Row:
-    folder = options.run_dir or config.run.dir
+def _running(folder: Path) -> Running:
+    """Who answers there, and what it says."""
+    daemon = Daemon(folder, folder)
     try:
-        said = Daemon(folder, folder).ask("status")
+        said = daemon.ask("status")
+        pid, uid = daemon.peer()
     except CommandError as error:
-        return warn("host", "daemon", str(error), "start it: systemctl start gpuwarden")
-    health = said.get("status", "unknown") if isinstance(said, dict) else "unknown"
-    return ok("host", "daemon", f"answers at {folder}: {health}")
+        return Running(folder=folder, status={}, why=str(error))
+    if not isinstance(said, dict):
+        return Running(folder=folder, status={}, why=f"what answers at {folder} is no gpuwarden of this version")
+    return Running(folder=folder, status=said, pid=pid, uid=uid)
 
 
 def _shown(rows: Sequence[Row]) -> Iterator[str]:

@@ -19,11 +19,11 @@ from gpuwarden.cli.fleet_text import fleet_text
 from gpuwarden.cli.parser import HEALTH_CODES, UNKNOWN, CommandError, Parser
 from gpuwarden.cli.text import clean
 from gpuwarden.durations import parse_duration
-from gpuwarden.fleet.access import Access, AccessError, access
 from gpuwarden.fleet.model import RANK, Row, Status
-from gpuwarden.fleet.prometheus import PrometheusError, ask
 from gpuwarden.fleet.queries import QUERIES
 from gpuwarden.fleet.rows import rows
+from gpuwarden.prometheus.access import Access, AccessError, Hints, access
+from gpuwarden.prometheus.client import PrometheusError, ask
 
 HELP = """
 Shows every node that Prometheus knows, the worst first: its GPUs, how it is and why, who took it out of scheduling, when it
@@ -39,6 +39,10 @@ examples:
 """
 
 URL = "http://127.0.0.1:9090"
+_HINTS = Hints(
+    address="is the address right? --prometheus URL, or PROMETHEUS_URL", credentials="give --token-file or --basic-file",
+    time="--timeout allows more",
+)  # fmt: skip
 _FILES = {
     "token": "a bearer token",
     "basic": "one line USER:PASSWORD",
@@ -118,7 +122,7 @@ def _access(options: argparse.Namespace, environment: Mapping[str, str]) -> Acce
     if given["token"] or given["basic"]:  # what is said here goes before what stands in the environment
         chosen |= {name: given[name] for name in ("token", "basic")}
     try:
-        return access(options.prometheus or environment.get("PROMETHEUS_URL") or URL, **chosen)
+        return access(options.prometheus or environment.get("PROMETHEUS_URL") or URL, **chosen, hints=_HINTS)
     except AccessError as error:
         raise CommandError(clean(str(error))) from error
 

@@ -11,17 +11,23 @@ from gpuwarden.config import ConfigError, load
 from gpuwarden.config_sources import Sources
 from gpuwarden.ledger.errors import LedgerError
 from gpuwarden.ledger.reader import read_only
+from gpuwarden.places import LEDGER
 from gpuwarden.publish.status import event
 
 
 def ledger_events(state_dir: Path | None, since: float, limit: int) -> list[dict[str, Any]]:
     """As the daemon tells them. Raises CommandError."""
-    path = (state_dir or _configured()) / "ledger.db"
+    path = ledger_path(state_dir)
     try:
         with read_only(path) as ledger:
             return [event(recorded.event) for recorded in ledger.events(since=since, limit=limit)]
     except LedgerError as error:
         raise CommandError(str(error), UNAVAILABLE) from error
+
+
+def ledger_path(state_dir: Path | None) -> Path:
+    """Of the daemon that the configuration describes, unless another directory is given. Raises CommandError."""
+    return (state_dir or _configured()) / LEDGER
 
 
 def _configured() -> Path:

@@ -24,6 +24,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "ack": ("ack", "acknowledge a finding, so that it can end"),
     "exclude": ("exclude", "take this node out of scheduling"),
     "restore": ("restore", "bring this node back into scheduling"),
+    "exclusions": ("exclusions", "what of gpuwarden's keeps this node out of scheduling, from the ledger"),
     "notify-termination": ("notify", "tell the daemon that this machine is about to end"),
     "inventory": ("inventory", "the GPUs that belong in this machine: show them, or accept what is there"),
     "inject": ("inject", "put a fault into a simulated GPU"),
@@ -33,6 +34,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "slurm": ("slurm", "Slurm's jobs on these GPUs, and what its scripts hand over"),
     "fleet": ("fleet", "every node, as Prometheus knows it"),
     "doctor": ("doctor", "whether gpuwarden can do its work on this host, and what to change"),
+    "dstack-interposer": ("dstack_interposer", "answer dstack's server in the place of its agent on this host"),
+    "nvhcd": ("nvhcd", "answer ft_launcher whether this node may take part"),
     "config": ("configuration", "check the configuration, or show it with where each value comes from"),
 }
 """Verb: its module in this folder, and one line about it."""
@@ -74,9 +77,18 @@ def _dispatch(verb: str, words: Sequence[str]) -> int:
     if verb not in VERBS:
         print(_usage() if not verb else f"gpuwarden: there is no {verb!r}{_near(verb)}", file=sys.stderr)
         return USAGE
-    module = import_module(f"gpuwarden.cli.{VERBS[verb][0]}")
+    module = _module(verb)
     code: int = module.main(_parser(verb, module).parse_args(words))
     return code
+
+
+def parser_of(verb: str) -> Parser:
+    """For whoever describes the verbs: the man page and the completions of the shells are made of it."""
+    return _parser(verb, _module(verb))
+
+
+def _module(verb: str) -> ModuleType:
+    return import_module(f"gpuwarden.cli.{VERBS[verb][0]}")
 
 
 def _parser(verb: str, module: ModuleType) -> Parser:

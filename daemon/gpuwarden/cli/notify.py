@@ -14,8 +14,9 @@ HELP = """
 Tells the daemon that this machine will be taken away. From termination.horizon (10 minutes) before it the heartbeat says so, and in
 mode enforce the node is taken out of scheduling. It holds until it is called off or the machine boots again. --cancel
 ends what an operator announced; where none did, what a cloud announces is disregarded for as long as it does.
+The answer says how many jobs are told to save and why others are not; in mode observe what would be done.
 
-exit code: 0, or 64 when there is nothing to call off
+exit code: 0, 64 when there is nothing to call off, or 75 when one user announces too often
 
 examples:
   gpuwarden notify-termination --in 120

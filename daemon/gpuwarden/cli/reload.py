@@ -10,8 +10,8 @@ from gpuwarden.cli.parser import Parser
 from gpuwarden.cli.text import clean
 
 HELP = """
-Makes the daemon read its configuration again, as SIGHUP does. What is said of conditions and Xids ([checks], [xids], [sxids])
-and the number of GPUs hold at once; for everything else it says which keys wait for a restart.
+Makes the daemon read its configuration again, as SIGHUP does. What is said of conditions and Xids ([checks], [xids], [sxids]),
+the number of GPUs, [policy] and the numbers of [breaker] hold at once; for everything else it says which keys wait for a restart.
 
 With a fault anywhere nothing is taken over: every fault is told, and the daemon goes on as before.
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import argparse
 import os
 
+from gpuwarden.cli.ledger_version import refuse_another_major
 from gpuwarden.cli.parser import CommandError, Parser, folder
 from gpuwarden.cli.sources import configuration
 from gpuwarden.cli.web_config import check_web_config
 from gpuwarden.config import Config
-from gpuwarden.places import make_private
+from gpuwarden.places import LEDGER, make_private
 
 HELP = """
 Runs the daemon in the foreground: reads the GPUs of this node, judges them, and publishes how they are, until SIGTERM.
 
-exit code: 0 after SIGTERM or SIGINT, 64 when the configuration has a fault (then nothing was started), 69 when it
-cannot start here: its port or its run directory is taken
+exit code: 0 after SIGTERM or SIGINT, 64 when the configuration has a fault, or the ledger is of another major version
+(then nothing was started), 69 when it cannot start here: its port or its run directory is taken, 75 when it is to be started again, which systemd does
 
 examples:
   gpuwarden run                               this host's GPUs, as /etc/gpuwarden says
@@ -46,7 +47,8 @@ def arguments(parser: Parser) -> None:
 def main(options: argparse.Namespace) -> int:
     config = configuration(options, os.environ, secure=make_private)
     check_web_config(config)
-    from gpuwarden.app import serve  # noqa: PLC0415 - a fault in the configuration is told before asyncio is loaded
+    refuse_another_major(config.state.dir / LEDGER)
+    from gpuwarden.serve import serve  # noqa: PLC0415 - a fault in the configuration is told before asyncio is loaded
 
     return serve(config, lambda: _again(options), options.config and options.config.absolute())
 
@@ -56,6 +58,8 @@ def _again(options: argparse.Namespace) -> Config:
     from gpuwarden.reload import ReloadError  # noqa: PLC0415 - as above
 
     try:
-        return configuration(options, os.environ)
+        config = configuration(options, os.environ)
+        check_web_config(config)
     except CommandError as error:
         raise ReloadError(str(error)) from error
+    return config

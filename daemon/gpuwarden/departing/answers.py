@@ -15,7 +15,7 @@ from gpuwarden.health.model import Event
 from gpuwarden.log import get_logger
 from gpuwarden.policy.delivery import TOLD_MOST
 from gpuwarden.policy.departure_events import saved
-from gpuwarden.policy.departure_model import DepartureState, JobState, jobs_of, key_of, open_departures
+from gpuwarden.policy.departure_model import BY_EXIT, DepartureState, JobState, jobs_of, key_of, open_departures
 from gpuwarden.publish.job_socket import Acknowledged as BySocket
 from gpuwarden.schedule import detached
 from gpuwarden_collectors.acknowledgements.directory import CheckpointDirectories, Look, Watched
@@ -141,7 +141,7 @@ class Answers:
     def _of_ended(self, gone: frozenset[Process], known: Mapping[str, JobState]) -> Iterator[Event]:
         for job, state in known.items():
             for process in sorted(state.told & gone - state.acknowledged.processes):
-                yield saved(job, "exit", saved=False, process=process, boot_id=self._boot_id, now=self._clock())
+                yield saved(job, BY_EXIT, saved=False, process=process, boot_id=self._boot_id, now=self._clock())
 
     def _complain(self, found: FilesLook) -> None:
         """Once of each: a user may leave there what they like."""

@@ -1,7 +1,7 @@
 """While this machine is about to go, or a GPU of it fails: look who is here, do what policy says is due, look again.
 
 One task does it all, one turn after the other. What takes long (a requeue, a signal through the controller) goes on
-beside it, one thing at a time for each job. Everything is an event before it is done and after it: a daemon that is killed in
+beside it: see steps.py. Everything is an event before it is done and after it: a daemon that is killed in
 between goes on where this one was, and tells nobody twice.
 """
 
@@ -9,37 +9,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
+from gpuwarden.actuators.azure_approval import AzureApproval
 from gpuwarden.departing.answers import Answers, is_news
 from gpuwarden.departing.looks import Looks, on_gpu
 from gpuwarden.departing.near import Near
-from gpuwarden.departing.scheduler import give_up_node, put_elsewhere
-from gpuwarden.departing.telling import WITHDRAWN, Told, tell_all, tell_here
+from gpuwarden.departing.steps import Steps
 from gpuwarden.health.model import Event
 from gpuwarden.log import get_logger
 from gpuwarden.policy import departure_events as events
-from gpuwarden.policy.delivery import Way
-from gpuwarden.policy.departure import DepartureSettings, LastWords, NameNot, Requeue, Seen, Step, Tell, plan
+from gpuwarden.policy.departure import DepartureSettings, Seen, Step, plan
 from gpuwarden.policy.departure_budget import FAILING_GPU
 from gpuwarden.policy.departure_model import (
     DepartureState,
-    Sent,
     answered,
     id_of,
     jobs_of,
     key_of,
     open_departures,
 )
-from gpuwarden.policy.departure_preview import preview
+from gpuwarden.policy.departure_preview import preview, summary
 from gpuwarden.policy.departure_state import fold
 from gpuwarden.policy.model import Notice
 from gpuwarden.publish.job_socket import Acknowledged, Caller
-from gpuwarden.publish.snapshot import NOTICE_TO_SIGNAL, Departures
+from gpuwarden.publish.snapshot import Departures
 from gpuwarden.publish.unix_socket import TRY_AGAIN, VerbError
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Stamp
@@ -54,6 +49,8 @@ WARM_EVERY = 300.0
 EARLY_MOST = 1_024
 """Answers kept of jobs that are not known yet."""
 STOPS_WITHIN = 2.0
+TOLD_WITHIN = 2.0
+"""Seconds that whoever announces an end waits for what jobs are told; the control socket answers within 4."""
 
 log = get_logger("gpuwarden")
 
@@ -61,7 +58,7 @@ log = get_logger("gpuwarden")
 class Departing:
     """`record` takes events that were folded here already. `enforce` False: everything is looked at, and nothing done.
 
-    `names` of jobs may be told to whoever can connect.
+    `names` of jobs may be told to whoever can connect. `approval` None: no end is let happen early.
     """
 
     def __init__(
@@ -69,6 +66,7 @@ class Departing:
         settings: DepartureSettings,
         looks: Looks,
         answers: Callable[[Callable[[Sequence[Event]], None]], Answers],
+        approval: AzureApproval | None = None,
         *,
         enforce: bool,
         record: Callable[[Sequence[Event]], None],
@@ -84,7 +82,6 @@ class Departing:
         self._enforce = enforce
         self._names = names
         self._record = record
-        self._committed = committed
         self._boot_id = boot_id
         self._clock = clock
         self._near = Near()
@@ -92,11 +89,12 @@ class Departing:
         self._ending = False
         self._tidied = False
         self._task: asyncio.Task[None] | None = None
-        self._beside: dict[str, asyncio.Task[None]] = {}
+        self._steps = Steps(
+            lambda: self.state, self._take, wake=self._wake.set, committed=committed, answers=self._answers,
+            slurm=looks.slurm, approval=approval, boot_id=boot_id, clock=clock,
+        )  # fmt: skip
         self._preview: tuple[str, ...] = ()
         self._trouble = ""
-        self._outcomes: Counter[str] = Counter()
-        self._signal_seconds = NOTICE_TO_SIGNAL
         self._looked: tuple[Notice, ...] = ()
         self._early: dict[tuple[str, int], Acknowledged] = {}  # by job and rank
 
@@ -112,12 +110,13 @@ class Departing:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOPS_WITHIN):
                 await asyncio.gather(*(asyncio.shield(task) for task in (self._task,) if task is not None))
-                await asyncio.gather(*map(asyncio.shield, self._beside.values()))
-        tasks = [task for task in (self._task, *self._beside.values()) if task is not None]
+                await asyncio.gather(*map(asyncio.shield, self._steps.running))
+        tasks = [task for task in (self._task, *self._steps.running) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._answers.stop()
+        await self._steps.close()
         if self._looks.slurm is not None:
             await self._looks.slurm.close()
 
@@ -175,8 +174,21 @@ class Departing:
     def settled(self) -> bool:
         """An end is near, everybody here was looked at for it, and whoever was told has answered or ended."""
         looked = bool(self._near.notices) and self._looked == self._near.notices
-        beside = any(not task.done() for task in self._beside.values())
-        return looked and not beside and all(map(answered, jobs_of(self.state).values()))
+        return looked and not self._steps.running and all(map(answered, jobs_of(self.state).values()))
+
+    # --- what an operator is told
+
+    async def told(self) -> str:
+        """Who was told of the ends that are near, or would be; empty while none is near. Takes TOLD_WITHIN at most."""
+        if not self._near.notices:
+            return ""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TOLD_WITHIN):
+                while self._looked != self._near.notices or self._steps.running:  # noqa: ASYNC110 - none of them tells
+                    await asyncio.sleep(0.02)
+        if self._looked != self._near.notices:
+            return "who is here is not known yet: see gpuwarden status"
+        return summary(self.state, self._preview, enforce=self._enforce)
 
     # --- turns
 
@@ -206,7 +218,7 @@ class Departing:
                 return None
             await self._looks.warm()
             return self._clock().boottime + WARM_EVERY
-        look = await self._looks.look()
+        look = await self._looks.look(lambda seen: self._tell_early(seen, near))
         self._say(look.trouble)
         now = self._clock()
         if look.seen is None:
@@ -228,13 +240,18 @@ class Departing:
         self._looked = near.notices
         return again
 
+    async def _tell_early(self, seen: Seen, near: Near) -> None:
+        """Whom no scheduler has to say anything of is told at once, however long it takes to answer."""
+        if self._enforce:
+            await self._carry_out([(notice, self._view(notice, seen, near)) for notice in near.notices], near)
+
     async def _expect(self, jobs: Iterable[LocalJob]) -> None:
         """Who is known has a folder to answer in: the one that an earlier daemon has made, if there is one."""
         known = jobs_of(self.state)
         await self._answers.expect([job for job in jobs if key_of(job) in known])
 
     def _view(self, notice: Notice, seen: Seen, near: Near) -> Seen:
-        seen = replace(seen, unschedulable=near.unschedulable)
+        seen = replace(seen, unschedulable=near.unschedulable, closed=near.closed)
         return on_gpu(seen, dict(near.holders).get(id_of(notice), frozenset())) if notice.kind == FAILING_GPU else seen
 
     def _say(self, trouble: str) -> None:
@@ -251,108 +268,15 @@ class Departing:
         for notice, seen in views:
             planned = plan(self.state, notice, seen, self._settings, self._clock())
             again.append(planned.again)
-            for step in filter(self._is_free, planned.steps):
-                self._write_down(notice, step)
+            if planned.anew and self._looks.slurm is not None:
+                self._looks.slurm.ask_anew()
+            for step in filter(self._steps.is_free, planned.steps):
+                self._steps.write_down(notice, step)
                 due.append((notice, step))
-        await self._tell([(notice, step) for notice, step in due if isinstance(step, Tell)])
-        for notice, step in () if self._ending else due:
-            if isinstance(step, Requeue):
-                self._go(step.key, self._requeue(notice, step))
-            elif isinstance(step, LastWords):
-                self._go(_LAST_WORDS, self._last_words(notice, step, near.reason))
+        await self._steps.tell(due)
+        if not self._ending:
+            self._steps.begin(due, near.reason)
         return min(again)
-
-    def _write_down(self, notice: Notice, step: Step) -> None:
-        """What is remembered of a step before anything is done."""
-        if isinstance(step, Tell):
-            name, now = id_of(notice), self._clock()
-            self._take(events.signalling(name, step.key, step.delivery, step.slurm, boot_id=self._boot_id, now=now))
-        elif isinstance(step, NameNot):
-            self._take([self._not_requeued(step.key, step.text, permanent=step.permanent, named=True)])
-
-    def _goes_on(self, notice: Notice) -> bool:
-        """It was not withdrawn meanwhile, or another one still announces the same end."""
-        of_gpu = notice.kind == FAILING_GPU
-        return any((one.kind == FAILING_GPU) == of_gpu for one in open_departures(self.state).values())
-
-    def _is_free(self, step: Step) -> bool:
-        self._beside = {key: task for key, task in self._beside.items() if not task.done()}
-        return (_LAST_WORDS if isinstance(step, LastWords) else step.key) not in self._beside
-
-    def _go(self, key: str, work: Coroutine[Any, Any, None]) -> None:
-        if key in self._beside and not self._beside[key].done():
-            work.close()
-            return
-        self._beside[key] = asyncio.create_task(self._guarded(work))
-
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except Exception:  # a fault of ours with one job must not reach the others
-            log.exception("what is due before the end failed unexpectedly")
-        self._wake.set()
-
-    async def _tell(self, due: Sequence[tuple[Notice, Tell]]) -> None:
-        """Once it is on disk: those of this host in one go, the others each beside the rest."""
-        sent = [(notice, step) for notice, step in due if step.delivery.receivers]
-        if not sent:
-            return
-        written = asyncio.ensure_future(self._committed())
-        await self._answers.expect([step.job for _, step in sent])
-        for notice, step in sent:
-            if step.delivery.way in (Way.JOB_WIDE, Way.BATCH) and self._looks.slurm is not None:
-                self._go(step.key, self._tell_all(notice, step, written))
-            elif step.delivery.way is Way.WATCH:
-                self._told(notice, step, Told(result=Sent.WATCHED, text=step.delivery.text))
-        await written
-        here = [(notice, step) for notice, step in sent if step.delivery.way is Way.LOCAL and self._goes_on(notice)]
-        for notice, step in sent:
-            if step.delivery.way is Way.LOCAL and not self._goes_on(notice):
-                self._told(notice, step, WITHDRAWN)
-        for (notice, step), told in zip(here, await tell_here([step for _, step in here]), strict=True):
-            self._told(notice, step, told)
-
-    async def _tell_all(self, notice: Notice, step: Tell, written: Awaitable[bool]) -> None:
-        assert self._looks.slurm is not None  # noqa: S101 - checked by who calls
-        now, goes_on = self._clock().wall, lambda: self._goes_on(notice)
-        self._told(notice, step, await tell_all(self._looks.slurm, step, written, goes_on, now))
-
-    def _told(self, notice: Notice, step: Tell, told: Told) -> None:
-        now = self._clock()
-        event = events.signalled(
-            id_of(notice), step.key, step.delivery.way, told.result, count=told.count, text=told.text,
-            boot_id=self._boot_id, now=now,
-        )  # fmt: skip
-        local = step.delivery.local_only and told.result is Sent.SENT
-        self._outcomes["local_only" if local else told.result.value] += 1
-        if told.result is Sent.SENT and _was_here(step, notice):
-            self._signal_seconds = self._signal_seconds.with_value(max(0.0, now.boottime - notice.at.boottime))
-        self._take([event])
-
-    async def _requeue(self, notice: Notice, step: Requeue) -> None:
-        assert self._looks.slurm is not None  # noqa: S101 - who knows the job has asked Slurm
-        if not self._goes_on(notice):
-            return
-
-        def pending(text: str) -> None:
-            now, restarts = self._clock(), step.slurm.restarts
-            self._take([events.requeued(step.key, restarts, text, boot_id=self._boot_id, now=now)])
-
-        if (stays := await put_elsewhere(self._looks.slurm, step.slurm, pending)) is not None:
-            self._take([self._not_requeued(step.key, stays.text, permanent=stays.permanent)])
-
-    def _not_requeued(self, job: str, text: str, *, permanent: bool, named: bool = False) -> Event:
-        return events.not_requeued(
-            job, text, permanent=permanent, named=named, boot_id=self._boot_id, now=self._clock()
-        )
-
-    async def _last_words(self, notice: Notice, step: LastWords, reason: str) -> None:
-        assert self._looks.slurm is not None  # noqa: S101 - policy says nothing where there is no Slurm
-        if not self._goes_on(notice):
-            return
-        result, text = await give_up_node(self._looks.slurm, step.what, reason)
-        now = self._clock()
-        self._take([events.last_words(id_of(notice), step.what, result, text, boot_id=self._boot_id, now=now)])
 
     def _take(self, happened: Sequence[Event]) -> None:
         if happened:
@@ -364,18 +288,8 @@ class Departing:
     def shown(self) -> Departures:
         going_on = tuple(open_departures(self.state).values())
         return Departures(
-            departures=going_on or tuple(self.state.departures.values())[-1:], preview=self._preview, outcomes=dict(self._outcomes),
-            signal_seconds=self._signal_seconds,
+            departures=going_on or tuple(self.state.departures.values())[-1:], preview=self._preview, outcomes=dict(self._steps.outcomes),
+            answers=self.state.answers,
+            signal_seconds=self._steps.signal_seconds,
             trouble=self._trouble and f"not all is known of them: {self._trouble}",
         )  # fmt: skip
-
-
-def _was_here(step: Tell, notice: Notice) -> bool:
-    """Before the end was announced; who came later could not be told sooner. Of a GPU nothing was announced."""
-    if notice.kind == FAILING_GPU:
-        return False
-    return any(aim.receiver.started / _TICKS < notice.at.boottime for aim in step.delivery.receivers)
-
-
-_TICKS = os.sysconf("SC_CLK_TCK")
-_LAST_WORDS = "last words"

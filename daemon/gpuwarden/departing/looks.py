@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from gpuwarden.departing.slurm_looks import SlurmLook, SlurmLooks
@@ -20,6 +20,10 @@ NEW_EVERY = 1.0
 """Seconds between two looks for the sake of somebody who is not known: anybody may ask to be."""
 SCANNED_WITHIN = 3.0
 """Seconds for all processes of the host; 2,000 take some tens of milliseconds."""
+AT_ONCE = 0.1
+"""Seconds that containers wait for Slurm, which has nothing to say of them: a quiet one answers within 20 ms."""
+
+Early = Callable[[Seen], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,24 +47,40 @@ class Looks:
         self._reading: asyncio.Future[tuple[LocalJob, ...]] | None = None
         self._keys: dict[Process, str] = {}
         self._scanned = float("-inf")
+        self._early: asyncio.Future[tuple[tuple[LocalJob, ...] | None, str]] | None = None
 
-    async def look(self) -> Look:
-        """Takes SCANNED_WITHIN and half a second at most."""
+    async def look(self, early: Early) -> Look:
+        """Takes SCANNED_WITHIN and half a second at most. `early` gets the containers, where Slurm takes its time."""
         if self.slurm is None:
             jobs, error = await self._scan({})
             return Look(seen=None if jobs is None else Seen(jobs=jobs), trouble=error)
-        asking = asyncio.create_task(self.slurm.look())
+        asking, listing = asyncio.create_task(self.slurm.look()), asyncio.create_task(self.slurm.pids())
         try:
-            jobs, error = await self._scan(await self.slurm.pids())
+            if (await asyncio.wait((asking, listing), timeout=AT_ONCE))[1]:
+                await self._containers(early)
+            jobs, error = await self._scan(await listing)
             told = await asking
         finally:
             asking.cancel()
+            listing.cancel()
         if told.answered:
             self._owners = {number: job.uid for number, job in told.jobs.items()}
         if any(job.kind is Kind.SLURM and job.id not in map(str, told.jobs) for job in jobs or ()):
             self.slurm.ask_anew()
         trouble = "; ".join(filter(None, (error, told.trouble)))
         return Look(seen=None if jobs is None else _seen(jobs, told), trouble=trouble)
+
+    async def _containers(self, early: Early) -> None:
+        """Of others slurmd may say that they are of a job: what is known of them stays as it is."""
+        if self._reading is not None:  # somebody who asks for a key has slurmd's list, too
+            return
+        self._early = asyncio.ensure_future(self._scan({}, remember=False))
+        jobs, _ = await self._early
+        self._early = None
+        containers = tuple(job for job in jobs or () if job.kind is Kind.CONTAINER)
+        self._keys = {**self._keys, **_keys(containers)}
+        if containers:
+            await early(Seen(jobs=containers))
 
     async def warm(self) -> None:
         """Look at the processes of this host, so that the next look takes a third of the time. Nobody else is asked."""
@@ -71,10 +91,14 @@ class Looks:
         now = asyncio.get_running_loop().time()
         if process not in self._keys and now >= self._scanned + NEW_EVERY:
             self._scanned = now
+            if self._early is not None:  # without slurmd's list it would take a rank for a lone process
+                await asyncio.wait((self._early,))
             await self._scan({} if self.slurm is None else await self.slurm.pids())
         return self._keys.get(process)
 
-    async def _scan(self, listed: Mapping[int, ListedPid]) -> tuple[tuple[LocalJob, ...] | None, str]:
+    async def _scan(
+        self, listed: Mapping[int, ListedPid], *, remember: bool = True
+    ) -> tuple[tuple[LocalJob, ...] | None, str]:
         """All jobs here, or why they cannot be told. A scan that hangs is left to its thread, and no other begun beside it."""
         if self._reading is None:
             pids, owners = frozenset(self._gpu_pids()), self._owners
@@ -89,12 +113,17 @@ class Looks:
             jobs = reading.result()
         except CollectorError as error:
             return None, str(error)
-        self._keys = {(process.pid, process.started): key_of(job) for job in jobs for process in job.processes}
+        if remember:
+            self._keys = _keys(jobs)
         return jobs, ""
 
 
+def _keys(jobs: Iterable[LocalJob]) -> dict[Process, str]:
+    return {(process.pid, process.started): key_of(job) for job in jobs for process in job.processes}
+
+
 def _seen(jobs: tuple[LocalJob, ...], told: SlurmLook) -> Seen:
-    return Seen(jobs=jobs, slurm=told.jobs, controller=told.answered, trees=told.trees)
+    return Seen(jobs=jobs, slurm=told.jobs, controller=told.answered, fresh=told.fresh, trees=told.trees)
 
 
 def on_gpu(seen: Seen, holders: Collection[int]) -> Seen:

@@ -26,13 +26,15 @@ class Near:
     """What is acted on: `notices` of this machine's end, the first of them, and of GPUs that fail.
 
     `later`: other ends that are imminent too. `holders`: by the id of a GPU's notice, who is on it.
-    `unschedulable`: this node was read back as one that takes no work. `reason`: what our termination is called there.
+    `unschedulable`: this node was read back as one that takes no work; `closed`: at every scheduler, or there is none. `reason`: what
+    our termination is called there.
     """
 
     notices: tuple[Notice, ...] = ()
     later: tuple[Notice, ...] = ()
     holders: tuple[tuple[str, frozenset[int]], ...] = ()
     unschedulable: bool = False
+    closed: bool = False
     reason: str = ""
 
 
@@ -55,9 +57,14 @@ def near(
         notices=(*ends[:1], *gpus),
         later=tuple(ends[1:]),
         holders=tuple((id_of(notice), holders.get(notice.id, frozenset())) for notice in gpus),
-        unschedulable=standing is not None and standing.reachable and not standing.schedulable,
+        unschedulable=standing is not None and _takes_no_work(standing),
+        closed=(standing is not None or not scheduled) and all(map(_takes_no_work, standings.values())),
         reason=reasons.termination(state.boot_id, instance),
     )
+
+
+def _takes_no_work(standing: Standing) -> bool:
+    return standing.reachable and not standing.schedulable
 
 
 def _failing(state: PolicyState, verdict: Verdict, *, scheduled: bool) -> Iterator[Notice]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpuwarden.actuators.base import ActuatorError
 from gpuwarden.actuators.slurm.last_words import LastWord, LastWordResult, last_words
-from gpuwarden.actuators.slurm.requeue import Requeueing, requeue
+from gpuwarden.actuators.slurm.requeue import SETTLES_AFTER, Requeueing, requeue
 from gpuwarden.departing.slurm_looks import SlurmLooks
 from gpuwarden.policy.model import Result
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
@@ -34,7 +34,8 @@ async def put_elsewhere(slurm: SlurmLooks, job: SlurmJob, pending: Callable[[str
     said = False
     for _ in range(ENDING_TURNS):
         try:
-            outcome = await requeue(slurm.commands, job, slurm.node)
+            settles = 0.0 if said else SETTLES_AFTER  # it was said after a turn that took longer
+            outcome = await requeue(slurm.commands, job, slurm.node, settles=settles)
         except ActuatorError as error:
             return None if said else NotRequeued(str(error), error.permanent)
         if outcome.result in (Requeueing.REQUEUED, Requeueing.WAITS) and not said:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpuwarden.config_slurm import SlurmOptions
 from gpuwarden.jobs import conf_path
@@ -26,10 +26,13 @@ NAME_VARIABLE = "SLURMD_NODENAME"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmLook:
-    """`answered`: the controller did, within CONTROLLER_WITHIN. `trouble`: what it said if it did not answer well."""
+    """`answered`: the controller did, within CONTROLLER_WITHIN, `fresh`: to this question. `trouble`: what it said if it did not
+    answer well.
+    """
 
     jobs: Mapping[int, SlurmJob] = field(default_factory=dict)
     answered: bool = False
+    fresh: bool = False
     trees: bool | None = None
     trouble: str = ""
 
@@ -73,7 +76,8 @@ class SlurmLooks:
         """Takes CONTROLLER_WITHIN at most, and raises nothing."""
         now = asyncio.get_running_loop().time()
         if self._kept is not None and now < self._kept_until:
-            return self._kept
+            return replace(self._kept, fresh=False)
+        asks = self._asked is None
         if self._asked is None:
             self._asked = asyncio.create_task(self._ask())
         await asyncio.wait((self._asked,), timeout=CONTROLLER_WITHIN)
@@ -81,14 +85,14 @@ class SlurmLooks:
             return SlurmLook(trees=self._trees, trouble=f"slurmctld has not answered for {CONTROLLER_WITHIN:g} s")
         asked, self._asked, self._kept = self._asked, None, None
         try:
-            self._kept = SlurmLook(jobs=asked.result(), answered=True, trees=self._trees)
+            self._kept = SlurmLook(jobs=asked.result(), answered=True, fresh=asks, trees=self._trees)
         except SlurmError as error:
             return SlurmLook(trees=self._trees, trouble=str(error))
         self._kept_until = now + KEPT_FOR * self._chance.uniform(0.8, 1.2)
         return self._kept
 
     def ask_anew(self) -> None:
-        """A job is here that the last answer does not know."""
+        """A job is here that the last answer does not know, or more is to be known than it can say."""
         self._kept = None
 
     async def _ask(self) -> dict[int, SlurmJob]:

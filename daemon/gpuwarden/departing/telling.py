@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from gpuwarden.actuators import signals
 from gpuwarden.actuators.base import ActuatorError
-from gpuwarden.actuators.slurm.job_mark import Marking, mark
+from gpuwarden.actuators.slurm.job_mark import Marking, mark, unmark
 from gpuwarden.actuators.slurm.job_signals import Signalling, signal_batch, signal_job
 from gpuwarden.departing.slurm_looks import SlurmLooks
+from gpuwarden.log import get_logger
 from gpuwarden.policy.delivery import Delivery, Way
 from gpuwarden.policy.departure import Tell
 from gpuwarden.policy.departure_model import Sent
@@ -25,6 +26,8 @@ class Told:
     count: int = 0
     text: str = ""
 
+
+log = get_logger("gpuwarden")
 
 WITHDRAWN = Told(result=Sent.UNSENT, text="not sent: the end was called off in the meantime")
 
@@ -71,7 +74,18 @@ async def tell_all(
         return Told(result=Sent.WATCHED, text=marked.text)
     if marked.result is not Marking.MARKED:
         return Told(result=Sent.UNSENT, text=marked.text)
-    return await _through_slurm(slurm, step.slurm, step.delivery) if goes_on() else WITHDRAWN
+    told = await _through_slurm(slurm, step.slurm, step.delivery) if goes_on() else WITHDRAWN
+    if told.result is Sent.UNSENT:
+        await _take_back(slurm, step.slurm, marked.mark)
+    return told
+
+
+async def _take_back(slurm: SlurmLooks, job: SlurmJob, mark: str) -> None:
+    """If that does not work either, other nodes take the mark for good until it is too old."""
+    try:
+        await unmark(slurm.commands, job, mark)
+    except ActuatorError as error:
+        log.warning("the mark of a job that was not told stands", job=job.called, reason=str(error))
 
 
 async def _through_slurm(slurm: SlurmLooks, job: SlurmJob, delivery: Delivery) -> Told:

@@ -7,41 +7,70 @@ import os
 from collections.abc import Awaitable, Callable, Iterator
 
 from gpuwarden.config import Config
-from gpuwarden.doctor import host, job_side, termination, web
+from gpuwarden.doctor import host, job_side, prometheus, running, system, termination, unit, web
 from gpuwarden.doctor.row import Row, fail
+from gpuwarden.doctor.running import Running
 from gpuwarden.doctor.slurm import SlurmDoctor
 from gpuwarden.schedule import detached
 
 HOST_WITHIN = 10.0
 NVML_WITHIN = 45.0
+DCGM_WITHIN = 45.0
 METADATA_WITHIN = 20.0
 """Two questions and two tokens, of `termination.<cloud>.timeout` (5 s at most) and 1 s."""
 SLURM_WITHIN = 90.0
 
-_HOST: dict[str, Callable[[Config], Iterator[Row]]] = {
-    "driver": host.driver,
-    "kernel log": host.kernel_log,
-    "places": host.places,
-    "dcgm": host.dcgm,
-    "web": web.web,
-    "job socket": job_side.job_socket,
-    "job signals": job_side.job_signals,
+Look = Callable[[Running, Config], Awaitable[list[Row]]]
+
+
+def _thread(look: Callable[[Config], Iterator[Row]]) -> Look:
+    return lambda _, config: _threaded(lambda: list(look(config)))
+
+
+def _thread_with(look: Callable[[Running, Config], Iterator[Row]]) -> Look:
+    return lambda daemon, config: _threaded(lambda: list(look(daemon, config)))
+
+
+def _loop(look: Callable[[Config], Awaitable[list[Row]]]) -> Look:
+    return lambda _, config: look(config)
+
+
+def _slurm(_: Running, config: Config) -> Awaitable[list[Row]]:
+    return SlurmDoctor(config.slurm, os.uname().nodename, config.state.dir).rows()
+
+
+_LOOKS: dict[str, tuple[float, Look]] = {
+    "unit": (HOST_WITHIN, _thread(unit.unit)),
+    "versions": (HOST_WITHIN, _thread(system.versions)),
+    "rights": (HOST_WITHIN, _thread_with(system.permissions)),
+    "clock": (HOST_WITHIN, _thread(system.clock)),
+    "driver": (HOST_WITHIN, _thread(host.driver)),
+    "nvml": (NVML_WITHIN, _loop(host.nvml)),
+    "pci": (HOST_WITHIN, _thread(host.pci)),
+    "kernel log": (HOST_WITHIN, _thread(host.kernel_log)),
+    "dcgm": (DCGM_WITHIN, _loop(host.dcgm)),
+    "places": (HOST_WITHIN, _thread(host.places)),
+    "port": (HOST_WITHIN, _thread_with(running.port)),
+    "web": (HOST_WITHIN, _thread(web.web)),
+    "scrapes": (HOST_WITHIN, _thread_with(running.scraped)),
+    "prometheus": (HOST_WITHIN, _thread(prometheus.prometheus)),
+    "job socket": (HOST_WITHIN, _thread(job_side.job_socket)),
+    "job signals": (HOST_WITHIN, _thread(job_side.job_signals)),
+    "metadata service": (METADATA_WITHIN, _loop(termination.metadata)),
+    "shutdown budget": (HOST_WITHIN, _loop(termination.shutdown_budget)),
+    "slurm": (SLURM_WITHIN, _slurm),
 }
+"""By name, in the order in which they are told: seconds, and the look."""
 
 
-async def examine(config: Config) -> list[Row]:
+async def examine(config: Config, daemon: Running) -> list[Row]:
     """Everything at once, in the order of the table. Takes at most `SLURM_WITHIN`."""
-    looks = [_in_time(name, HOST_WITHIN, _threaded(name, look, config)) for name, look in _HOST.items()]
-    looks.insert(1, _in_time("nvml", NVML_WITHIN, host.nvml(config)))
-    looks.append(_in_time("metadata service", METADATA_WITHIN, termination.metadata(config)))
-    looks.append(_in_time("shutdown budget", HOST_WITHIN, termination.shutdown_budget(config)))
-    slurm = SlurmDoctor(config.slurm, os.uname().nodename, config.state.dir)
-    looks.append(_in_time("slurm", SLURM_WITHIN, slurm.rows()))
+    looks = (_in_time(name, seconds, look(daemon, config)) for name, (seconds, look) in _LOOKS.items())
     return [row for rows in await asyncio.gather(*looks) for row in rows]
 
 
-async def _threaded(name: str, look: Callable[[Config], Iterator[Row]], config: Config) -> list[Row]:
-    return await detached(f"doctor {name}", lambda: list(look(config)))
+async def _threaded(look: Callable[[], list[Row]]) -> list[Row]:
+    return await detached("doctor", look)
 
 
 async def _in_time(name: str, seconds: float, look: Awaitable[list[Row]]) -> list[Row]:

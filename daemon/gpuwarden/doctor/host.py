@@ -1,4 +1,4 @@
-"""The host: driver, library, permissions, kernel log, places of the daemon, DCGM."""
+"""The host: driver, library, bus, kernel log, places of the daemon, DCGM."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 
 from gpuwarden.config import Config
 from gpuwarden.doctor.row import Row, fail, ok, warn
-from gpuwarden_collectors.base import CollectorError, Observation, PassOutcome
+from gpuwarden_collectors.base import CollectorError, Observation, PassOutcome, SourceAbsent
 from gpuwarden_collectors.dcgm.addresses import running_engine
-from gpuwarden_collectors.facts import NvmlFacts, NvmlProblem
+from gpuwarden_collectors.dcgm.facts import DcgmFacts
+from gpuwarden_collectors.facts import NvmlFacts, NvmlProblem, PciDevice
 from gpuwarden_collectors.host_files import read_text
 from gpuwarden_collectors.nvml.options import NvmlOptions
 from gpuwarden_collectors.pci import PciCollector
@@ -20,6 +21,7 @@ from gpuwarden_collectors.worker import Worker
 from gpuwarden_collectors.worker_life import WorkerLimits
 
 NVML_ANSWERS_WITHIN = 30.0
+DCGM_ANSWERS_WITHIN = 30.0
 _ROOM = 64 << 20  # bytes; a ledger has a few MB
 _VERSION = re.compile(r"\b\d{3}\.\d+(?:\.\d+)?\b")
 _TO_DO: dict[NvmlProblem, str] = {
@@ -32,19 +34,30 @@ _TO_DO: dict[NvmlProblem, str] = {
 
 def driver(config: Config) -> Iterator[Row]:
     """The module, against what is on the bus."""
-    version, functions = _loaded(config), _functions(config)
-    if functions is None:
-        yield warn(
-            "host", "pci", f"{config.paths.sysfs} cannot be read", "see paths.sysfs: a GPU off the bus is noticed late"
-        )
+    version, functions = _loaded(config), len(_devices(config) or ())
     if version:
-        yield ok("host", "driver", f"version {version} is loaded; {functions or 0} NVIDIA functions on the bus")
+        yield ok("host", "driver", f"version {version} is loaded")
     elif functions:
         found = f"not loaded, with {functions} NVIDIA functions on the bus"
         yield fail("host", "driver", found, _TO_DO[NvmlProblem.DRIVER_NOT_LOADED])
     else:
         found = "not loaded, and no NVIDIA device on the bus"
         yield warn("host", "driver", found, "nothing to watch here: set inventory.expected_gpus = 0")
+
+
+def pci(config: Config) -> Iterator[Row]:
+    """The bus itself, which knows a GPU that no driver has."""
+    devices, where = _devices(config), f"{config.paths.sysfs}/bus/pci"
+    if devices is None:
+        to_do = "see paths.sysfs, and that the unit may see it: a GPU off the bus is noticed late"
+        yield warn("host", "pci", f"{where} cannot be read", to_do)
+        return
+    mute = [device.slot for device in devices if device.responds is False]
+    if mute:
+        to_do = "the node is no use until these are back: reboot; if that does not help, have the hardware inspected"
+        yield fail("host", "pci", f"nothing answers at {', '.join(mute[:8])}", to_do)
+    else:
+        yield ok("host", "pci", f"{len(devices)} NVIDIA functions at {where}, none of them mute")
 
 
 def _loaded(config: Config) -> str:
@@ -57,10 +70,10 @@ def _loaded(config: Config) -> str:
     return version[0] if version is not None else "unknown"
 
 
-def _functions(config: Config) -> int | None:
+def _devices(config: Config) -> tuple[PciDevice, ...] | None:
     try:
-        return len(PciCollector(config.paths.sysfs).read().devices)
-    except CollectorError:
+        return PciCollector(config.paths.sysfs).read().devices
+    except (CollectorError, SourceAbsent):
         return None
 
 
@@ -69,7 +82,7 @@ async def nvml(config: Config) -> list[Row]:
     options: NvmlOptions = config.collectors.nvml
     if not options.enabled:
         return [warn("host", "nvml", "switched off", "set collectors.nvml.enabled")]
-    functions = _functions(config)
+    functions = len(_devices(config) or ())
     if not _loaded(config) and functions:  # to ask NVML could load the driver, and nothing is to be changed here
         return [warn("host", "nvml", "not asked: the driver is not loaded", "load the driver, and look again")]
     limits = WorkerLimits(deadline=NVML_ANSWERS_WITHIN, init_deadline=NVML_ANSWERS_WITHIN)
@@ -161,26 +174,44 @@ def existing(path: Path) -> Path:
     return next((folder for folder in path.parents if folder.exists()), Path("/"))
 
 
-def dcgm(config: Config) -> Iterator[Row]:
-    """It adds to what NVML says; without it nothing is missing that would not be told."""
+async def dcgm(config: Config) -> list[Row]:
+    """One pass of the reader itself, where an engine runs. It adds to what NVML says; nothing depends on it alone."""
     options = config.collectors.dcgm
     if not options.enabled:
-        yield ok("host", "dcgm", "switched off")
-        return
+        return [ok("host", "dcgm", "switched off")]
     places = (options.address,) if options.address else options.probe
     try:
         address = running_engine(places, config.paths.proc / "net")
     except CollectorError as error:
-        yield fail("host", "dcgm", str(error), "correct collectors.dcgm.address")
-        return
-    if address is not None:
-        yield ok("host", "dcgm", f"an engine listens at {address}")
-    elif options.address:
-        yield fail(
-            "host",
-            "dcgm",
-            f"no engine listens at {options.address}",
-            "start nvidia-dcgm, or unset collectors.dcgm.address",
+        return [fail("host", "dcgm", str(error), "correct collectors.dcgm.address")]
+    if address is None and options.address:
+        to_do = "start nvidia-dcgm, or unset collectors.dcgm.address"
+        return [fail("host", "dcgm", f"no engine listens at {options.address}", to_do)]
+    if address is None:
+        return [ok("host", "dcgm", "no engine runs here: NVML alone is read")]
+    limits = WorkerLimits(deadline=DCGM_ANSWERS_WITHIN, init_deadline=DCGM_ANSWERS_WITHIN)
+    worker: Worker[DcgmFacts] = Worker(
+        "dcgm",
+        "gpuwarden_collectors.dcgm.reader:DcgmReader",
+        DcgmFacts,
+        limits=limits,
+        on_event=lambda _: None,
+        options=options,
+    )
+    try:
+        return [dcgm_row(await worker.observe(), str(address))]
+    finally:
+        await worker.close()
+
+
+def dcgm_row(seen: Observation[DcgmFacts], address: str) -> Row:
+    facts = seen.facts
+    if seen.outcome is PassOutcome.ABSENT:
+        return warn(
+            "host", "dcgm", f"an engine listens at {address}, but {seen.error}", "install DCGM's Python bindings"
         )
-    else:
-        yield ok("host", "dcgm", "no engine runs here: NVML alone is read")
+    if facts is None:
+        to_do = "see systemctl status nvidia-dcgm; meanwhile NVML alone is read"
+        return fail("host", "dcgm", f"an engine listens at {address}: {seen.error or 'no answer'}", to_do)
+    found = f"engine {facts.engine_version or 'of unknown version'} answers at {facts.address or address}"
+    return ok("host", "dcgm", f"{found}: {len(facts.gpus)} GPUs")

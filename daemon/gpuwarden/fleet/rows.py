@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from gpuwarden.fleet import queries as q
 from gpuwarden.fleet.model import RANK, Finding, Notice, Out, Row, Status
-from gpuwarden.fleet.prometheus import Sample
+from gpuwarden.prometheus.client import Sample
 
 Key = tuple[str, str, str]
 """Cluster (empty if no label says so), job, instance."""

@@ -214,6 +214,13 @@ _ROWS: tuple[Condition, ...] = (
         source="Slurm 22.05: an update of a node needs root, SlurmUser or an Administrator of slurmdbd (measured)",
     ),
     Condition(
+        code="notification_refused", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
+        title="Whoever is to be notified does not take it",
+        why="It refuses the credentials, sends elsewhere, is not trusted or not there; or the queue cannot be kept on disk. What "
+        "is to be told is kept and tried again, within bounds: of what changed in the meantime the latest state.",
+        source="own rule: a notification that nobody gets is worse than none",
+    ),
+    Condition(
         code="web_config_faulty", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
         title="The web configuration has a fault, or its certificate is about to expire",
         why="What was read before stays in force, so that scrapes go on; but a user who was taken out can still log in, and a "

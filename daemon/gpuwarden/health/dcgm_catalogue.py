@@ -218,10 +218,11 @@ _SXID = "which SXid it was stands in the kernel log; without such a line a findi
 _LATCHED = "the Xid decides; kept by the engine until it is restarted, so old ones come back with every connection"
 _CUMULATIVE = "one replay within a minute makes it, and before Blackwell any since the driver was loaded, for ever; ours counts those of ten minutes"
 _BIT_ERRORS = "a raw value of 0 counts as bad to DCGM; what a bad link does to work shows in replays, recoveries and links that go down"
+_ANEW = "a counter that starts anew (a reset, a driver loaded again) makes it too, for a minute"
 
 # Code: at worst, advice, our condition, note. These come from passive health checks.
 _PASSIVE: dict[int, tuple[Health, Advice, str, str]] = {
-    3: (WARNING, A.INSPECT_HARDWARE, "pcie_replay_rate", "ours asks for minutes of it"),
+    3: (WARNING, A.INSPECT_HARDWARE, "pcie_replay_rate", f"ours asks for minutes of it; {_ANEW}"),
     4: (FAILURE, A.RESET_GPU, "ecc_uncorrectable", "a warning if the driver contained the errors, which only our condition knows"),
     6: (WARNING, A.RESET_GPU, "retired_pages", ""),
     7: (FAILURE, A.CONTACT_SUPPORT, "retired_pages", ""),
@@ -237,7 +238,7 @@ _PASSIVE: dict[int, tuple[Health, Advice, str, str]] = {
     33: (FAILURE, A.RESTART_SERVICE, "fabric_unhealthy", "of a ConnectX adapter it is about the adapter, not the fabric"),
     36: (FAILURE, A.INSPECT_HARDWARE, "", "of a CPU: 10 at the warning limit, 20 at the critical one"),
     52: (FAILURE, A.CONTACT_SUPPORT, "", "the driver's flag for memory that cannot be repaired; NVML's Python bindings lack it"),
-    70: (WARNING, A.INSPECT_HARDWARE, "nvlink_errors", "they were all replayed; a link that fails goes down"),
+    70: (WARNING, A.INSPECT_HARDWARE, "nvlink_errors", f"they were all replayed; a link that fails goes down; {_ANEW}"),
     71: (WARNING, A.OBSERVE, "nvlink_errors", _CUMULATIVE),
     80: (FAILURE, A.CONTACT_SUPPORT, "row_remap_failed", "the text can name a wrong GPU"),
     81: (FAILURE, A.RESET_GPU, "xid", _LATCHED),

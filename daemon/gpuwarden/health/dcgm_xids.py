@@ -18,7 +18,8 @@ from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmIncident
 from gpuwarden_collectors.facts import Source, Stamp, XidEvent
 
 HISTORY_AFTER = 600.0
-"""Seconds: an Xid that is older when nothing of DCGM is known yet is history, as an old line of the kernel log is."""
+"""Seconds: an Xid that is older when nothing is known yet of what DCGM has of its GPU is history, as an old line of the
+kernel log is."""
 _NOTED_WITHIN = 5.0
 _TOLD_WITHIN = 60.0
 """Seconds by which DCGM may be later than the driver: in noting an Xid, and in making an incident of it (a sample each
@@ -46,7 +47,9 @@ def xids_of(before: DcgmFacts | None, after: DcgmFacts, at: Stamp, known: Known)
 
 
 def _noted(before: DcgmFacts | None, after: DcgmFacts, at: Stamp, known: Known) -> Iterator[XidEvent]:
-    old = {(g.slot, g.readings.last_xid, g.readings.last_xid_at) for g in (before.gpus if before else ())}
+    known_gpus = before.gpus if before else ()
+    old = {(g.slot, g.readings.last_xid, g.readings.last_xid_at) for g in known_gpus}
+    seen_well = {g.slot for g in known_gpus if g.watched}  # of one that was away from the start the engine has old ones
     for each in after.gpus:
         xid, noted = each.readings.last_xid, each.readings.last_xid_at
         if not each.slot or not xid or noted is None or (each.slot, xid, noted) in old:
@@ -57,7 +60,7 @@ def _noted(before: DcgmFacts | None, after: DcgmFacts, at: Stamp, known: Known) 
         since = when.boottime - _NOTED_WITHIN if dated else 0.0
         if when.boottime < 0 or known.since(each.slot, xid, since):
             continue
-        history = before is None and (age > HISTORY_AFTER or not dated)
+        history = each.slot not in seen_well and (age > HISTORY_AFTER or not dated)
         yield _event(when, each.slot, xid, "field 230", history=history)
 
 

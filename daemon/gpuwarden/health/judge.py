@@ -26,6 +26,7 @@ from gpuwarden.health.memory import LEMON_NODE, State, Track, buried
 from gpuwarden.health.model import NODE, Advice, Event, EventKind, Evidence, Key, Latch, Sighting, Verdict
 from gpuwarden.health.records import records
 from gpuwarden.health.reread import unread
+from gpuwarden.health.site_word import reworded
 from gpuwarden.health.steps import Steps
 from gpuwarden.health.verdict import verdict
 from gpuwarden.health.view import Rules, Sight, View
@@ -68,6 +69,8 @@ def judge(state: State, view: View, happened: Sequence[HostEvent], rules: Rules,
         steps.take(event)
     _look(steps, sight)
     steps.settle()
+    for kind, key, data in tuple(reworded(steps.state, rules)):
+        steps.happened(kind, key, data)
     result = verdict(steps.state, sight)
     if result.health is not steps.state.health:
         data = {"from": steps.state.health.value, "to": result.health.value, "reasons": " ".join(result.reasons[:5])}

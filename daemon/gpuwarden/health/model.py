@@ -199,7 +199,10 @@ class EventKind(StrEnum):
     REQUEUED = "requeued"  # a job was sent elsewhere
     NOT_REQUEUED = "not_requeued"
     LAST_WORDS = "last_words"  # what a scheduler was told right before the end
+    APPROVING = "approving"  # an announced end is about to be let happen early; before anything is sent
+    APPROVED = "approved"  # what came of it
     DEPARTED = "departed"  # withdrawn, or over
+    ANSWERED = "answered"  # in checkpoints only: how many jobs gave each answer
     SUMMED = "summed"  # in checkpoints only: what many events came to
 
 

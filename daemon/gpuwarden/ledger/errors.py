@@ -3,7 +3,8 @@
 LedgerError
 ├── LedgerUnavailable   the disk's or the host's: read-only, full, no permission, locked. Try again later.
 ├── LedgerCorrupt       the file's: it must be moved aside before another is begun.
-└── LedgerRefused       the operator's: the file is sound but not for this version. It is left where it is.
+└── LedgerRefused       the operator's: the file is sound but not ours. It is left where it is.
+    └── LedgerOfAnotherMajor    it is ours, of a version that this one cannot read: nothing starts on it
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ class LedgerCorrupt(LedgerError):  # noqa: N818 - a state of the file
 
 
 class LedgerRefused(LedgerError):  # noqa: N818 - a decision
+    pass
+
+
+class LedgerOfAnotherMajor(LedgerRefused):
     pass
 
 

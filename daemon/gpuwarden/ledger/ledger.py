@@ -16,6 +16,7 @@ from gpuwarden.ledger.backlog import Backlog
 from gpuwarden.ledger.keeper import Keeper
 from gpuwarden.ledger.rows import Memory
 from gpuwarden.ledger.store import Entry
+from gpuwarden.ledger.strangers import strangers, with_strangers
 from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.facts import LogPosition, Stamp
 from gpuwarden_collectors.host import MachineIdentity
@@ -34,6 +35,8 @@ class Ledger:
     ) -> None:
         self._path = path
         self._clock = clock
+        self._boot_id = boot_id
+        self._carried: tuple[Event, ...] = ()  # what only a newer version understands
         self._late = False  # what was remembered was not known in time, and is not yet
         self._uncovered = 0  # events since the last checkpoint
         self._covered_at = clock().boottime
@@ -74,6 +77,7 @@ class Ledger:
         memory = self._keeper.memories.pop()
         self._late = False
         self._uncovered = len(memory.events)
+        self._carried = strangers(memory.events)
         return memory
 
     def append(
@@ -84,7 +88,7 @@ class Ledger:
         checkpoint: Iterable[Event] | None = None,
     ) -> None:
         """Have this committed, all of it or nothing (see `Entry`)."""
-        covered = None if checkpoint is None else tuple(checkpoint)
+        covered = None if checkpoint is None else with_strangers(self._carried, checkpoint, self._boot_id)
         entry = Entry(events=tuple(events), position=position, checkpoint=covered)
         fits = self._backlog.add(entry)
         if covered is not None:

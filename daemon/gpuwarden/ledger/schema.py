@@ -1,7 +1,8 @@
 """The tables of the ledger and their version.
 
 Versions are `major.minor`. Within a major version changes only add (tables, columns with a default, indexes), so that
-an older daemon goes on using a newer file: statements name their columns. A newer major version is refused.
+an older daemon goes on using a newer file: statements name their columns. Another major version is refused.
+Events may get new kinds, codes and data in a minor version; what an older daemon makes of those is in `strangers.py`.
 
 - `era` counts the machines that this file has served: only rows of the current era are this machine's.
 - `checkpoint` holds the events that make the state as it was after event `checkpoint_through` (in `meta`). What stands
@@ -15,7 +16,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from gpuwarden.ledger.errors import LedgerRefused
+from gpuwarden.ledger.errors import LedgerOfAnotherMajor, LedgerRefused
 
 MAJOR, MINOR = 1, 0
 
@@ -50,10 +51,11 @@ def check_version(db: sqlite3.Connection, path: Path) -> tuple[int, int] | None:
     major, _, minor = (row[0] if row else "").partition(".")
     if not (major.isdecimal() and minor.isdecimal()):
         raise LedgerRefused(f"ledger {path} does not say its version: move it away; a new one will be begun")
-    if int(major) > MAJOR:
-        raise LedgerRefused(
-            f"ledger {path} has version {row[0]}, this gpuwarden reads up to {MAJOR}.x: install the newer gpuwarden "
-            "again, or move the file away and begin a new one"
+    if int(major) != MAJOR:
+        which = "newer" if int(major) > MAJOR else "older"
+        raise LedgerOfAnotherMajor(
+            f"ledger {path} has version {row[0]}, this gpuwarden reads {MAJOR}.x: install the {which} gpuwarden again, "
+            "which knows what is in it, or move the file away to begin a new one; latches, pins and exclusions of ours are then forgotten"
         )
     return int(major), int(minor)
 

@@ -21,7 +21,7 @@ def _events(state: PolicyState, now: Stamp) -> Iterator[Event]:
     if state.overridden:
         yield from restored(state.overridden, boot, now)
     if state.order is not None:
-        yield ordered(state.order, boot)
+        yield ordered(state.order, boot, state.declined)
     for wall in state.returns:
         yield Event(kind=EventKind.RETURNED, at=Stamp(0.0, wall), boot_id=boot)
     for actuator, at in state.lifted.items():
@@ -37,8 +37,9 @@ def _events(state: PolicyState, now: Stamp) -> Iterator[Event]:
         yield Event(kind=EventKind.NEEDS_PERSON, at=now, boot_id=boot, key=key)
 
 
-def ordered(order: Order, boot_id: str) -> Event:
+def ordered(order: Order, boot_id: str, declined: frozenset[str] = frozenset()) -> Event:
     data: dict[str, Json] = {"order": Act.EXCLUDE.value, "reason": order.reason, "by": order.by}
+    data |= {"declined": " ".join(sorted(declined))} if declined else {}
     return Event(kind=EventKind.ORDERED, at=order.at, boot_id=boot_id, data=data)
 
 

@@ -5,7 +5,8 @@ is seen now, and gives what is left. So it goes on after a crash at any point, a
 
 A job is told as soon as it is seen, and again for those of its processes that appear, or begin to catch their signal, later:
 each process once. It is requeued once it is done (its ranks said so, or have ended) or its time is up, never before the node
-was read back as one that takes no work: it could come back here. Times are those of `departure_budget`.
+was read back as one that takes no work: it could come back here. Times are those of `departure_budget`. Where the site asks for it, the
+end is let happen early once nothing is left to wait for (`departure_approval`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpuwarden.policy.delivery import ALIVE, Delivery, DeliveryRules, delivery
+from gpuwarden.policy.departure_approval import pauses, refusal, rests_until
 from gpuwarden.policy.departure_budget import FAILING_GPU, MARK_TAKES, Budget, budget
 from gpuwarden.policy.departure_model import (
     JOBS_MOST,
@@ -37,19 +39,24 @@ LOOK_EVERY = 1.0
 """Seconds between two looks while the end is near: a rank may install its handler at any time."""
 LOOK_LATER, NEAR = 5.0, 60.0
 """The same once the end is over by NEAR seconds, and did not come."""
+PENDING = "pending"
 RETRY_AFTER = 2.0
 """Seconds between two tries of a requeue, or of the last words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepartureSettings:
-    """`last_words`: none, down or power_down. `failing_gpu`: ignore, signal or requeue. `slurm`: a controller is configured."""
+    """`last_words`: none, down or power_down. `failing_gpu`: ignore, signal or requeue. `slurm`: a controller is configured.
+
+    `approve`: an announced end is let happen early where its cloud allows that, once nothing is left to wait for.
+    """
 
     delivery: DeliveryRules = field(default_factory=DeliveryRules)
     requeue: bool = True
     last_words: str = "none"
     failing_gpu: str = "ignore"
     slurm: bool = False
+    approve: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +65,8 @@ class Seen:
     the failing GPU takes along; None: all of them.
 
     `slurm`: the jobs that have this node, by number, as `controller` said; False: it did not answer, and nothing is known.
-    `trees` as in `delivery`. `unschedulable`: this node was read back as one that takes no work, whoever sees to that.
+    `trees` as in `delivery`. `unschedulable`: this node was read back as one that takes no work, whoever sees to that; `closed`: by
+    every scheduler there is, or there is none. `fresh`: the controller was asked for this very look.
     """
 
     jobs: tuple[LocalJob, ...] = ()
@@ -67,6 +75,8 @@ class Seen:
     controller: bool = False
     trees: bool | None = None
     unschedulable: bool = False
+    closed: bool = False
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +114,26 @@ class LastWords:
     what: str
 
 
-Step = Tell | Requeue | NameNot | LastWords
+@dataclass(frozen=True, slots=True)
+class Approve:
+    """Write `departure_events.approving`, then let the end happen now that its source calls `id`."""
+
+    id: str
+
+
+Step = Tell | Requeue | NameNot | LastWords | Approve
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`steps` are due now. `again`: when to look again if nothing happens before, seconds of CLOCK_BOOTTIME."""
+    """`steps` are due now. `again`: when to look again if nothing happens before, seconds of CLOCK_BOOTTIME.
+
+    `anew`: the controller is to be asked for that look, for what is due then cannot be taken back.
+    """
 
     steps: tuple[Step, ...]
     again: float
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +157,13 @@ def plan(state: DepartureState, notice: Notice, seen: Seen, settings: DepartureS
     scene = scene_of(state, departure, seen, settings, now)
     tell = tuple(_tell(scene))
     addressed = frozenset(step.key for step in tell if step.delivery.receivers)
-    return Plan((*tell, *_after(scene, addressed), *_last_words(scene)), _again(scene, told=bool(tell)))
+    steps = (*tell, *_after(scene, addressed), *_last_words(scene))
+    again = _again(scene, told=bool(tell))
+    if steps or not _is_to_be_approved(scene, notice):
+        return Plan(steps, again)
+    if settings.slurm and not seen.fresh:
+        return Plan((), min(again, now.boottime + LOOK_SOON), anew=True)
+    return Plan((Approve(notice.id),), again)
 
 
 def scene_of(state: DepartureState, departure: Departure, seen: Seen, settings: DepartureSettings, now: Stamp) -> Scene:
@@ -292,6 +319,38 @@ def _last_words(scene: Scene) -> Iterator[LastWords]:
     again = said is not None and said.result is Result.RETRY and now - said.at.boottime >= RETRY_AFTER
     if scene.seen.unschedulable and scene.seen.controller and (said is None or again):
         yield LastWords(what)
+
+
+# --- letting it happen
+
+
+def _is_to_be_approved(scene: Scene, notice: Notice) -> bool:
+    departure, now = scene.departure, scene.now
+    if not scene.settings.approve or refusal(scene.state, departure, notice.approval, scene.times, now):
+        return False
+    return not pauses(departure.approved, now) and now.boottime >= rests_until(departure) and not left_here(scene)
+
+
+def left_here(scene: Scene) -> str:
+    """What would be lost if the machine went now; empty if nothing is left to wait for."""
+    if scene.settings.slurm and not scene.seen.controller:
+        return "what the controller says of the jobs here"
+    if not scene.seen.closed:
+        return "the exclusion of this node"
+    left = [key for key, job in scene.jobs.items() if not _is_over(scene, key, job)]
+    ending = (f"slurm/{number}" for number, job in scene.seen.slurm.items() if job.state not in (*ALIVE, PENDING))
+    left = list(dict.fromkeys((*left, *ending)))
+    return ", ".join(left[:8]) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
+
+
+def _is_over(scene: Scene, key: str, job: LocalJob) -> bool:
+    """It was told, or has answered without, is done, and was sent elsewhere if that is possible."""
+    known, slurm = scene.departure.jobs.get(key), slurm_of(job, scene.seen)
+    if known is None or not done(known, job):
+        return False
+    if slurm is None or known.requeued is Requeued.REFUSED:
+        return True
+    return slurm.state in ALIVE and (not wants_requeue(scene.departure.kind, scene.settings) or bool(never(slurm)))
 
 
 def _again(scene: Scene, *, told: bool) -> float:

@@ -75,7 +75,7 @@ def saved(
     job: str, by: str, *, saved: bool, rank: int | None = None, process: Process | None = None, step: int | None = None,
     whole: bool = False, boot_id: str, now: Stamp,
 ) -> Event:  # fmt: skip
-    """`by`: socket, file, exit or directory. `process`: which one said it, or ended. `whole`: it holds for all of the job."""
+    """`by`: socket, file, BY_EXIT or directory. `process`: which one said it, or ended. `whole`: it holds for all of the job."""
     data: dict[str, Json] = {"job": job, "by": by, "saved": saved}
     data |= {} if rank is None else {"rank": rank}
     data |= {} if process is None else {"pid": process[0], "started": process[1]}
@@ -102,6 +102,18 @@ def last_words(notice: str, what: str, result: Result, text: str, *, boot_id: st
     return Event(kind=EventKind.LAST_WORDS, at=now, boot_id=boot_id, data=data)
 
 
+def approving(notice: str, *, boot_id: str, now: Stamp) -> Event:
+    """Before anything is sent."""
+    return Event(kind=EventKind.APPROVING, at=now, boot_id=boot_id, data={"notice": notice})
+
+
+def approved(notice: str, result: Result, text: str, *, boot_id: str, now: Stamp, tries: int = 0) -> Event:
+    """`tries`: in checkpoints, which keep no APPROVING."""
+    data: dict[str, Json] = {"notice": notice, "result": result.value, "text": text}
+    data |= {"tries": tries} if tries else {}
+    return Event(kind=EventKind.APPROVED, at=now, boot_id=boot_id, data=data)
+
+
 def departed(notice: str, text: str, boot_id: str, now: Stamp) -> Event:
     return Event(kind=EventKind.DEPARTED, at=now, boot_id=boot_id, data={"notice": notice, "text": text})
 
@@ -114,7 +126,11 @@ def checkpoint(state: DepartureState) -> list[Event]:
 
     No REQUEUED is among them: it counts for the memory of lemons wherever it stands.
     """
-    return [event for departure in state.departures.values() for event in _kept(departure, state.boot_id)]
+    kept = [event for departure in state.departures.values() for event in _kept(departure, state.boot_id)]
+    if not state.answers:
+        return kept
+    counts: dict[str, Json] = {given.value: count for given, count in state.answers.items()}
+    return [*kept, Event(kind=EventKind.ANSWERED, at=Stamp(0.0, 0.0), boot_id=state.boot_id, data=counts)]
 
 
 def _kept(departure: Departure, boot: str) -> Iterator[Event]:
@@ -128,9 +144,11 @@ def _kept(departure: Departure, boot: str) -> Iterator[Event]:
         if known.acknowledged.at is not None:
             for part in _acknowledged(known):
                 at = known.acknowledged.at
-                yield Event(kind=EventKind.SAVED, at=at, boot_id=boot, data={**about, **part})
+                yield Event(kind=EventKind.SAVED, at=at, boot_id=boot, data={**about, **part, "kept": True})
     if (spoken := departure.last_words) is not None:
         yield last_words(name, spoken.what, spoken.result, spoken.text, boot_id=boot, now=spoken.at)
+    if (said := departure.approved) is not None:
+        yield approved(name, said.result, said.text, boot_id=boot, now=said.at, tries=said.tries)
     if departure.over is not None:
         yield departed(name, "", boot, departure.over)
 
@@ -153,7 +171,7 @@ def _job(known: JobState) -> Iterator[Mapping[str, Json]]:
 
 def _acknowledged(known: JobState) -> Iterator[Mapping[str, Json]]:
     said = known.acknowledged
-    about: dict[str, Json] = {"by": said.by, "saved": said.saved, "whole": said.whole}
+    about: dict[str, Json] = {"by": said.by, "saved": said.saved, "unsaved": said.unsaved, "whole": said.whole}
     about |= {} if said.step is None else {"step": said.step}
     processes = texts_of(f"{pid}:{started}" for pid, started in sorted(said.processes))
     ranks = texts_of(map(str, sorted(said.ranks)))

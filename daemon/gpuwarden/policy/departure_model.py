@@ -20,6 +20,8 @@ DEPARTURES_MOST = 32
 """Notices and failing GPUs remembered in one boot."""
 TEXT_MOST = 400  # characters of what is remembered for people
 NAME_MOST = 200  # characters of the name of a job or of a notice
+BY_EXIT = "exit"
+"""How a process answers that has ended without a word."""
 
 
 class Sent(StrEnum):
@@ -30,6 +32,14 @@ class Sent(StrEnum):
     SENT = "sent"
     WATCHED = "watched"  # another node told them
     UNSENT = "unsent"  # surely nothing was sent
+
+
+class Given(StrEnum):
+    """What a job answers."""
+
+    SAVED = "saved"
+    UNSAVED = "unsaved"  # a rank of it says that it has nothing to show
+    ENDED = "ended"  # all who were told have ended without a word
 
 
 class Requeued(StrEnum):
@@ -44,13 +54,14 @@ class Acknowledged:
     """Who said that it is done. `whole`: all of the job at once, as a checkpoint's directory tells.
 
     `by` and `at` are those of the last word, of the last that told of a save if any did, `step` the highest that was named;
-    `saved`: somebody has something to show.
+    `saved`: somebody has something to show; `unsaved`: somebody says that there is nothing.
     """
 
     ranks: frozenset[int] = frozenset()
     processes: frozenset[Process] = frozenset()
     whole: bool = False
     saved: bool = False
+    unsaved: bool = False
     by: str = ""
     step: int | None = None
     at: Stamp | None = None
@@ -94,6 +105,16 @@ class Spoken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Approved:
+    """That the end was let happen early: how often that was tried, and what came of it; `RETRY` also while that is not known."""
+
+    tries: int
+    result: Result
+    text: str
+    at: Stamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Departure:
     """`id` is that of the announcement, as jobs see it; `at`: since when it is acted on. `jobs` by `key_of`."""
 
@@ -103,15 +124,17 @@ class Departure:
     deadline: Stamp | None = None
     jobs: Mapping[str, JobState] = field(default_factory=dict)
     last_words: Spoken | None = None
+    approved: Approved | None = None
     over: Stamp | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepartureState:
-    """`departures` by id, of this boot only."""
+    """`departures` by id, of this boot only. `answers`: how many jobs gave each answer so far, in earlier boots too."""
 
     boot_id: str = ""
     departures: Mapping[str, Departure] = field(default_factory=dict)
+    answers: Mapping[Given, int] = field(default_factory=dict)
 
 
 def open_departures(state: DepartureState) -> Mapping[str, Departure]:
@@ -128,6 +151,14 @@ def answered(job: JobState) -> bool:
     """Whoever of it was told has said that it is done, or has ended."""
     said = job.acknowledged
     return said.whole or len(said.ranks) >= len(job.told) or job.told <= said.processes
+
+
+def given(job: JobState) -> frozenset[Given]:
+    """The answers that it gave so far; none is ever taken back."""
+    said = job.acknowledged
+    if said.saved or said.unsaved:
+        return frozenset(one for one, told in ((Given.SAVED, said.saved), (Given.UNSAVED, said.unsaved)) if told)
+    return frozenset({Given.ENDED} if job.told and job.told <= said.processes else ())
 
 
 def id_of(notice: Notice) -> str:

@@ -12,14 +12,17 @@ from gpuwarden.policy.departure import (
     Seen,
     delivery_now,
     is_ignored,
+    left_here,
     never,
     scene_of,
     slurm_of,
     wants_requeue,
 )
+from gpuwarden.policy.departure_approval import is_approved, refusal, rests_until
 from gpuwarden.policy.departure_budget import FAILING_GPU, SHUTDOWN
-from gpuwarden.policy.departure_model import Departure, DepartureState, Requeued, id_of
+from gpuwarden.policy.departure_model import Departure, DepartureState, Requeued, Sent, id_of, jobs_of
 from gpuwarden.policy.model import Notice
+from gpuwarden_collectors.cloud.facts import Approval
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.facts import LocalJob
 
@@ -30,11 +33,35 @@ JOBS_SHOWN = 64
 def preview(
     state: DepartureState, notice: Notice, seen: Seen, settings: DepartureSettings, now: Stamp, *, names: bool = True
 ) -> tuple[str, ...]:
-    """One line for when, one for each job, and one for the last words, if any are configured. `names` of jobs, too."""
+    """One line for when, one for each job, one for the last words and one for the approval, if any is configured. `names` of jobs, too."""
     known = state.departures.get(id_of(notice))
     departure = known or Departure(id=id_of(notice), kind=notice.kind, at=notice.at, deadline=notice.deadline)
     scene = scene_of(state, departure, seen, settings, now)
-    return (f"{notice.name}, {notice.kind}: {_when(scene)}", *_lines(scene, names=names))
+    return (f"{notice.name}, {notice.kind}: {_when(scene)}", *_lines(scene, names=names), *_approval(scene, notice))
+
+
+SUMMED_MOST = 8
+"""Of those that are named one by one in an answer."""
+
+
+def summary(state: DepartureState, previewed: tuple[str, ...], *, enforce: bool) -> str:
+    """How many jobs were told, and why not those that were not; where nothing is enforced what was `previewed`."""
+    if not enforce:
+        lines = "; ".join(previewed[:SUMMED_MOST])
+        return f"mode is observe: no job is told; in mode enforce: {lines}"
+    known = jobs_of(state)
+    told = sum(job.result in _REACHED for job in known.values())
+    not_told = [f"{name}: {job.text}" for name, job in known.items() if job.result not in _REACHED]
+    if not known:
+        return "no job is here that could be told"
+    text = "1 job is told to save" if told == 1 else f"{told or 'no'} jobs are told to save"
+    if not_told:
+        more = f"; and {len(not_told) - SUMMED_MOST} more" if len(not_told) > SUMMED_MOST else ""
+        text += f"; not told: {'; '.join(not_told[:SUMMED_MOST])}{more}"
+    return text
+
+
+_REACHED = (Sent.SENT, Sent.WATCHED)
 
 
 def _when(scene: Scene) -> str:
@@ -91,3 +118,20 @@ def _last_words(scene: Scene) -> Iterator[str]:
     else:
         what = scene.settings.last_words.replace("_", " ")
         yield f"last words in {max(at - scene.now.boottime, 0.0):.0f} s: {what}"
+
+
+def _approval(scene: Scene, notice: Notice) -> Iterator[str]:
+    """Only where the site asks for it, and of a source that takes one."""
+    if not scene.settings.approve or notice.approval is Approval.NONE:
+        return
+    said = scene.departure.approved
+    if said is not None and is_approved(scene.departure):
+        yield f"approved: {said.text}"
+    elif why := refusal(scene.state, scene.departure, notice.approval, scene.times, scene.now):
+        yield f"not approved: {why}"
+    elif left := left_here(scene):
+        yield f"approved before its time once nothing is left to wait for: {left}"
+    else:
+        wait = max(rests_until(scene.departure) - scene.now.boottime, 0.0)
+        tried = "" if said is None else f"; attempt {said.tries}: {said.text}"
+        yield f"approved before its time in {wait:.0f} s at the earliest: nothing is left to wait for{tried}"

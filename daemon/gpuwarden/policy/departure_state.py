@@ -3,7 +3,7 @@ r"""What was done for jobs whose machine ends, and the one way in which it chang
     DEPARTING --> a departure: a notice that is acted on, or a GPU that fails
        SIGNALLING (before anything is sent) --> the processes count as told, whatever happens then
           SIGNALLED unsent (a mark could not be set) --> they do not, and are told on this host
-       SAVED ... REQUEUED or NOT_REQUEUED ... LAST_WORDS
+       SAVED ... REQUEUED or NOT_REQUEUED ... LAST_WORDS ... APPROVING, APPROVED
     DEPARTED --> over: withdrawn, called off, or the GPU fails no more
 
 Nobody is told twice of one death, though several sources may announce it: who was told for one notice within TOLD_STANDS is not
@@ -14,24 +14,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
 
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.policy.delivery import TOLD_MOST, Process, Way
 from gpuwarden.policy.departure_budget import FAILING_GPU
 from gpuwarden.policy.departure_model import (
+    BY_EXIT,
     DEPARTURES_MOST,
     JOBS_MOST,
     NAME_MOST,
-    TEXT_MOST,
     TOLD_STANDS,
     Acknowledged,
+    Approved,
     Departure,
     DepartureState,
+    Given,
     JobState,
     Requeued,
     Sent,
     Spoken,
+    given,
+    open_departures,
+)
+from gpuwarden.policy.departure_reading import (
+    is_number,
+    processes_in,
+    says,
+    stamp_in,
+    text_in,
+    whole_in,
+    word_in,
 )
 from gpuwarden.policy.model import Result
 from gpuwarden_collectors.facts import Stamp
@@ -48,68 +60,12 @@ def fold(state: DepartureState, event: Event) -> DepartureState:
     """The state after `event`; events of kinds that do not concern a departure leave it as it is."""
     if event.kind in (EventKind.BOOT, EventKind.MACHINE_CHANGED):
         stays = event.kind == EventKind.BOOT and event.boot_id == state.boot_id
-        return state if stays else DepartureState(boot_id=event.boot_id)
+        answers = state.answers if event.kind == EventKind.BOOT else {}
+        return state if stays else DepartureState(boot_id=event.boot_id, answers=answers)
     change = _CHANGES.get(event.kind)
     if change is None or (state.boot_id and event.boot_id != state.boot_id):
         return state
     return change(state, event)
-
-
-# --- reading what an event says; a ledger may be of another version, or edited
-
-
-def _text(event: Event, name: str, most: int = TEXT_MOST) -> str:
-    value = event.data.get(name, "")
-    return value[:most] if isinstance(value, str) else ""
-
-
-def _whole(event: Event, name: str) -> int | None:
-    """Of what counts and numbers; none is below 0 or above what the ledger's integers hold."""
-    value = event.data.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63 else None
-
-
-_TIME_MOST = 1e12
-"""Seconds: 30,000 years. What is no time at all, such as NaN, is not below it either."""
-
-
-def _says(event: Event, name: str) -> bool:
-    return event.data.get(name) is True
-
-
-def _stamp(event: Event, name: str) -> Stamp | None:
-    boottime, wall = (event.data.get(f"{name}_{clock}") for clock in ("boottime", "wall"))
-    if not isinstance(boottime, int | float) or not isinstance(wall, int | float):
-        return None
-    return Stamp(float(boottime), float(wall)) if abs(boottime) < _TIME_MOST and abs(wall) < _TIME_MOST else None
-
-
-Word = TypeVar("Word", Way, Sent, Requeued, Result)
-
-
-def _word(kind: type[Word], event: Event, name: str, default: Word) -> Word:
-    try:
-        return kind(_text(event, name))
-    except ValueError:
-        return default
-
-
-def processes_of(text: str) -> frozenset[Process]:
-    """From `pid:started pid:started …`; what is nothing of the kind is left out."""
-    pairs = (word.partition(":") for word in text.split())
-    return frozenset((int(pid), int(began)) for pid, _, began in pairs if _is_number(pid) and _is_number(began))
-
-
-_DIGITS_MOST = 19  # of an integer of the ledger
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MOST
-
-
-def _processes(event: Event) -> frozenset[Process]:
-    text = event.data.get("processes", "")
-    return processes_of(text) if isinstance(text, str) else frozenset()
 
 
 # --- departures
@@ -117,10 +73,10 @@ def _processes(event: Event) -> frozenset[Process]:
 
 def _departing(state: DepartureState, event: Event) -> DepartureState:
     """The same one again has another end, or has come back; if it was over for long, it begins anew."""
-    name = _text(event, "notice", NAME_MOST)
+    name = text_in(event, "notice", NAME_MOST)
     if not name:
         return state
-    kind, deadline = _text(event, "kind", NAME_MOST), _stamp(event, "deadline")
+    kind, deadline = text_in(event, "kind", NAME_MOST), stamp_in(event, "deadline")
     known = state.departures.get(name)
     if known is None or (known.over is not None and event.at.boottime - known.over.boottime > TOLD_STANDS):
         return _with(state, Departure(id=name, kind=kind, at=event.at, deadline=deadline))
@@ -128,17 +84,38 @@ def _departing(state: DepartureState, event: Event) -> DepartureState:
 
 
 def _departed(state: DepartureState, event: Event) -> DepartureState:
-    known = state.departures.get(_text(event, "notice", NAME_MOST))
+    known = state.departures.get(text_in(event, "notice", NAME_MOST))
     return state if known is None else _with(state, replace(known, over=event.at))
 
 
 def _last_words(state: DepartureState, event: Event) -> DepartureState:
-    known = state.departures.get(_text(event, "notice", NAME_MOST))
+    known = state.departures.get(text_in(event, "notice", NAME_MOST))
     if known is None:
         return state
-    result = _word(Result, event, "result", Result.RETRY)
-    spoken = Spoken(what=_text(event, "what", NAME_MOST), result=result, text=_text(event, "text"), at=event.at)
+    result = word_in(Result, event, "result", Result.RETRY)
+    spoken = Spoken(what=text_in(event, "what", NAME_MOST), result=result, text=text_in(event, "text"), at=event.at)
     return _with(state, replace(known, last_words=spoken))
+
+
+def _approving(state: DepartureState, event: Event) -> DepartureState:
+    known = state.departures.get(text_in(event, "notice", NAME_MOST))
+    if known is None:
+        return state
+    before = 0 if known.approved is None else known.approved.tries
+    text = "what came of it is not known"
+    tried = Approved(tries=before + 1, result=Result.RETRY, text=text, at=event.at)
+    return _with(state, replace(known, approved=tried))
+
+
+def _approved(state: DepartureState, event: Event) -> DepartureState:
+    known = state.departures.get(text_in(event, "notice", NAME_MOST))
+    if known is None:
+        return state
+    before = 0 if known.approved is None else known.approved.tries
+    result, tries = word_in(Result, event, "result", Result.RETRY), max(before, whole_in(event, "tries") or 0)
+    return _with(
+        state, replace(known, approved=Approved(tries=tries, result=result, text=text_in(event, "text"), at=event.at))
+    )
 
 
 def _with(state: DepartureState, departure: Departure) -> DepartureState:
@@ -168,7 +145,7 @@ def _others(state: DepartureState, own: str, job: str, now: Stamp) -> list[tuple
 def _first(state: DepartureState, departure: Departure, job: str, event: Event) -> JobState:
     """What is known of a job that comes into this departure: all, where another one goes on or has given way to this."""
     others = _others(state, departure.id, job, event.at)
-    base = JobState(restarts=_whole(event, "restarts"))
+    base = JobState(restarts=whole_in(event, "restarts"))
     told: frozenset[Process] = frozenset()
     for other, known in others:
         if None not in (known.restarts, base.restarts) and known.restarts != base.restarts:
@@ -185,16 +162,16 @@ def _at_most(processes: frozenset[Process]) -> frozenset[Process]:
 
 
 def _signalling(state: DepartureState, event: Event) -> DepartureState:
-    name, job = _text(event, "notice", NAME_MOST), _text(event, "job", NAME_MOST)
+    name, job = text_in(event, "notice", NAME_MOST), text_in(event, "job", NAME_MOST)
     if not name or not job:
         return state
     departure = state.departures.get(name) or Departure(id=name, kind="", at=event.at)
     known = departure.jobs.get(job)
     if known is None and len(departure.jobs) >= JOBS_MOST:
         return state
-    if _says(event, "kept"):
+    if says(event, "kept"):
         return _with(state, _with_job(departure, job, _kept(known, event)))
-    restarts = _whole(event, "restarts")
+    restarts = whole_in(event, "restarts")
     if known is None:
         known = _first(state, departure, job, event)
     elif restarts is not None and known.restarts is not None and restarts > known.restarts:
@@ -217,12 +194,12 @@ def _is_whole(known: JobState) -> bool:
 
 def _telling(known: JobState, event: Event) -> JobState:
     """A job that was told as a whole stays so for people when a rank that came late is told on this host."""
-    processes, way = _processes(event), _word(Way, event, "way", Way.NONE)
-    restarts = known.restarts if known.restarts is not None else _whole(event, "restarts")
+    processes, way = processes_in(event), word_in(Way, event, "way", Way.NONE)
+    restarts = known.restarts if known.restarts is not None else whole_in(event, "restarts")
     if not processes:
         if known.told:
             return replace(known, restarts=restarts)
-        return replace(known, text=_text(event, "text"), restarts=restarts)
+        return replace(known, text=text_in(event, "text"), restarts=restarts)
     through_slurm = way in _THROUGH_SLURM
     changed = replace(
         known, told=_at_most(known.told | processes), told_at=event.at, restarts=restarts,
@@ -231,26 +208,26 @@ def _telling(known: JobState, event: Event) -> JobState:
     if _is_whole(known):
         return changed
     return replace(
-        changed, way=way, signal=_text(event, "signal"), text=_text(event, "text"),
-        local_only=_says(event, "local_only"), result=Sent.WATCHED if way is Way.WATCH else Sent.UNKNOWN,
+        changed, way=way, signal=text_in(event, "signal"), text=text_in(event, "text"),
+        local_only=says(event, "local_only"), result=Sent.WATCHED if way is Way.WATCH else Sent.UNKNOWN,
     )  # fmt: skip
 
 
 def _kept(known: JobState | None, event: Event) -> JobState:
     """From a checkpoint: as it was; what one event has no room for follows in `more`."""
-    processes = _processes(event)
-    if known is not None and _says(event, "earlier"):
+    processes = processes_in(event)
+    if known is not None and says(event, "earlier"):
         return replace(known, earlier=_at_most(known.earlier | processes))
-    unsure = processes if _says(event, "unsure") else frozenset()
-    if known is not None and _says(event, "more"):
+    unsure = processes if says(event, "unsure") else frozenset()
+    if known is not None and says(event, "more"):
         return replace(known, told=_at_most(known.told | processes), unsure=_at_most(known.unsure | unsure))
     return JobState(
-        told=processes, unsure=unsure, told_at=_stamp(event, "told"), way=_word(Way, event, "way", Way.NONE),
-        signal=_text(event, "signal"), text=_text(event, "text"), local_only=_says(event, "local_only"),
-        result=_word(Sent, event, "result", Sent.UNKNOWN), count=_whole(event, "count") or 0,
-        wide=event.data.get("wide") is not False, restarts=_whole(event, "restarts"),
-        requeued=_word(Requeued, event, "requeued", Requeued.NO), requeued_at=_stamp(event, "requeued"),
-        requeued_text=_text(event, "requeued_text"), named=_says(event, "named"),
+        told=processes, unsure=unsure, told_at=stamp_in(event, "told"), way=word_in(Way, event, "way", Way.NONE),
+        signal=text_in(event, "signal"), text=text_in(event, "text"), local_only=says(event, "local_only"),
+        result=word_in(Sent, event, "result", Sent.UNKNOWN), count=whole_in(event, "count") or 0,
+        wide=event.data.get("wide") is not False, restarts=whole_in(event, "restarts"),
+        requeued=word_in(Requeued, event, "requeued", Requeued.NO), requeued_at=stamp_in(event, "requeued"),
+        requeued_text=text_in(event, "requeued_text"), named=says(event, "named"),
     )  # fmt: skip
 
 
@@ -259,7 +236,7 @@ def _kept(known: JobState | None, event: Event) -> JobState:
 
 def _everywhere(state: DepartureState, event: Event, change: Callable[[JobState, Event], JobState]) -> DepartureState:
     """In every departure that has the job, or only in that which the event names: one death may have several notices."""
-    job, notice = _text(event, "job", NAME_MOST), _text(event, "notice", NAME_MOST)
+    job, notice = text_in(event, "job", NAME_MOST), text_in(event, "notice", NAME_MOST)
     changed = {
         name: _with_job(departure, job, change(departure.jobs[job], event))
         for name, departure in state.departures.items()
@@ -271,7 +248,7 @@ def _everywhere(state: DepartureState, event: Event, change: Callable[[JobState,
 def _signalled(state: DepartureState, event: Event) -> DepartureState:
     """Where the event says; and what came of telling a job as a whole also where that was taken over."""
     state = _everywhere(state, event, _told)
-    if _word(Way, event, "way", Way.NONE) not in _THROUGH_SLURM:
+    if word_in(Way, event, "way", Way.NONE) not in _THROUGH_SLURM:
         return state
     unnamed = replace(event, data={**event.data, "notice": "", "count": 0})
     return _everywhere(state, unnamed, lambda known, said: _told(known, said) if known.unsure else known)
@@ -279,11 +256,11 @@ def _signalled(state: DepartureState, event: Event) -> DepartureState:
 
 def _told(known: JobState, event: Event) -> JobState:
     """Of a job that is told as a whole, what came of a rank that was told here besides changes nothing."""
-    result, way = _word(Sent, event, "result", Sent.UNKNOWN), _word(Way, event, "way", known.way)
+    result, way = word_in(Sent, event, "result", Sent.UNKNOWN), word_in(Way, event, "way", known.way)
     through_slurm = way in _THROUGH_SLURM
     if known.unsure and not through_slurm:
         return known
-    text, count = _text(event, "text") or known.text, known.count + (_whole(event, "count") or 0)
+    text, count = text_in(event, "text") or known.text, known.count + (whole_in(event, "count") or 0)
     if not through_slurm and _is_whole(known):
         return replace(known, count=count)
     if not through_slurm:
@@ -297,37 +274,53 @@ def _told(known: JobState, event: Event) -> JobState:
 
 
 def _saved(state: DepartureState, event: Event) -> DepartureState:
-    return _everywhere(state, event, _acknowledging)
+    after = _everywhere(state, event, _acknowledging)
+    if says(event, "kept"):
+        return after
+    news = _given(after, event) - _given(state, event)
+    return replace(after, answers={**state.answers, **{one: state.answers.get(one, 0) + 1 for one in news}})
+
+
+def _given(state: DepartureState, event: Event) -> frozenset[Given]:
+    """By its job, as far as the departures that go on know."""
+    job = text_in(event, "job", NAME_MOST)
+    return frozenset().union(*(given(one.jobs[job]) for one in open_departures(state).values() if job in one.jobs))
+
+
+def _answered(state: DepartureState, event: Event) -> DepartureState:
+    counts = {one: count for one in Given if (count := whole_in(event, one.value))}
+    return replace(state, answers=counts)
 
 
 def _acknowledging(known: JobState, event: Event) -> JobState:
     before = known.acknowledged
-    ranks, processes = before.ranks | _ranks(event), before.processes | _processes(event)
-    rank, pid = _whole(event, "rank"), _whole(event, "pid")
+    ranks, processes = before.ranks | _ranks(event), before.processes | processes_in(event)
+    rank, pid = whole_in(event, "rank"), whole_in(event, "pid")
     if rank is not None:
         ranks |= {rank}
     if pid is not None:
-        started = _whole(event, "started")
+        started = whole_in(event, "started")
         named = {(pid, started)} if started is not None else {told for told in known.told if told[0] == pid}
         processes |= named or {(pid, 0)}
-    step = _whole(event, "step")
-    by, at = _text(event, "by", NAME_MOST), event.at
-    if before.saved and not _says(event, "saved"):  # who saved ends at last, too
+    step = whole_in(event, "step")
+    by, at = text_in(event, "by", NAME_MOST), event.at
+    unsaved = event.data.get("saved") is False and by != BY_EXIT and not says(event, "kept")
+    if before.saved and not says(event, "saved"):  # who saved ends at last, too
         by, at = before.by, before.at or event.at
     return replace(
         known,
         acknowledged=Acknowledged(
             ranks=ranks if len(ranks) <= TOLD_MOST else before.ranks,
             processes=processes if len(processes) <= 2 * TOLD_MOST else before.processes,
-            whole=before.whole or _says(event, "whole"), saved=before.saved or _says(event, "saved"),
-            by=by, step=before.step if step is None else max(step, before.step or 0), at=at,
+            whole=before.whole or says(event, "whole"), saved=before.saved or says(event, "saved"),
+            unsaved=before.unsaved or unsaved or says(event, "unsaved"), by=by, step=before.step if step is None else max(step, before.step or 0), at=at,
         ),
     )  # fmt: skip
 
 
 def _ranks(event: Event) -> frozenset[int]:
     value = event.data.get("ranks", "")
-    return frozenset(int(word) for word in value.split() if _is_number(word)) if isinstance(value, str) else frozenset()
+    return frozenset(int(word) for word in value.split() if is_number(word)) if isinstance(value, str) else frozenset()
 
 
 def _requeued(state: DepartureState, event: Event) -> DepartureState:
@@ -335,9 +328,9 @@ def _requeued(state: DepartureState, event: Event) -> DepartureState:
 
 
 def _sent_elsewhere(known: JobState, event: Event) -> JobState:
-    restarts = known.restarts if known.restarts is not None else _whole(event, "restarts")
+    restarts = known.restarts if known.restarts is not None else whole_in(event, "restarts")
     return replace(
-        known, requeued=Requeued.DONE, requeued_at=event.at, requeued_text=_text(event, "text"), restarts=restarts
+        known, requeued=Requeued.DONE, requeued_at=event.at, requeued_text=text_in(event, "text"), restarts=restarts
     )
 
 
@@ -349,10 +342,10 @@ def _stays(known: JobState, event: Event) -> JobState:
     """What was requeued once stays so: another node may have been told that it is pending already."""
     if known.requeued is Requeued.DONE:
         return known
-    permanent = _says(event, "permanent")
+    permanent = says(event, "permanent")
     return replace(
         known, requeued=Requeued.REFUSED if permanent else Requeued.RETRY, requeued_at=event.at,
-        requeued_text=_text(event, "text"), named=known.named or permanent or _says(event, "named"),
+        requeued_text=text_in(event, "text"), named=known.named or permanent or says(event, "named"),
     )  # fmt: skip
 
 
@@ -364,5 +357,8 @@ _CHANGES: dict[str, Callable[[DepartureState, Event], DepartureState]] = {
     EventKind.REQUEUED: _requeued,
     EventKind.NOT_REQUEUED: _not_requeued,
     EventKind.LAST_WORDS: _last_words,
+    EventKind.APPROVING: _approving,
+    EventKind.APPROVED: _approved,
+    EventKind.ANSWERED: _answered,
     EventKind.DEPARTED: _departed,
 }

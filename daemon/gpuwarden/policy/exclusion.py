@@ -78,9 +78,7 @@ class _Steps:
             known = standing if standing is not None and standing.reachable else None
             self._reconcile(name, known)
             self._foreign(name, known)
-            want = wanted(
-                self.state, self._seen, self._settings, self._now
-            )  # only now: whoever ended an operator's exclusion ended the order too
+            want = self._wanted(name)  # only now: whoever ended an operator's exclusion ended the order too
             if name in self.state.pending:
                 self._supersede(name, want)
             if name not in self.state.pending:
@@ -89,6 +87,10 @@ class _Steps:
                 self._waiting.add(name)
             self._persons()
         return Decision(self.state, tuple(self._events), self._blocked, frozenset(self._waiting))
+
+    def _wanted(self, name: str) -> Want | None:
+        state = replace(self.state, order=None) if name in self.state.declined else self.state
+        return wanted(state, self._seen, self._settings, self._now)
 
     def _imminent(self) -> Notice | None:
         return imminent(self.state.notices, self._settings.horizon, self._now)

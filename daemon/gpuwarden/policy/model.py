@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from gpuwarden_collectors.cloud.facts import Approval
 from gpuwarden_collectors.facts import Stamp
 
 HORIZON = 600.0
@@ -117,12 +118,16 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Census:
-    """`held` are all of the `pool` that gpuwarden holds out for a failure, this node too. `now`: the scheduler's clock."""
+    """`held` are all of the `pool` that gpuwarden holds out for a failure, this node too. `now`: the scheduler's clock.
+
+    `visible_after`: seconds until whoever counts sees what is written now; 0 where a scheduler does at once.
+    """
 
     node: str
     pool: int
     held: tuple[Held, ...] = ()
     now: float = 0.0
+    visible_after: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +135,7 @@ class Notice:
     """An announced end of this machine. `deadline` is None if nobody said when; `boot_id` is the boot that was told.
 
     `id` is the source's own, and stays while it announces this. A notice that is not `hard` is a hint. `called_off`: an
-    operator said so, while the source goes on announcing it.
+    operator said so, while the source goes on announcing it. `approval`: whether a word of this machine may let it happen early.
     """
 
     source: str
@@ -142,6 +147,7 @@ class Notice:
     id: str = ""
     hard: bool = True
     called_off: bool = False
+    approval: Approval = Approval.NONE
 
     @property
     def name(self) -> str:

@@ -61,7 +61,9 @@ def differences(known: Notices, source: str, told: Iterable[Notice], *, horizon:
 
 
 def _changed(before: Notice, now: Notice) -> bool:
-    if (before.kind, before.hard) != (now.kind, now.hard) or (before.deadline is None) != (now.deadline is None):
+    if (before.kind, before.hard, before.approval) != (now.kind, now.hard, now.approval) or (
+        before.deadline is None
+    ) != (now.deadline is None):
         return True
     if before.deadline is None or now.deadline is None:
         return False
@@ -73,6 +75,8 @@ def noticed(notice: Notice) -> Event:
     data |= {"id": notice.id, "hard": notice.hard}
     if notice.called_off:
         data |= {"called_off": True}
+    if notice.approval:
+        data |= {"approval": notice.approval.value}
     if notice.deadline is not None:
         data |= {"deadline_boottime": notice.deadline.boottime, "deadline_wall": notice.deadline.wall}
     return Event(kind=EventKind.NOTICED, at=notice.at, boot_id=notice.boot_id, data=data)

@@ -8,7 +8,7 @@ from gpuwarden.health.model import Event, EventKind, Json, Severity, Verdict
 from gpuwarden.policy import reasons
 from gpuwarden.policy.checkpoint import ordered, restored
 from gpuwarden.policy.model import HORIZON, OPERATOR, Act, Intent, Notice, Result, Why
-from gpuwarden.policy.notices import called_off, imminent, noticed
+from gpuwarden.policy.notices import MOVED, called_off, imminent, noticed
 from gpuwarden.policy.state import Order, PolicyState, data_of, intent_key, outcome_data
 from gpuwarden_collectors.facts import Stamp
 
@@ -63,10 +63,29 @@ def announce(within: float, text: str, by: str, boot_id: str, now: Stamp) -> Eve
     """The end of this machine in `within` seconds, as an operator says. A later one takes the place of an earlier."""
     deadline = Stamp(now.boottime + within, now.wall + within)
     notice = Notice(
-        source=OPERATOR, kind="termination", at=now, boot_id=boot_id, deadline=deadline,
-        reason=reasons.line(f"{by}: {text}" if text else by),
-    )  # fmt: skip
+        source=OPERATOR, kind="termination", at=now, boot_id=boot_id, deadline=deadline, reason=_words(text, by)
+    )
     return noticed(notice)
+
+
+def is_announced(state: PolicyState, within: float, text: str, by: str, now: Stamp) -> bool:
+    """The same was announced before, with the same end."""
+    known = state.notices.get(f"{OPERATOR}/")
+    if known is None or known.called_off or known.deadline is None or known.reason != _words(text, by):
+        return False
+    return abs(known.deadline.boottime - now.boottime - within) <= MOVED
+
+
+def is_sooner(state: PolicyState, within: float, now: Stamp) -> bool:
+    """It halves the time that was left, or there was no end: news that must not wait, and that cannot come often."""
+    known = state.notices.get(f"{OPERATOR}/")
+    if known is None or known.deadline is None:
+        return True
+    return within <= (known.deadline.boottime - now.boottime) / 2.0
+
+
+def _words(text: str, by: str) -> str:
+    return reasons.line(f"{by}: {text}" if text else by)
 
 
 def call_off(state: PolicyState, by: str, boot_id: str, now: Stamp, horizon: float = HORIZON) -> Event:

@@ -17,6 +17,7 @@ from typing import TypeVar
 from gpuwarden.health.model import Event, EventKind, Json, Key
 from gpuwarden.policy.model import OPERATOR, Act, Intent, Notice, Result, Why
 from gpuwarden.policy.notices import called_off, imminent
+from gpuwarden_collectors.cloud.facts import Approval
 from gpuwarden_collectors.facts import Stamp
 
 NOTICES_MOST = 256
@@ -55,12 +56,14 @@ class PolicyState:
     """By actuator: `holds`, `pending` (wanted, outcome not known), `would` (the last thing not done in mode observe), `lifted`
     (when somebody else ended an exclusion, ours or theirs), `foreign` (where the last look showed somebody else's).
 
-    `person`: findings of this exclusion that need a person. `overridden`: findings in spite of which an operator restored.
+    `declined`: where an operator's order, which stands elsewhere, was refused for good and forgotten. `person`: findings of
+    this exclusion that need a person. `overridden`: findings in spite of which an operator restored.
     `returns`: Unix times of restorations without a person.
     """
 
     boot_id: str = ""
     order: Order | None = None
+    declined: frozenset[str] = frozenset()
     notices: Mapping[str, Notice] = field(default_factory=dict)
     holds: Mapping[str, Hold] = field(default_factory=dict)
     pending: Mapping[str, Intent] = field(default_factory=dict)
@@ -99,7 +102,7 @@ def _number(event: Event, name: str) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-Word = TypeVar("Word", Act, Why, Result)
+Word = TypeVar("Word", Act, Why, Result, Approval)
 
 
 def _word(kind: type[Word], event: Event, name: str, default: Word) -> Word:
@@ -137,7 +140,9 @@ def _boot(state: PolicyState, event: Event) -> PolicyState:
     if event.boot_id == state.boot_id:
         return state
     notices = {name: notice for name, notice in state.notices.items() if notice.boot_id == event.boot_id}
-    return replace(state, boot_id=event.boot_id, notices=notices, lifted={}, overridden=frozenset())
+    return replace(
+        state, boot_id=event.boot_id, notices=notices, lifted={}, overridden=frozenset(), declined=frozenset()
+    )
 
 
 def _another_machine(_: PolicyState, event: Event) -> PolicyState:
@@ -157,16 +162,25 @@ def _intended(state: PolicyState, event: Event) -> PolicyState:
 
 
 def _outcome(state: PolicyState, event: Event) -> PolicyState:
-    """What was refused stays wanted: a person may mend it."""
+    """What was refused stays wanted: a person may mend it. An order that is dropped is forgotten there, the operator was told."""
     intent = state.pending.get(_text(event, "actuator"))
     result = _word(Result, event, "result", Result.RETRY)
     if intent is None or intent.key != _text(event, "key") or result in (Result.RETRY, Result.REFUSED):
         return state
-    ended = result is Result.DROPPED and intent.act is Act.EXCLUDE and intent.why is Why.OPERATOR
     pending = _without(state.pending, intent.actuator)
+    if result is Result.DROPPED and intent.act is Act.EXCLUDE and intent.why is Why.OPERATOR:
+        state = _declined(state, intent.actuator, pending)
     left = result is not Result.DROPPED or state.holds or pending or state.would
     person = state.person if left else frozenset()
-    return replace(state, pending=pending, person=person, order=None if ended else state.order)  # the operator was told
+    return replace(state, pending=pending, person=person)
+
+
+def _declined(state: PolicyState, actuator: str, pending: Mapping[str, Intent]) -> PolicyState:
+    """It goes on only where it stands, or may yet."""
+    ordered = any((one.act, one.why) == (Act.EXCLUDE, Why.OPERATOR) for one in pending.values())
+    if ordered or any(hold.why is Why.OPERATOR for name, hold in state.holds.items() if name != actuator):
+        return replace(state, declined=state.declined | {actuator})
+    return replace(state, order=None, declined=frozenset())
 
 
 def _excluded(state: PolicyState, event: Event) -> PolicyState:
@@ -183,7 +197,9 @@ def _excluded(state: PolicyState, event: Event) -> PolicyState:
 def _restored(state: PolicyState, event: Event) -> PolicyState:
     actuator = _text(event, "actuator")
     alone = _word(Why, event, "why", Why.OPERATOR) is Why.FAILURE
-    return _over(_returned(state, event) if alone else state, actuator)
+    hold = state.holds.get(actuator)
+    counted = hold is not None and any(wall >= hold.at.wall for wall in state.returns)  # another actuator's was first
+    return _over(_returned(state, event) if alone and not counted else state, actuator)
 
 
 def _lifted(state: PolicyState, event: Event) -> PolicyState:
@@ -193,7 +209,8 @@ def _lifted(state: PolicyState, event: Event) -> PolicyState:
         return replace(state, holds=_without(state.holds, actuator))
     hold = state.holds.get(actuator)
     order = None if hold is not None and hold.why is Why.OPERATOR else state.order
-    return _over(replace(state, order=order, lifted={**state.lifted, actuator: event.at}), actuator)
+    declined = state.declined if order is not None else frozenset()
+    return _over(replace(state, order=order, declined=declined, lifted={**state.lifted, actuator: event.at}), actuator)
 
 
 def _over(state: PolicyState, actuator: str) -> PolicyState:
@@ -204,13 +221,16 @@ def _over(state: PolicyState, actuator: str) -> PolicyState:
 def _ordered(state: PolicyState, event: Event) -> PolicyState:
     by = _text(event, "by")
     if _text(event, "order") == Act.EXCLUDE:
-        return replace(state, order=Order(reason=_text(event, "reason"), by=by, at=event.at), lifted={})
+        declined = frozenset(_text(event, "declined").split())
+        return replace(
+            state, order=Order(reason=_text(event, "reason"), by=by, at=event.at), declined=declined, lifted={}
+        )
     overridden = keys_of(_text(event, "overridden"))
     if event.data.get("more") is True:
         more = state.overridden | overridden
         return replace(state, overridden=more if len(more) <= OVERRIDDEN_MOST else state.overridden)
     return replace(
-        state, order=None, lifted={}, person=frozenset(), overridden=overridden, returns=(), would={},
+        state, order=None, declined=frozenset(), lifted={}, person=frozenset(), overridden=overridden, returns=(), would={},
         unknown_since=None,
     )  # fmt: skip
 
@@ -222,7 +242,7 @@ def _noticed(state: PolicyState, event: Event) -> PolicyState:
     notice = Notice(
         source=_text(event, "source"), kind=_text(event, "notice"), at=event.at, boot_id=event.boot_id,
         reason=_text(event, "reason"), deadline=deadline, id=_text(event, "id"), hard=event.data.get("hard") is not False,
-        called_off=event.data.get("called_off") is True,
+        called_off=event.data.get("called_off") is True, approval=_word(Approval, event, "approval", Approval.NONE),
     )  # fmt: skip
     before = state.notices.get(notice.name)
     if before is None and len(state.notices) >= NOTICES_MOST:

@@ -33,6 +33,10 @@ def document(acted: Acted) -> Document:
         "breaker": acted.breaker,
         "needs_person": list(acted.person),
         "order": acted.order or None,
+        "notifications": [
+            {"target": told.target, "queued": told.queued, **told.counts, "trouble": told.trouble}
+            for told in acted.told
+        ],
     }
 
 
@@ -80,3 +84,25 @@ def exclusions(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
 def intents(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
     counts = snapshot.acted.counts
     return (((act, result), counts.get((act, result), 0)) for act in ACTS for result in RESULTS)
+
+
+def exclusions_since(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Of what stands of ours, by the clock of whoever keeps it."""
+    for actuator, owner in snapshot.acted.excluded:
+        standing = snapshot.acted.standings.get(actuator)
+        if standing is not None and standing.why is not None and standing.since:
+            yield (actuator, owner), standing.since
+
+
+def answering(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
+    for name in snapshot.acted.actuators:
+        if (standing := snapshot.acted.standings.get(name)) is not None:
+            yield (name,), int(standing.reachable)
+
+
+def queued(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
+    return (((told.target,), told.queued) for told in snapshot.acted.told)
+
+
+def told(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
+    return (((one.target, outcome), n) for one in snapshot.acted.told for outcome, n in one.counts.items())

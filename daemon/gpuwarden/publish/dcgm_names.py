@@ -1,8 +1,9 @@
 """GPU telemetry under the names that dcgm-exporter gives it, read through NVML: one row for each name.
 
-Names are those of DCGM before 4.6, which dashboards and dcgm-exporter use, without their common start. Units and
-truncations are DCGM's, since a dashboard drawn for DCGM must show the same number. A row that gives None has no
-series: a value that is not supported, not readable or not finite is left out, never shown as a number.
+Names are those of DCGM before 4.6, which dashboards and dcgm-exporter use, without their common start. Types are those of
+dcgm-exporter's list of counters where it names the field, units and truncations DCGM's, since a dashboard drawn for them
+must show the same. A row that gives None has no series: a value that is not supported, not readable or not finite is
+left out, never shown as a number.
 """
 
 from __future__ import annotations
@@ -11,19 +12,24 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any
 
+from gpuwarden.publish.lines import COUNTER, GAUGE, Number
 from gpuwarden_collectors.facts import GpuReadings
-
-Number = int | float
 
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """What the rows read of one GPU. `last_xid`: of this boot. `nvlink_mb_per_second`: between the last two passes."""
+    """What the rows read of one GPU or MIG instance: `readings` has the attributes of GpuReadings.
 
-    readings: GpuReadings
+    `last_xid`: of this boot. `nvlink_mb_per_second`: between the last two passes. `memory_unrepairable`: as DCGM says, which
+    alone can.
+    """
+
+    readings: Any
     last_xid: int | None = None
     nvlink_mb_per_second: int | None = None
+    memory_unrepairable: int | None = None
 
 
 Read = Callable[[Telemetry], Number | None]
@@ -123,7 +129,6 @@ def _fabric_error(gpu: Telemetry) -> Number | None:
     return gpu.readings.fabric_status if gpu.readings.fabric_state == 3 else None
 
 
-GAUGE, COUNTER = "gauge", "counter"
 INT, FLOAT, TINY = "%d", "%f", "%g"  # six decimals would show every bit error rate as zero
 
 XID = Field("DEV_XID_ERRORS", GAUGE, INT, attrgetter("last_xid"), "Number of the last Xid of this boot.")
@@ -206,10 +211,11 @@ _AFTER_ECC: tuple[Field, ...] = (
     # --- memory repair
     Field("DEV_RETIRED_SBE", COUNTER, INT, _as_is("retired_pages_single_bit"), "Pages retired for single-bit errors."),
     Field("DEV_RETIRED_DBE", COUNTER, INT, _as_is("retired_pages_double_bit"), "Pages retired for double-bit errors."),
-    Field("DEV_RETIRED_PENDING", GAUGE, INT, _as_is("retired_pages_pending"), "1 while pages wait for a reboot to be retired."),
+    Field("DEV_RETIRED_PENDING", COUNTER, INT, _as_is("retired_pages_pending"), "1 while pages wait for a reboot to be retired."),
     Field("DEV_UNCORRECTABLE_REMAPPED_ROWS", COUNTER, INT, _as_is("remapped_rows_uncorrectable"), "Rows remapped for uncorrectable errors."),
     Field("DEV_CORRECTABLE_REMAPPED_ROWS", COUNTER, INT, _as_is("remapped_rows_correctable"), "Rows remapped for correctable errors."),
     Field("DEV_ROW_REMAP_FAILURE", GAUGE, INT, _as_is("remapped_rows_failure"), "1 once remapping a row failed."),
+    Field("DEV_MEMORY_UNREPAIRABLE_FLAG", GAUGE, INT, attrgetter("memory_unrepairable"), "1 once memory cannot be repaired (through DCGM only)."),
     Field("DEV_ROW_REMAP_PENDING", GAUGE, INT, _as_is("remapped_rows_pending"), "1 while rows wait for a reset to be remapped."),
     Field("DEV_BANKS_REMAP_ROWS_AVAIL_MAX", GAUGE, INT, _as_is("remap_banks_max"), "Memory banks with all spare rows left."),
     Field("DEV_BANKS_REMAP_ROWS_AVAIL_HIGH", GAUGE, INT, _as_is("remap_banks_high"), "Memory banks with many spare rows left."),
@@ -231,8 +237,8 @@ _AFTER_ECC: tuple[Field, ...] = (
     Field("DEV_NVLINK_ERROR_DL_CRC", COUNTER, INT, _as_is("nvlink_dl_crc_errors"), "NVLink data link layer CRC errors."),
     Field("DEV_NVLINK_ERROR_DL_RECOVERY", COUNTER, INT, _as_is("nvlink_dl_recovery_errors"), "NVLink data link layer recoveries."),
     Field("DEV_NVLINK_ERROR_DL_REPLAY", COUNTER, INT, _as_is("nvlink_dl_replay_errors"), "NVLink data link layer replays."),
-    # dcgm-exporter calls this rate a counter; it is none
-    Field("DEV_NVLINK_BANDWIDTH_TOTAL", GAUGE, INT, attrgetter("nvlink_mb_per_second"), "NVLink traffic of all links, both directions (MB/s)."),
+    # a rate, which dcgm-exporter calls a counter, and so do we
+    Field("DEV_NVLINK_BANDWIDTH_TOTAL", COUNTER, INT, attrgetter("nvlink_mb_per_second"), "NVLink traffic of all links, both directions (MB/s)."),
     Field("DEV_NVLINK_COUNT_TX_BYTES", COUNTER, INT, _as_is("nvlink5_tx_bytes"), "NVLink bytes sent."),
     Field("DEV_NVLINK_COUNT_RX_BYTES", COUNTER, INT, _as_is("nvlink5_rx_bytes"), "NVLink bytes received."),
     Field("DEV_NVLINK_COUNT_RX_ERRORS", COUNTER, INT, _as_is("nvlink5_rx_errors"), "NVLink packets received with errors."),
@@ -253,6 +259,7 @@ _AFTER_ECC: tuple[Field, ...] = (
     Field("DEV_INFOROM_CONFIG_VALID", GAUGE, INT, _as_is("inforom_valid"), "1 while the InfoROM is valid."),
     Field("DEV_PERSISTENCE_MODE", GAUGE, INT, _as_is("persistence_mode"), "1 while persistence mode is on."),
     Field("DEV_MIG_MODE", GAUGE, INT, _as_is("mig_mode"), "1 while MIG is on."),
+    Field("DEV_VGPU_LICENSE_STATUS", GAUGE, INT, _as_is("vgpu_license"), "1 while the vGPU software is licensed; 0 also without it."),
     # --- profiling, averaged between two passes
     Field("PROF_GR_ENGINE_ACTIVE", GAUGE, FLOAT, _ratio("gpm_graphics_active"), "Share of time the graphics or compute engine was active."),
     Field("PROF_SM_ACTIVE", GAUGE, FLOAT, _ratio("gpm_sm_active"), "Share of time an SM had a warp."),
@@ -267,3 +274,14 @@ _AFTER_ECC: tuple[Field, ...] = (
 
 PREFIX = "DCGM_FI_"
 FIELDS: tuple[Field, ...] = (*_BEFORE_ECC, *_ECC, *_AFTER_ECC)
+
+OF_INSTANCES = frozenset(
+    # first what is an instance's own (dcgm: entity level compute or GPU instance), then what is repeated for each
+    """DEV_FB_TOTAL DEV_FB_FREE DEV_FB_USED DEV_FB_RESERVED DEV_FB_USED_PERCENT DEV_BAR1_TOTAL DEV_BAR1_USED DEV_BAR1_FREE
+    PROF_GR_ENGINE_ACTIVE PROF_SM_ACTIVE PROF_SM_OCCUPANCY PROF_PIPE_TENSOR_ACTIVE PROF_DRAM_ACTIVE
+    DEV_SM_CLOCK DEV_MEM_CLOCK DEV_MEMORY_TEMP DEV_GPU_TEMP DEV_POWER_USAGE DEV_TOTAL_ENERGY_CONSUMPTION DEV_PCIE_REPLAY_COUNTER
+    DEV_GPU_UTIL DEV_MEM_COPY_UTIL DEV_ENC_UTIL DEV_DEC_UTIL DEV_NVLINK_BANDWIDTH_TOTAL DEV_VGPU_LICENSE_STATUS
+    DEV_UNCORRECTABLE_REMAPPED_ROWS DEV_CORRECTABLE_REMAPPED_ROWS DEV_ROW_REMAP_FAILURE
+    PROF_PCIE_TX_BYTES PROF_PCIE_RX_BYTES""".split()  # noqa: SIM905 - a list of 31 names reads better so
+)
+"""The fields that a GPU instance (MIG) has series of. Of all others there is one series for the GPU."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gpuwarden.policy.departure_model import Departure, JobState
+from gpuwarden.policy.departure_model import Departure, Given, JobState
 from gpuwarden.publish.snapshot import Departures, Snapshot
 from gpuwarden.publish.times import rfc3339
 from gpuwarden_collectors.facts import Stamp
@@ -29,7 +29,7 @@ def document(departures: Departures) -> Document:
 
 
 def _departure(departure: Departure) -> Document:
-    words = departure.last_words
+    words, approved = departure.last_words, departure.approved
     return {
         "notice": departure.id,
         "kind": departure.kind,
@@ -38,6 +38,9 @@ def _departure(departure: Departure) -> Document:
         "over": _when(departure.over),
         "jobs": [_job(name, job) for name, job in departure.jobs.items()],
         "last_words": None if words is None else {"what": words.what, "result": words.result.value, "text": words.text},
+        "approval": None
+        if approved is None
+        else {"result": approved.result.value, "tries": approved.tries, "text": approved.text},
     }
 
 
@@ -72,3 +75,8 @@ def _when(stamp: Stamp | None) -> str | None:
 def signalled(snapshot: Snapshot) -> Iterator[Sample]:
     """Each outcome, so that no series is born with its first job."""
     return (((outcome,), snapshot.departures.outcomes.get(outcome, 0)) for outcome in OUTCOMES)
+
+
+def acknowledged(snapshot: Snapshot) -> Iterator[Sample]:
+    """Each answer, as above."""
+    return (((answer.value,), snapshot.departures.answers.get(answer, 0)) for answer in Given)

@@ -1,25 +1,23 @@
 """dcgm-exporter's job mapping: a file for each GPU, or each of its MIG instances, with a job number a line.
 
 The files are named by the index, `3`, or index and GPU instance, `3.1`. The exporter reads them at each scrape and copies every
-series of that GPU for every line, with the label hpc_job; a file that it cannot read fails its whole page. The folder
-is ours alone: a file with such a name and no job behind it goes.
+series of that GPU for every line, with the label hpc_job; a file that it cannot read fails its whole page. We can read them
+in its place (`hpc_jobs`). The folder is ours alone: a file with such a name and no job behind it goes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gpuwarden.background import BackgroundWriter
 from gpuwarden.health.gpu_jobs import on_gpus
 from gpuwarden.publish.files import replace_file
+from gpuwarden.publish.hpc_jobs import FILE_NAME
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden_collectors.facts import GpuFacts
-
-_NAME = re.compile(r"\d{1,4}(?:\.\d{1,4})?")
 
 
 def mapping(snapshot: Snapshot) -> dict[str, str]:
@@ -77,7 +75,7 @@ class JobMapping:
         for name, content in files.items():
             replace_file(self._folder / name, content, mode=0o644)
         with os.scandir(self._folder) as entries:
-            left = [entry.path for entry in entries if _NAME.fullmatch(entry.name) and entry.name not in files]
+            left = [entry.path for entry in entries if FILE_NAME.fullmatch(entry.name) and entry.name not in files]
         for path in left:
             with contextlib.suppress(FileNotFoundError, IsADirectoryError, PermissionError):
                 os.unlink(path)  # noqa: PTH108 - scandir gave text

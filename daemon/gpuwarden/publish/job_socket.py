@@ -109,7 +109,8 @@ class JobSocket:
 
     `current`: the ids of the notices that may be acknowledged now. `acknowledged` is called in the loop for each that is
     accepted, repeated ones included; it may raise VerbError to refuse it after all. `notices`: the document for jobs and
-    who waits for it. `look_every` in seconds: how often it is made sure that the socket is still there.
+    who waits for it. `look_every` in seconds: how often it is made sure that the socket is still there. `passed`: the
+    socket, if systemd listens on it already.
     """
 
     def __init__(
@@ -127,6 +128,7 @@ class JobSocket:
         clients_of_user: int = 16,
         deadline: float = 4.0,
         look_every: float = 5.0,
+        passed: socket.socket | None = None,
     ) -> None:
         verbs = {"status": self._status, "notice": self._notice, "acknowledge": self._acknowledge}
         self._verbs = Verbs(verbs, log, deadline, {"notice": WAIT_MOST + deadline})
@@ -140,7 +142,7 @@ class JobSocket:
         self._deadline = deadline
         self._clients: set[_Client] = set()
         self._refusals = _Refusals(log)
-        file = SocketFile(run_dir / NAME, NEW_NAME, 0o666)
+        file = SocketFile(run_dir / NAME, NEW_NAME, 0o666, passed)
         self._door = Door(
             file, self._welcome, log, clock=clock, backlog=BACKLOG, look_every=look_every, deadline=deadline
         )

@@ -17,11 +17,11 @@ from gpuwarden.health.lemons import What
 from gpuwarden.health.model import Finding, GpuVerdict, Health
 from gpuwarden.health.xid_catalogue import XIDS, XidClass
 from gpuwarden.publish import acted, departures, notices
+from gpuwarden.publish.lines import COUNTER, GAUGE, HISTOGRAM, Number
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot
 from gpuwarden.publish.status import detail
 from gpuwarden_collectors.base import PassOutcome
 
-Number = int | float
 Labels = tuple[str, ...]
 Sample = tuple[Labels, Number]
 
@@ -39,7 +39,7 @@ class Metric:
 
 NO_GPU: Labels = ("", "", "")
 SHADOW = "shadow"
-INFOS_MOST = 64
+INFOS_MOST = 32
 """Of so many findings, the worst, the words are told: a host on which everything is wrong must not grow its page by much."""
 FAILURE_XIDS = tuple(str(row.xid) for row in XIDS.values() if row.klass is XidClass.FAILURE)
 
@@ -152,6 +152,19 @@ def _each_collector(value: Callable[[CollectorStatus], Number | None]) -> Callab
     return samples
 
 
+def _busy(snapshot: Snapshot) -> Iterator[Sample]:
+    gpus = {} if snapshot.nvml is None else {gpu.slot: gpu for gpu in snapshot.nvml.gpus}
+    slots = {*gpus, *(gpu.slot for gpu in snapshot.verdict.gpus)}
+    given = {} if snapshot.jobs is None else on_gpus(snapshot.jobs, slots, gpus)
+    busy = any(gpu.processes for gpu in gpus.values()) or any(not job.ended for jobs in given.values() for job in jobs)
+    if busy or snapshot.nvml is not None:
+        yield (), int(busy)
+
+
+def _refused(snapshot: Snapshot) -> Iterator[Sample]:
+    return (((why,), n) for why, n in {**dict.fromkeys(REFUSALS, 0), **snapshot.clients.refused}.items())
+
+
 def _gpu_jobs(snapshot: Snapshot) -> Iterator[Sample]:
     if snapshot.jobs is None:
         return
@@ -164,9 +177,10 @@ def _gpu_jobs(snapshot: Snapshot) -> Iterator[Sample]:
             yield (*labels_of(slot), str(job.job), *names), 1
 
 
-GAUGE, COUNTER, HISTOGRAM = "gauge", "counter", "histogram"
 GPU = ("gpu", "uuid", "pci_bus_id")
 PER_COLLECTOR = ("collector",)
+REFUSALS = ("handshake", "name", "login", "rate_limit")
+"""Why the web server answers somebody not at all, or only that it does not."""
 
 METRICS: tuple[Metric, ...] = (
     # --- this daemon
@@ -182,6 +196,12 @@ METRICS: tuple[Metric, ...] = (
            "When the GPUs were last really observed, Unix time. No series before the first observation."),
     Metric("gpuwarden_dropped_total", COUNTER, ("what",), lambda s: (((what,), n) for what, n in s.dropped.items()),
            "What was given up because it came too fast or was not taken in time: log lines, ledger and host events."),
+    Metric("gpuwarden_http_turned_away_total", COUNTER, (), lambda s: _one(s.clients.turned_away),
+           "Connections that had to make room for others, of 256 at once."),
+    Metric("gpuwarden_http_refused_total", COUNTER, ("why",), _refused,
+           "Clients that were not answered: TLS handshake, name in the client certificate, login, rate limit."),
+    Metric("gpuwarden_hpc_job_mapping_up", GAUGE, (), lambda s: _one(None if s.hpc_jobs is None else int(not s.hpc_jobs.trouble)),
+           "1 while the files of jobs can be read that the label hpc_job names. No series without that label."),
     Metric("gpuwarden_kernel_log_gaps_total", COUNTER, (), lambda s: _one(s.log_gaps),
            "Times that records of the kernel log were overwritten before they could be read."),
     Metric("gpuwarden_kernel_log_lost_records_total", COUNTER, (), lambda s: _one(s.log_lost),
@@ -189,17 +209,28 @@ METRICS: tuple[Metric, ...] = (
     # --- the node
     Metric("gpuwarden_node_health", GAUGE, ("state",), _node_health,
            "1 for the state the node is in, 0 for the others."),
+    Metric("gpuwarden_node_busy", GAUGE, (), _busy,
+           "1 while a process has a GPU open, or Slurm gave one to a job. No series while nobody can say."),
     Metric("gpuwarden_schedulable", GAUGE, (), lambda s: _one(int(s.schedulable(s.made))),
            "1 while the node may take work: healthy or warning, fresh, not excluded, no termination notice."),
     Metric("gpuwarden_excluded", GAUGE, ("actuator", "owner"), acted.exclusions,
            "1 while the node is excluded there: by gpuwarden for a failure, a termination or an operator, or by somebody "
            "else (foreign). Without an actuator: by an operator, for whoever reads the heartbeat."),
+    Metric("gpuwarden_excluded_since_timestamp_seconds", GAUGE, ("actuator", "owner"), acted.exclusions_since,
+           "Since when the node is excluded there by gpuwarden, Unix time. No series while it is not."),
+    Metric("gpuwarden_actuator_up", GAUGE, ("actuator",), acted.answering,
+           "1 while whoever excludes this node can be read. No series before the first look."),
     Metric("gpuwarden_intents_total", COUNTER, ("kind", "outcome"), acted.intents,
            "Attempts to exclude or restore this node, and what came of each. Outcome observed: mode is observe."),
     Metric("gpuwarden_intents_pending", GAUGE, (), lambda s: _one(len(s.acted.pending)),
            "Intents whose outcome is not known: the scheduler is away, refuses, or the breaker is open."),
     Metric("gpuwarden_breaker_open", GAUGE, (), lambda s: _one(int(bool(s.acted.breaker))),
-           "1 while this node should be excluded for a failure, and is not since too many are."),
+           "1 while this node should be excluded for a failure, and is not since too many are, or nobody can say how many."),
+    Metric("gpuwarden_notifications_queued", GAUGE, ("target",), acted.queued,
+           "Notifications that wait to be told."),
+    Metric("gpuwarden_notifications_total", COUNTER, ("target", "outcome"), acted.told,
+           "Attempts to notify, and what came of each: delivered, refused for good, barred until a person changes something, later. "
+           "Outcome dropped: it was superseded, and had to make room."),
     Metric("gpuwarden_termination_notice", GAUGE, ("source", "kind"), notices.announced,
            "1 while the end of this machine is announced, near or far, certain or as a hint."),
     Metric("gpuwarden_termination_deadline_timestamp_seconds", GAUGE, (), notices.deadline,
@@ -209,6 +240,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("gpuwarden_jobs_signalled_total", COUNTER, ("outcome",), departures.signalled,
            "Jobs that were told that their machine ends, and what came of it. Outcome local_only: it has other nodes, whose "
            "ranks were not told by this one; watched: another node told it."),
+    Metric("gpuwarden_jobs_acknowledged_total", COUNTER, ("answer",), departures.acknowledged,
+           "Jobs that answered that they were told. Answer saved: something is saved; unsaved: a rank says that there is nothing to "
+           "show for it; ended: all who were told have ended without a word. A job that gives two answers counts for both."),
     Metric("gpuwarden_notice_to_signal_seconds", HISTOGRAM, ("le",), lambda s: s.departures.signal_seconds.samples(),
            "How long it took from when a notice was known here until a job was told that ran already."),
     Metric("gpuwarden_gpus_expected", GAUGE, (), lambda s: _one(s.verdict.expected),
@@ -226,7 +260,7 @@ METRICS: tuple[Metric, ...] = (
            "Checks of the node have empty GPU labels; all links of a GPU share its series."),
     Metric("gpuwarden_finding_info", GAUGE, ("check", "severity", *GPU, "detail", "title", "advice"), _finding_words,
            "Always 1, while the finding is active: what it is and what to do, in words. Detail is the number of the Xid, "
-           "the link, the mount. Of the 64 worst findings."),
+           "the link, the mount. Of the 32 worst findings."),
     Metric("gpuwarden_xid_total", COUNTER, (*GPU, "xid"), _xids,
            "Xids since the ledger began."),
     Metric("gpuwarden_xid_last_timestamp_seconds", GAUGE, (*GPU, "xid"), _last_xids,

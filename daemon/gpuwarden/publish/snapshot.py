@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuwarden.health.model import Health, Verdict
-from gpuwarden.policy.departure_model import Departure
+from gpuwarden.policy.departure_model import Departure, Given
 from gpuwarden.policy.model import Act, Notice, Standing, Why
 from gpuwarden.publish.histogram import Histogram
 from gpuwarden_collectors.base import PassOutcome, WorkerReport
+from gpuwarden_collectors.dcgm.facts import DcgmFacts
 from gpuwarden_collectors.facts import NvmlFacts, Stamp
 from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
 
@@ -68,6 +69,16 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """One who is told what happens. `queued`: messages that wait; `counts` by what came of them since the start."""
+
+    target: str
+    queued: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Acted:
     """What is wanted of schedulers and what stands there. `excluded`: pairs of actuator and owner; `breaker`: why it is open.
 
@@ -89,6 +100,7 @@ class Acted:
     order: str = ""
     notice: Notice | None = None
     notices: tuple[Notice, ...] = ()
+    told: tuple[Told, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +122,7 @@ class Departures:
     """Jobs that are told that their machine ends: the `departures` that go on, else the last one.
 
     `preview`: what is going to be done, or would be in mode enforce. `outcomes`: jobs told by this process, by what came of it.
+    `answers`: of how many jobs each was had, as far back as the ledger knows.
     `signal_seconds`: from when a notice was known here to when a job was told. `trouble`: what is not known of who is
     here, and why jobs cannot be reached.
     """
@@ -117,13 +130,32 @@ class Departures:
     departures: tuple[Departure, ...] = ()
     preview: tuple[str, ...] = ()
     outcomes: Mapping[str, int] = field(default_factory=dict)
+    answers: Mapping[Given, int] = field(default_factory=dict)
     signal_seconds: Histogram = NOTICE_TO_SIGNAL
     trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Clients:
+    """Of the web server: `turned_away` had to make room for others; `refused` were not answered, by why."""
+
+    turned_away: int = 0
+    refused: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLabels:
+    """What the label `hpc_job` names: jobs by GPU, or by GPU and instance (`3`, `3.1`). `trouble`: what could not be read."""
+
+    jobs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """`sequence` grows, and `observed` moves, only when a GPU pass really observed. `nvml` is None once it is not fresh."""
+    """`sequence` grows, and `observed` moves, only when a GPU pass really observed. `nvml`, `dcgm` and `jobs` are None once
+    they are not fresh. `hpc_jobs` is None where there is to be no such label.
+    """
 
     service: Service
     sequence: int
@@ -131,6 +163,7 @@ class Snapshot:
     observed: Stamp | None
     verdict: Verdict
     nvml: NvmlFacts | None = None
+    dcgm: DcgmFacts | None = None
     jobs: JobsFacts | None = None
     collectors: tuple[CollectorStatus, ...] = ()
     xids: tuple[XidCount, ...] = ()
@@ -144,6 +177,8 @@ class Snapshot:
     dropped: Mapping[str, int] = field(default_factory=dict)  # what could not be written: "log", "ledger", "files"
     log_gaps: int = 0
     log_lost: int = 0
+    clients: Clients = field(default_factory=Clients)
+    hpc_jobs: JobLabels | None = None
 
     def age(self, now: Stamp) -> float | None:
         """Seconds since the last real observation; None before the first."""

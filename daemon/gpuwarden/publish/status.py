@@ -111,6 +111,14 @@ def status(snapshot: Snapshot, now: Stamp) -> Document:
     }
 
 
+def scraped(last: tuple[Stamp, str] | None, now: Stamp) -> Document | None:
+    """The last request for the metrics. The name is the caller's own word."""
+    if last is None:
+        return None
+    at, by = last
+    return {"age_seconds": _age(at, now), "by": "".join(filter(str.isprintable, by))[:80]}
+
+
 def gpus(snapshot: Snapshot, now: Stamp) -> Document:
     facts = {} if snapshot.nvml is None else {gpu.slot: gpu for gpu in snapshot.nvml.gpus}
     fresh = snapshot.fresh(now)

@@ -65,19 +65,25 @@ def peer_of(sock: socket.socket) -> Peer:
 class SocketFile:
     """The file of a listening socket. Its calls block for as long as the file system does, and wait for nobody else.
 
-    `new`: another name in the same folder, under which nobody looks for it.
+    `new`: another name in the same folder, under which nobody looks for it. `passed`: a socket at `path` on which systemd
+    listens for us, also while we do not run. It is used as long as its file stands, and the file is left to systemd.
     """
 
-    def __init__(self, path: Path, new: str, mode: int) -> None:
+    def __init__(self, path: Path, new: str, mode: int, passed: socket.socket | None = None) -> None:
         self.path = path
+        self._passed = passed
         self._new = path.with_name(new)
         self._mode = mode
         self._inode = 0
+        self._systemds = False
 
     def make(self, backlog: int, gid: int | None = None) -> socket.socket:
         """Listening. A socket that nobody answers on is replaced. Raises SocketError."""
-        self._make_sure_nobody_answers()
+        passed, self._passed = self._passed, None
         try:
+            if passed is not None and self._stands(passed):
+                return passed
+            self._make_sure_nobody_answers()
             return self._bind(backlog, gid)
         except OSError as error:
             raise SocketError(f"cannot make the socket {self.path}: {error}; check the run directory") from error
@@ -92,8 +98,16 @@ class SocketFile:
     def remove(self) -> None:
         """Unless it is a successor's."""
         with contextlib.suppress(OSError):
-            if self.ours():
+            if self.ours() and not self._systemds:
                 self.path.unlink()
+
+    def _stands(self, passed: socket.socket) -> bool:
+        """Whether clients that look for `path` reach this socket. Raises OSError."""
+        if passed.getsockname() != os.fspath(self.path) or not self.path.is_socket():
+            passed.close()
+            return False
+        self._inode, self._systemds = self.path.lstat().st_ino, True
+        return True
 
     def _make_sure_nobody_answers(self) -> None:
         try:
@@ -118,7 +132,7 @@ class SocketFile:
             if gid is not None:
                 os.chown(self._new, -1, gid)
             listener.listen(backlog)
-            self._inode = self._new.stat().st_ino
+            self._inode, self._systemds = self._new.stat().st_ino, False
             self._new.replace(self.path)
         except OSError:
             listener.close()

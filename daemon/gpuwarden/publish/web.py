@@ -216,6 +216,7 @@ class Web:
         if age > self._holder.snapshot.service.fresh_for:
             return _error(503, f"the numbers are {age:.0f} s old: the daemon answers but judges no more; see its log")
         headers = request.headers
+        self._holder.scraped = self._clock(), headers.get("User-Agent", "")
         openmetrics, compressed = self._form(headers.get("Accept", ""), headers.get("Accept-Encoding", ""))
         if openmetrics:
             kind, body = OPENMETRICS, page.openmetrics_gzip if compressed else page.openmetrics

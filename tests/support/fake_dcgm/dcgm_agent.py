@@ -12,10 +12,11 @@ from typing import Any
 import dcgm_structs  # type: ignore[import-not-found] # found by path, as the real one is
 import fake_engine  # type: ignore[import-not-found] # found by path
 from dcgm_structs import DCGMError
+from fake_state import LOST  # type: ignore[import-not-found] # found by path
 
 Handle = ctypes.c_void_p
 _INT64_BLANK, _FP64_BLANK = 0x7FFFFFFFFFFFFFF0, 140737488355328.0
-_embedded: list[Handle] = []  # a second engine in one process gets no handle
+embedded: list[Handle] = []  # one at a time: a second beside it gets no handle
 
 
 def dcgmFP(name: str) -> Callable[..., int]:
@@ -43,22 +44,28 @@ def dcgmConnect_v3(connection_string: str, connectParams: Any, version: int = 0)
         return Handle(fake_engine.connect(engine))
 
 
-def dcgmDisconnect(dcgm_handle: Handle) -> None:
+def dcgmDisconnect(dcgm_handle: Handle) -> int:
     """Does not mind a dead connection."""
     with fake_engine.call("dcgmDisconnect") as engine:
         fake_engine.disconnect(engine, str(dcgm_handle.value))
+    return 0
 
 
 def dcgmStartEmbedded(opMode: int) -> Handle:
     with fake_engine.call("dcgmStartEmbedded") as engine:
-        handle = Handle() if _embedded else Handle(fake_engine.connect(engine))
-    _embedded.append(handle)
-    return handle
+        if embedded:
+            return Handle()
+        embedded.append(Handle(fake_engine.connect(engine)))
+    return embedded[0]
 
 
-def dcgmStopEmbedded(dcgm_handle: Handle) -> None:
-    with fake_engine.call("dcgmStopEmbedded", dcgm_handle) as engine:
+def dcgmStopEmbedded(dcgm_handle: Handle) -> int:
+    if dcgm_handle.value is None:
+        raise DCGMError(fake_engine.BADPARAM)
+    with fake_engine.call("dcgmStopEmbedded") as engine:
         fake_engine.disconnect(engine, str(dcgm_handle.value))
+    embedded.clear()
+    return 0
 
 
 def _version_info(handle: Handle, info: Any) -> None:
@@ -80,18 +87,28 @@ def dcgmGetGpuStatus(dcgm_handle: Handle, gpuId: int) -> int:
 
 
 def dcgmGetDeviceAttributes(dcgm_handle: Handle, gpuId: int, version: int = 3) -> Any:
-    """Blanks for a GPU that there is not."""
+    """Nothing for a GPU that there never was, blanks for one that is lost: the driver is asked each time."""
     attributes = dcgm_structs.c_dcgmDeviceAttributes_v3()
     with fake_engine.call("dcgmGetDeviceAttributes", dcgm_handle) as engine:
-        known = dict(enumerate(engine["gpus"])).get(gpuId, {"slot": "<<<NULL>>>", "uuid": "<<<NULL>>>"})
-    attributes.identifiers.pciBusId = known["slot"].encode()
-    attributes.identifiers.uuid = known["uuid"].encode()
-    attributes.identifiers.deviceName = b"NVIDIA H100 80GB HBM3"
+        known = dict(enumerate(engine["gpus"])).get(gpuId)
+        blind = engine["blind"]
+    name = b"NVIDIA H100 80GB HBM3"
+    slot, uuid = (known["slot"].encode(), known["uuid"].encode()) if known else (b"", b"")
+    if known is None:
+        name = b""
+    elif blind or known["status"] == LOST:
+        slot = uuid = name = b"<<<NULL>>>"
+    attributes.identifiers.pciBusId, attributes.identifiers.uuid = slot, uuid
+    attributes.identifiers.deviceName = name
     return attributes
 
 
 def dcgmGetEntityGroupEntities(dcgm_handle: Handle, entityGroup: int, flags: int) -> list[int]:
     with fake_engine.call("dcgmGetEntityGroupEntities", dcgm_handle) as engine:
+        if entityGroup in engine["unloaded"]:
+            raise DCGMError(fake_engine.MODULE_NOT_LOADED)
+        if entityGroup == fake_engine.GPU:
+            return [number for number, gpu in enumerate(engine["gpus"]) if gpu["status"] in fake_engine.ACTIVE]
         return [number for kind, number in engine["others"] if kind == entityGroup]
 
 
@@ -104,14 +121,22 @@ def dcgmGroupCreate(dcgm_handle: Handle, type: int, groupName: str) -> Handle:  
 
 
 def _made(engine: Any, kind: str, handle: Handle, content: dict[str, Any]) -> Handle:
-    if len(engine[kind]) >= fake_engine.MOST_GROUPS:
+    if len(engine[kind]) >= fake_engine.MOST[kind]:
         raise DCGMError(fake_engine.MAX_LIMIT)
     number = fake_engine.new_id(engine)
     engine[kind][str(number)] = content | {"client": str(handle.value)}
     return Handle(number)
 
 
-def dcgmGroupAddEntity(dcgm_handle: Handle, group_id: Handle, entityGroupId: int, entityId: int) -> None:
+def dcgmGroupDestroy(dcgm_handle: Handle, group_id: Handle) -> int:
+    """Anybody's."""
+    with fake_engine.call("dcgmGroupDestroy", dcgm_handle) as engine:
+        fake_engine.group_of(engine, group_id)
+        del engine["groups"][str(group_id.value)]
+    return 0
+
+
+def dcgmGroupAddEntity(dcgm_handle: Handle, group_id: Handle, entityGroupId: int, entityId: int) -> int:
     with fake_engine.call("dcgmGroupAddEntity", dcgm_handle) as engine:
         entities = fake_engine.group_of(engine, group_id)["entities"]
         status = fake_engine.status_of(engine, entityGroupId, entityId)
@@ -119,14 +144,13 @@ def dcgmGroupAddEntity(dcgm_handle: Handle, group_id: Handle, entityGroupId: int
             refusals = {4: fake_engine.GPU_IS_LOST, 2: fake_engine.GPU_NOT_SUPPORTED}
             raise DCGMError(refusals.get(status, fake_engine.BADPARAM))
         entities.append([entityGroupId, entityId])
+    return 0
 
 
 # --- health
 
 
-def dcgmHealthSet_v2(
-    dcgm_handle: Handle, groupId: Handle, systems: int, updateInterval: int, maxKeepAge: float
-) -> None:
+def dcgmHealthSet_v2(dcgm_handle: Handle, groupId: Handle, systems: int, updateInterval: int, maxKeepAge: float) -> int:
     with fake_engine.call("dcgmHealthSet_v2", dcgm_handle) as engine:
         group = fake_engine.group_of(engine, groupId)
         if (
@@ -135,6 +159,7 @@ def dcgmHealthSet_v2(
         ):
             raise DCGMError(engine["codes"]["dcgmHealthSet_v2 of others"])
         fake_engine.set_watches(engine, group, systems)
+    return 0
 
 
 def dcgmHealthGet(dcgm_handle: Handle, groupId: Handle) -> int:
@@ -166,7 +191,7 @@ def _health_check(handle: Handle, group: Handle, response: Any) -> None:
 
 def dcgmFieldGroupCreate(dcgm_handle: Handle, fieldIds: Sequence[int], fieldGroupName: str) -> Handle:
     with fake_engine.call("dcgmFieldGroupCreate", dcgm_handle) as engine:
-        if any(field not in fake_engine.KNOWN or field in engine["unknown"] for field in fieldIds):
+        if not fieldIds or any(field not in fake_engine.KNOWN or field in engine["unknown"] for field in fieldIds):
             raise DCGMError(fake_engine.BADPARAM)
         if any(group["name"] == fieldGroupName for group in engine["field_groups"].values()):
             raise DCGMError(fake_engine.DUPLICATE_KEY)
@@ -175,17 +200,23 @@ def dcgmFieldGroupCreate(dcgm_handle: Handle, fieldIds: Sequence[int], fieldGrou
 
 def dcgmWatchFields(
     dcgm_handle: Handle, groupId: Handle, fieldGroupId: Handle, updateFreq: int, maxKeepAge: float, maxKeepSamples: int
-) -> None:
+) -> int:
     with fake_engine.call("dcgmWatchFields", dcgm_handle) as engine:
+        entities = fake_engine.group_of(engine, groupId)["entities"]
+        if str(fieldGroupId.value) not in engine["field_groups"]:
+            raise DCGMError(fake_engine.NO_DATA)
         fields = engine["field_groups"][str(fieldGroupId.value)]["fields"]
         if not engine["profiling"] and not set(fields).isdisjoint(fake_engine.PROFILING):
-            raise DCGMError(fake_engine.PROFILING_NOT_SUPPORTED)
-        for kind, number in fake_engine.group_of(engine, groupId)["entities"]:
+            raise DCGMError(engine["profiling_code"])
+        fake_engine.asked_again(engine)
+        for kind, number in entities:
             for field in fields:
-                where = [fake_engine.NODE, 0] if field in (1502, 1503) else [kind, number]
+                where = [fake_engine.NODE, 0] if field in fake_engine.NODE_FIELDS else [kind, number]
                 watch = [str(dcgm_handle.value), *where, field]
                 if watch not in engine["watched"]:
                     engine["watched"].append(watch)
+                fake_engine.note_watches(engine, [(watch[1], watch[2], field)])
+    return 0
 
 
 def dcgmEntitiesGetLatestValues(
@@ -193,18 +224,26 @@ def dcgmEntitiesGetLatestValues(
 ) -> Any:
     values = (dcgm_structs.c_dcgmFieldValue_v2 * (len(entities) * len(fieldIds)))()
     with fake_engine.call("dcgmEntitiesGetLatestValues", dcgmHandle) as engine:
-        watched = {tuple(watch[1:]) for watch in engine["watched"]}
+        if not values:
+            raise DCGMError(fake_engine.BADPARAM)
+        if not fake_engine.KNOWN.issuperset(fieldIds):
+            raise DCGMError(fake_engine.GENERIC_ERROR)
+        watched = {tuple(each) for each in engine["sampled"]}
         wanted = [(entity.entityGroupId, entity.entityId, field) for entity in entities for field in fieldIds]
         for value, (kind, number, field) in zip(values, wanted, strict=True):
             value.entityGroupId, value.entityId, value.fieldId = kind, number, field
-            try:
-                found = fake_engine.value_of(engine, kind, number, field)
-            except KeyError:
-                found, value.status = None, fake_engine.NO_DATA
+            found = None
             if (kind, number, field) not in watched:
                 value.status = fake_engine.NOT_WATCHED
+            else:
+                try:
+                    found = fake_engine.value_of(engine, kind, number, field)
+                except KeyError:
+                    value.status = fake_engine.NO_DATA
             _fill(value, field, found)
-            if field == fake_engine.LAST_XID and found is not None:
+            if value.status != 0:
+                value.ts = 0
+            elif field == fake_engine.LAST_XID and found is not None:
                 value.ts = int(engine["gpus"][number]["noted"] * 1e6)  # no reading, but an event: its sample ages
     return values
 

@@ -11,15 +11,33 @@ DCGM_MAX_STR_LENGTH = 256
 DCGM_OPERATION_MODE_AUTO = 1
 
 CODES = {
-    "Badparam": -1, "GenericError": -3, "Memory": -4, "NotConfigured": -5, "NotSupported": -6, "NvmlError": -8,
-    "Uninitialized": -10, "Timeout": -11, "VerMismatch": -12, "UnknownField": -13, "NoData": -14, "NotWatched": -16,
-    "NoPermission": -17, "GpuIsLost": -18, "ResetRequired": -19, "FunctionNotFound": -20, "ConnectionNotValid": -21,
-    "GpuNotSupported": -22, "MaxLimit": -24, "LibraryNotFound": -25, "DuplicateKey": -26, "RequiresRoot": -29,
-    "InsufficientSize": -31, "FieldUnsupportedByApi": -32, "ModuleNotLoaded": -33, "InUse": -34, "GroupIsEmpty": -35,
-    "ProfilingNotSupported": -36, "ProfilingMultiPass": -38, "Paused": -54, "NvmlNotLoaded": -56,
-    "NvmlDriverTimeout": -57, "GpusDetached": -67,
+    "Ok": 0, "Badparam": -1, "GenericError": -3, "Memory": -4, "NotConfigured": -5, "NotSupported": -6,
+    "InitError": -7, "NvmlError": -8, "Pending": -9, "Uninitialized": -10, "Timeout": -11, "VerMismatch": -12,
+    "UnknownField": -13, "NoData": -14, "StaleData": -15, "NotWatched": -16, "NoPermission": -17,
+    "GpuIsLost": -18, "ResetRequired": -19, "FunctionNotFound": -20, "ConnectionNotValid": -21,
+    "GpuNotSupported": -22, "GroupIncompatible": -23, "MaxLimit": -24, "LibraryNotFound": -25,
+    "DuplicateKey": -26, "GpuInSyncBoostGroup": -27, "GpuNotInSyncBoostGroup": -28, "RequiresRoot": -29,
+    "NvvsError": -30, "InsufficientSize": -31, "FieldUnsupportedByApi": -32, "ModuleNotLoaded": -33,
+    "InUse": -34, "GroupIsEmpty": -35, "ProfilingNotSupported": -36, "ProfilingLibraryError": -37,
+    "ProfilingMultiPass": -38, "DiagAlreadyRunning": -39, "DiagBadJson": -40, "DiagBadLaunch": -41,
+    "DiagUnused": -42, "DiagThresholdExceeded": -43, "InsufficientDriverVersion": -44, "InstanceNotFound": -45,
+    "ComputeInstanceNotFound": -46, "ChildNotKilled": -47, "3rdPartyLibraryError": -48,
+    "InsufficientResources": -49, "PluginException": -50, "NvvsIsolateError": -51, "NvvsBinaryNotFound": -52,
+    "NvvsKilled": -53, "Paused": -54, "AlreadyInitialized": -55, "NvmlNotLoaded": -56, "NvmlDriverTimeout": -57,
+    "NvvsNoAvailableTest": -58, "MndiagConnectionNotAvailable": -59, "MndiagConnectionUnauthorized": -60,
+    "RemoteSshConnectionFailed": -61, "ChildSpawnFailed": -62, "FileIoError": -63, "ChildSignalReceived": -64,
+    "CallerAlreadyStopped": -65, "DiagStopped": -66, "GpusDetached": -67,
 }  # fmt: skip
 """The names after `DCGMError_`, of which the bindings make a class each."""
+TEXTS = {
+    -1: "Bad parameter passed to function", -3: "Generic unspecified error", -5: "Setting not configured",
+    -6: "Feature not supported", -11: "Timeout", -14: "No data is available", -18: "GPU is unreachable",
+    -21: "The connection to the host engine is not valid any longer", -24: "Max limit reached for the object",
+    -25: "DCGM library could not be found", -26: "Duplicate key passed to function",
+    -33: "This request is serviced by a module of DCGM that is not currently loaded",
+    -36: "Profiling is not supported for this group of GPUs or GPU",
+}  # fmt: skip
+"""What such an error says of itself. The library has one for every code; these are the ones that are met."""
 
 
 class DCGMError(Exception):
@@ -37,7 +55,7 @@ class DCGMError(Exception):
         self.value: int = value
 
     def __str__(self) -> str:
-        return type(self).__name__.removeprefix("DCGMError_")
+        return TEXTS.get(self.value, f"DCGM Error with code {self.value}")
 
 
 for _name, _value in CODES.items():

@@ -4,13 +4,15 @@ The modules beside this one have the names, signatures and structures of the bin
 reader uses them, and are imported by path as those are. What they answer comes from here, and from the file that is
 the engine (see fake_state).
 
-Rules kept from the real one (read in its source, most of them seen on a running 4.6.0): a health check covers the GPUs
+Rules kept from the real one, each seen on a running 4.6.0 (tests/data/dcgm-4.6.0): a health check covers the GPUs
 of the group that are active, under the mask of the group; Xids stay until the engine is restarted; a mask belongs to
-the group and any client can change it; one unknown field fails a field group, as does a name that is taken; ids die
-with the engine, groups with their client; a hung engine blocks a call and the call then times out; an engine that saw
-Xid 119 in the kernel log asks the driver nothing any more. Some texts name a wrong GPU or have their format unfilled.
-Not kept: what takes time in the engine (samples, deltas over a minute) happens at once, and connecting to nothing
-fails without waiting for its timeout.
+the group and any client can change it, or delete the group; one unknown field fails a field group, as does a name that
+is taken; ids die with the engine, groups with their client; health watches watch fields for everybody; a hung engine
+blocks a call and the call then times out, but connecting to it takes two such times and then succeeds; an engine that
+saw Xid 119 in the kernel log asks the driver nothing any more; a lost GPU forgets who it is, its fields keep their
+last values until the next sample and are blank from then on, after its return too, until they are asked for again.
+Some texts name a wrong GPU or have their format unfilled. Not kept: what takes time in the engine happens at once
+(samples, deltas over a minute, blanks after Xid 119), and connecting to nothing fails without waiting for its timeout.
 """
 
 from __future__ import annotations
@@ -20,20 +22,20 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from dcgm_structs import DCGMError  # type: ignore[import-not-found] # found by path, as the real one is
-from fake_state import VARIABLE, State, state  # type: ignore[import-not-found] # found by path
+from fake_state import ACTIVE, LAST_XID, VARIABLE, State, state  # type: ignore[import-not-found] # found by path
 
-BADPARAM, NOT_SUPPORTED, TIMEOUT, NO_DATA, NOT_WATCHED = -1, -6, -11, -14, -16
+BADPARAM, GENERIC_ERROR, NOT_SUPPORTED, TIMEOUT, NO_DATA, NOT_WATCHED = -1, -3, -6, -11, -14, -16
 GPU_IS_LOST, CONNECTION_NOT_VALID, GPU_NOT_SUPPORTED, MAX_LIMIT, DUPLICATE_KEY = -18, -21, -22, -24, -26
-NOT_CONFIGURED, PROFILING_NOT_SUPPORTED = -5, -36
-MOST_GROUPS = 64
+NOT_CONFIGURED, MODULE_NOT_LOADED = -5, -33
+MOST = {"groups": 62, "field_groups": 61}
+"""The engine holds 64 of each, of which it makes some itself."""
 NODE, GPU = 0, 1
-ACTIVE = (1, 5)
 PCIE, NVLINK, MEM, INFOROM, THERMAL, POWER, DRIVER = 0x1, 0x2, 0x10, 0x40, 0x80, 0x100, 0x200
 ALL = 0xFFFFFFFF
 WARN, FAIL = 10, 20
@@ -55,34 +57,61 @@ XIDS: dict[int, tuple[int, int, int]] = {
     95: (ALL, FAIL, 81),
 }
 
-# Field: system, health, code, text; an incident while the value is above zero
-ABOVE_ZERO: dict[int, tuple[int, int, int, str]] = {
-    311: (MEM, FAIL, 4, "{value} double-bit ECC errors in GPU {gpu}."),
-    392: (MEM, WARN, 6, "A retired page is pending in GPU {gpu}."),
-    395: (MEM, FAIL, 80, "A row of GPU 31 could not be remapped."),
-    1507: (MEM, FAIL, 52, "{value} faulty memory elements on GPU %d"),
-    497: (NVLINK, FAIL, 71, "{value} CRC errors on the NvLinks of GPU {gpu} (should be 0)"),
-    498: (NVLINK, FAIL, 71, "{value} recovery errors on the NvLinks of GPU {gpu} (should be 0)"),
-    499: (NVLINK, FAIL, 71, "{value} replay errors on the NvLinks of GPU {gpu} (should be 0)"),
+# Field: from which value on, system, health, code, text
+TOO_MUCH: dict[int, tuple[int, int, int, int, str]] = {
+    311: (1, MEM, FAIL, 4, "{value} double-bit ECC errors in GPU {gpu}."),
+    390: (63, MEM, FAIL, 7, "Many retired pages in GPU {gpu}."),
+    392: (1, MEM, WARN, 6, "A retired page is pending in GPU {gpu}."),
+    393: (512, MEM, WARN, 132, "{value} rows of GPU {gpu} were remapped."),
+    395: (1, MEM, FAIL, 80, "A row of GPU 1178568848 could not be remapped."),
+    1507: (1, MEM, FAIL, 52, "{value} faulty memory elements on GPU %d"),
+    497: (1, NVLINK, FAIL, 71, "{value} CRC errors on the NvLinks of GPU {gpu} (should be 0)"),
+    498: (1, NVLINK, FAIL, 71, "{value} recovery errors on the NvLinks of GPU {gpu} (should be 0)"),
+    499: (1, NVLINK, FAIL, 71, "{value} replay errors on the NvLinks of GPU {gpu} (should be 0)"),
 }
-# Field: system, code; a warning after any growth since the watches were set
-GROWN = {240: (POWER, 12), 241: (THERMAL, 10)}
+# Field: system, and from which change on, up or down, since the watches were set (the real one: within the last minute)
+# which health and code; the largest counts
+CHANGED: dict[int, tuple[int, dict[int, tuple[int, int]]]] = {
+    202: (PCIE, {32: (WARN, 3)}),  # of a link of generation 5 and 16 lanes
+    240: (POWER, {1: (WARN, 12)}),
+    241: (THERMAL, {1: (WARN, 10)}),
+    409: (NVLINK, {1: (WARN, 13), 6000: (FAIL, 70)}),
+    419: (NVLINK, {1: (WARN, 13), 6000: (FAIL, 70)}),
+    429: (NVLINK, {1: (FAIL, 71)}),
+    439: (NVLINK, {1: (FAIL, 71)}),
+}
+# Field and value: system, health, code
+STATES: dict[tuple[int, int], tuple[int, int, int]] = {
+    (84, 0): (INFOROM, WARN, 9),
+    **{(170, state): (NVLINK, FAIL, 123) for state in (1, 4, 5, 6)},
+    (170, 2): (NVLINK, WARN, 123),
+}
+FABRIC = 174
+FABRIC_BAD = (0, 2, 4, 6)  # bits; 1 true, 2 false, 0 not supported, two bits each
+FABRIC_CONFIGURATION = 8  # bit; 4 bits: 0 not supported, 1 none
 RECOVERY = {1: (FAIL, 125), 2: (FAIL, 126), 3: (WARN, 127), 4: (FAIL, 128)}  # 5 to 7: invalid to DCGM 4.6, no incident
-POWER_USAGE, LAST_XID, RECOVERY_ACTION = 155, 230, 1523
+POWER_USAGE, RECOVERY_ACTION = 155, 1523
 PROFILING = range(1001, 1013)
 
+HEALTH_FIELDS = (*TOO_MUCH, *CHANGED, 84, 170, FABRIC, POWER_USAGE, RECOVERY_ACTION, LAST_XID)
+"""What the health watches have sampled, for everybody to read."""
 DOUBLES = (155, *range(1001, 1009))
+NODE_FIELDS = (1502, 1503)
 STRINGS = (1502,)
 KNOWN = frozenset(
-    (*ABOVE_ZERO, *GROWN, POWER_USAGE, RECOVERY_ACTION, *PROFILING, 150, 230, 393, 1502, 1503),
+    (*HEALTH_FIELDS, *PROFILING, 150, *NODE_FIELDS),
 )
+
+
+LOCAL = ("dcgmInit", "DcgmFieldGetById")  # the library answers these itself
 
 
 @contextmanager
 def call(name: str, handle: Any = None) -> Iterator[State]:
     """One call into the library. Raises DCGMError as the engine would, before or within the call."""
     path = Path(os.environ[VARIABLE])
-    _wait_while_hung(path)
+    if name not in LOCAL:
+        _wait_while_hung(path, name)
     with state(path) as engine:
         if engine["crash"]:
             os.kill(os.getpid(), signal.SIGSEGV)
@@ -93,10 +122,14 @@ def call(name: str, handle: Any = None) -> Iterator[State]:
         yield engine
 
 
-def _wait_while_hung(path: Path) -> None:
+def _wait_while_hung(path: Path, name: str) -> None:
+    """Connecting asks twice, and does not mind to get no answer."""
     asked = time.monotonic()
+    connecting = name == "dcgmConnect_v3"
     while (engine := json.loads(path.read_text()))["hang"] or process_state(engine["pid"]) == "T":
-        if time.monotonic() > asked + engine["hang_limit"]:
+        if time.monotonic() > asked + engine["hang_limit"] * (2 if connecting else 1):
+            if connecting:
+                return
             raise DCGMError(TIMEOUT)
         time.sleep(0.02)
 
@@ -163,11 +196,19 @@ def status_of(engine: State, kind: int, number: int) -> int:
 
 def value_of(engine: State, kind: int, number: int, field: int) -> Any:
     """The number; None for a blank. Raises KeyError for a field that has no sample yet."""
-    if engine["blind"] and kind == GPU:
+    if kind != GPU:
+        return None if engine["blind"] else engine["node"][str(field)]
+    gpu = engine["gpus"][number]
+    if (engine["blind"] or gpu["blank"]) and field != LAST_XID:
         return None
-    if kind == GPU and engine["gpus"][number]["status"] not in ACTIVE:
-        return None
-    return (engine["gpus"][number]["fields"] if kind == GPU else engine["node"])[str(field)]
+    return gpu["fields"][str(field)]
+
+
+def asked_again(engine: State) -> None:
+    """To set watches is to sample all fields at once."""
+    for gpu in engine["gpus"]:
+        if gpu["status"] in ACTIVE:
+            gpu["blank"] = False
 
 
 def _number(engine: State, gpu: int, field: int) -> float:
@@ -179,13 +220,23 @@ def _number(engine: State, gpu: int, field: int) -> float:
 
 
 def set_watches(engine: State, group: State, mask: int) -> None:
+    asked_again(engine)
     group["mask"] = mask
+    if mask:
+        note_watches(engine, [(NODE, 0, field) for field in NODE_FIELDS])
+        note_watches(engine, [(*entity, field) for entity in group["entities"] for field in HEALTH_FIELDS])
     group["since"] = {
         f"{number}/{field}": _number(engine, number, field)
         for kind, number in group["entities"]
-        for field in GROWN
+        for field in CHANGED
         if kind == GPU
     }
+
+
+def note_watches(engine: State, watches: Iterable[tuple[int, int, int]]) -> None:
+    """The last value stays readable for as long as the engine lives, whoever watches it still."""
+    known = {tuple(each) for each in engine["sampled"]}
+    engine["sampled"] += [list(watch) for watch in watches if watch not in known]
 
 
 def incidents(engine: State, group: State) -> Iterator[tuple[int, int, int, str, int, int]]:
@@ -220,13 +271,29 @@ def _xids(engine: State, gpu: int) -> Found:
 
 
 def _readings(engine: State, group: State, gpu: int) -> Found:
-    for field, (system, health, code, text) in ABOVE_ZERO.items():
-        if (value := _number(engine, gpu, field)) > 0:
+    for field, (least, system, health, code, text) in TOO_MUCH.items():
+        if (value := _number(engine, gpu, field)) >= least:
             yield system, health, code, text.format(value=value, gpu=gpu)
-    for field, (system, code) in GROWN.items():
-        if _number(engine, gpu, field) > group["since"].get(f"{gpu}/{field}", 0):
-            yield system, WARN, code, f"A clocks event in GPU {gpu}."
+    for field, (system, found) in CHANGED.items():
+        change = abs(_number(engine, gpu, field) - group["since"].get(f"{gpu}/{field}", 0))
+        if reached := [least for least in found if change >= least]:
+            yield system, *found[max(reached)], f"Field {field} of GPU {gpu} changed by {change:.0f}."
+    yield from _states(engine, gpu)
     if (action := int(_number(engine, gpu, RECOVERY_ACTION))) in RECOVERY:
         yield DRIVER, *RECOVERY[action], f"GPU {gpu} asks for recovery action {action}."
-    if value_of(engine, GPU, gpu, POWER_USAGE) is None:
-        yield POWER, WARN, 11, f"The power usage of GPU {gpu} cannot be read."
+    with suppress(KeyError):
+        if value_of(engine, GPU, gpu, POWER_USAGE) is None:
+            yield POWER, WARN, 11, f"The power usage of GPU {gpu} cannot be read."
+
+
+def _states(engine: State, gpu: int) -> Found:
+    for (field, bad), found in STATES.items():
+        with suppress(KeyError):
+            if value_of(engine, GPU, gpu, field) == bad:
+                yield *found, f"Field {field} of GPU {gpu} is {bad}."
+    mask = int(_number(engine, gpu, FABRIC))
+    for bit in FABRIC_BAD:
+        if mask >> bit & 3 == 1:
+            yield NVLINK, FAIL, 33, f"Bit {bit} of the fabric health of GPU {gpu} is set."
+    if mask >> FABRIC_CONFIGURATION & 15 not in {0, 1}:
+        yield NVLINK, FAIL, 33, f"The fabric of GPU {gpu} is configured wrongly."

@@ -81,10 +81,6 @@ FILLER(nvmlDeviceGetUtilizationRates, nvmlUtilization_t,
        if (reading_of(device->board, READING_mig_mode) == NVML_FEATURE_ENABLED) return NVML_ERROR_NOT_SUPPORTED;
        FILL(gpu, utilization_gpu);
        FILL(memory, utilization_memory))
-FILLER(nvmlDeviceGetBAR1MemoryInfo, nvmlBAR1Memory_t,
-       FILL(bar1Total, bar1_total_bytes);
-       FILL(bar1Used, bar1_used_bytes);
-       out->bar1Free = out->bar1Total - out->bar1Used)
 FILLER(nvmlDeviceGetRowRemapperHistogram, nvmlRowRemapperHistogramValues_t,
        FILL(max, remap_banks_max);
        FILL(high, remap_banks_high);
@@ -114,6 +110,14 @@ nvmlReturn_t nvmlDeviceValidateInforom(nvmlDevice_t device) {
     ANSWER(&valid, reading_of(device->board, READING_inforom_valid));
     return valid ? NVML_SUCCESS : NVML_ERROR_CORRUPTED_INFOROM;
 }
+
+/* What is licensed is the first of two features, or nothing is to be licensed. */
+FILLER(nvmlDeviceGetGridLicensableFeatures_v4, nvmlGridLicensableFeatures_t,
+       *out = (nvmlGridLicensableFeatures_t){.licensableFeaturesCount = 2};
+       out->gridLicensableFeatures[0].featureCode = NVML_GRID_LICENSE_FEATURE_CODE_VGPU;
+       out->gridLicensableFeatures[1].featureCode = NVML_GRID_LICENSE_FEATURE_CODE_COMPUTE;
+       FILL(isGridLicenseSupported, vgpu_license);
+       FILL(gridLicensableFeatures[0].featureState, vgpu_license))
 
 nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, nvmlPerfPolicyType_t policy, nvmlViolationTime_t *out) {
     static const enum reading table[] = {READING_violation_power_ns,           READING_violation_thermal_ns,

@@ -131,6 +131,15 @@ const struct mig_instance *mig_instance_of(nvmlDevice_t device) {
     return on && device->mig >= 0 && device->mig < board->migs ? &board->mig[device->mig] : NULL;
 }
 
+bool has_gpu_instance(int board, unsigned int gpu_instance) {
+    for (int place = 0; place < node.board[board].migs; place++) {
+        const struct mig_instance *mig = mig_instance_of(handle_of(board, place));
+        if (mig != NULL && mig->gpu_instance == gpu_instance)
+            return true;
+    }
+    return false;
+}
+
 /* Counts the processes on a GPU or MIG instance; writes as many as there is room for. */
 unsigned int processes_of(nvmlDevice_t device, unsigned int room, nvmlProcessInfo_t *out) {
     const struct board *board = &node.board[device->board];

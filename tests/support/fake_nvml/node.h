@@ -173,6 +173,7 @@ long long link_reading_of(int board, unsigned int link, enum link_reading readin
 long long link_sum_of(int board, enum link_reading reading);
 void text_of(int board, enum text text, char out[TEXT_SIZE]);
 const struct mig_instance *mig_instance_of(nvmlDevice_t device); /* NULL: a whole GPU, or no such instance */
+bool has_gpu_instance(int board, unsigned int gpu_instance);
 unsigned int processes_of(nvmlDevice_t device, unsigned int room, nvmlProcessInfo_t *out);
 long long last_xid(void);
 bool next_xid(unsigned int boards, long long *seen, nvmlEventData_t *out);

@@ -41,6 +41,17 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *out) {
     return code;
 }
 
+/* An instance has a window as large as its memory. */
+nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *out) {
+    ENTER_GPU_OR_MIG(device);
+    const struct mig_instance *mig = mig_instance_of(device);
+    ANSWER(&out->bar1Total, mig != NULL ? (long long)(mig->memory_mib << 20)
+                                        : reading_of(device->board, READING_bar1_total_bytes));
+    ANSWER(&out->bar1Used, reading_of(device->board, READING_bar1_used_bytes));
+    out->bar1Free = out->bar1Total - out->bar1Used;
+    return NVML_SUCCESS;
+}
+
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *out) {
     ENTER_GPU_OR_MIG(device);
     unsigned int room = *count;

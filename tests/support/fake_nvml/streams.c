@@ -10,7 +10,8 @@
 
 struct nvmlGpmSample_st {
     int board;
-    double taken; /* 0: not yet */
+    int gpu_instance; /* or WHOLE_GPU */
+    double taken;     /* 0: not yet */
 };
 
 nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlGpmSupport_t *out) {
@@ -36,11 +37,22 @@ nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t sample) {
     ENTER(device);
     if (reading_of(device->board, READING_gpm_graphics_active) == NO)
         return NVML_ERROR_NOT_SUPPORTED;
-    *sample = (struct nvmlGpmSample_st){device->board, monotonic_seconds()};
+    *sample = (struct nvmlGpmSample_st){device->board, WHOLE_GPU, monotonic_seconds()};
     return NVML_SUCCESS;
 }
 
-static nvmlReturn_t answer_metric(int board, nvmlGpmMetric_t *metric) {
+nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t device, unsigned int gpu_instance, nvmlGpmSample_t sample) {
+    ENTER(device);
+    if (reading_of(device->board, READING_gpm_graphics_active) == NO)
+        return NVML_ERROR_NOT_SUPPORTED;
+    if (!has_gpu_instance(device->board, gpu_instance))
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *sample = (struct nvmlGpmSample_st){device->board, (int)gpu_instance, monotonic_seconds()};
+    return NVML_SUCCESS;
+}
+
+/* An instance has the shares of its GPU, less a hundredth for each step of its id, and no transfers of its own. */
+static nvmlReturn_t answer_metric(int board, int gpu_instance, nvmlGpmMetric_t *metric) {
     static const enum reading table[] = {
         [NVML_GPM_METRIC_GRAPHICS_UTIL] = READING_gpm_graphics_active,
         [NVML_GPM_METRIC_SM_UTIL] = READING_gpm_sm_active,
@@ -52,7 +64,11 @@ static nvmlReturn_t answer_metric(int board, nvmlGpmMetric_t *metric) {
         [NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC] = READING_gpm_nvlink_rx_mib,
         [NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC] = READING_gpm_nvlink_tx_mib,
     };
+    if (gpu_instance != WHOLE_GPU && metric->metricId >= NVML_GPM_METRIC_PCIE_TX_PER_SEC)
+        return NVML_ERROR_NOT_SUPPORTED;
     ANSWER(&metric->value, reading_of(board, CHOSEN(table, metric->metricId)));
+    if (gpu_instance != WHOLE_GPU)
+        metric->value -= gpu_instance;
     return NVML_SUCCESS;
 }
 
@@ -60,10 +76,11 @@ nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *query) {
     ENTER_NODE();
     EXPECT_VERSION(query->version, NVML_GPM_METRICS_GET_VERSION);
     const struct nvmlGpmSample_st *before = query->sample1, *after = query->sample2;
-    if (before->taken == 0 || after->taken <= before->taken || before->board != after->board)
+    if (before->taken == 0 || after->taken <= before->taken || before->board != after->board ||
+        before->gpu_instance != after->gpu_instance)
         return NVML_ERROR_INVALID_ARGUMENT;
     for (unsigned int i = 0; i < query->numMetrics && i < COUNT(query->metrics); i++)
-        query->metrics[i].nvmlReturn = answer_metric(after->board, &query->metrics[i]);
+        query->metrics[i].nvmlReturn = answer_metric(after->board, after->gpu_instance, &query->metrics[i]);
     return NVML_SUCCESS;
 }
 

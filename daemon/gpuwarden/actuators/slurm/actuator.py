@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from gpuwarden.actuators.base import Actuator
 from gpuwarden.actuators.hook_gate import HookGate
 from gpuwarden.actuators.slurm.asking import asking
 from gpuwarden.actuators.slurm.standing import census_of, largest, standing_of
@@ -51,6 +50,10 @@ class SlurmActuator:
         self._pool: int | None = None
         self._pool_at = 0.0
         self._last: NodeFacts | None = None
+
+    @property
+    def pool(self) -> int | None:
+        return self._pool
 
     async def look(self) -> Standing:
         return await asking(self._look())
@@ -136,7 +139,7 @@ class SlurmActuator:
         return fields.get(self._options.detail, "")
 
 
-def slurm_actuator(config: Config, clock: Clock, detail: Callable[[], str]) -> Actuator | None:
+def slurm_actuator(config: Config, clock: Clock, detail: Callable[[], str]) -> SlurmActuator | HookGate | None:
     """For the registry."""
     if not config.slurm.enabled:
         return None

@@ -36,11 +36,12 @@ class Marking(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkOutcome:
-    """`node`: whose mark stands, with TAKEN. `text` is for people."""
+    """`node`: whose mark stands, with TAKEN. `mark`: ours, with MARKED. `text` is for people."""
 
     result: Marking
     text: str
     node: str = ""
+    mark: str = ""
 
 
 async def mark(
@@ -73,8 +74,23 @@ async def _mark(commands: Commands, job: SlurmJob, node: str, now: float, pause_
     if found is None or not is_same_run(job, found):
         return _gone(found)
     if found.admin_comment == text:
-        return MarkOutcome(result=Marking.MARKED, text=f"marked {text}")
+        return MarkOutcome(result=Marking.MARKED, text=f"marked {text}", mark=text)
     return _obstacle(found, node, now) or _foreign("", "was removed at once")
+
+
+async def unmark(commands: Commands, job: SlurmJob, mark: str) -> None:
+    """Take `mark` back, of which nothing came: or else other nodes watch for a signal that nobody sends. Raises ActuatorError.
+
+    Whatever else stands there by now is left alone.
+    """
+    await asking(_unmark(commands, job, mark))
+
+
+async def _unmark(commands: Commands, job: SlurmJob, mark: str) -> None:
+    found = await read_job(commands, job)
+    if found is not None and is_same_run(job, found) and found.admin_comment == mark:
+        undone = f"cannot take the mark off job {job.called}"
+        await commands.change(undone, "scontrol", "update", f"JobId={job.called}", "AdminComment=")
 
 
 def is_same_run(job: SlurmJob, found: SlurmJob) -> bool:

@@ -18,7 +18,7 @@ from socket import SHUT_RDWR, socket
 from typing import Any
 from urllib.parse import urlencode
 
-from gpuwarden.fleet.access import Access
+from gpuwarden.prometheus.access import Access
 
 ANSWER_MAX = 64 << 20
 """Bytes of one answer; of 10,000 nodes the largest has about 6 MB."""
@@ -48,9 +48,9 @@ class Answers:
     warnings: list[str] = field(default_factory=list)
 
 
-def ask(access: Access, queries: Mapping[str, str], seconds: float) -> Answers:
-    """All at one instant of Prometheus' clock, which the first answer tells. Raises PrometheusError."""
-    work = _Work(access, queries, seconds)
+def ask(access: Access, queries: Mapping[str, str], seconds: float, *, largest: int = ANSWER_MAX) -> Answers:
+    """All at one instant of Prometheus' clock, which the first answer tells; `largest` bytes an answer. Raises PrometheusError."""
+    work = _Work(access, queries, seconds, largest)
     # A thread, since neither resolving a name nor a server that sends a byte a second heeds the timeout of a socket.
     thread = threading.Thread(target=work.run, daemon=True)
     thread.start()
@@ -66,8 +66,8 @@ def ask(access: Access, queries: Mapping[str, str], seconds: float) -> Answers:
 class _Work:
     """The first query by itself, and then LANES of the others at a time, so that one is answered while another is read."""
 
-    def __init__(self, access: Access, queries: Mapping[str, str], seconds: float) -> None:
-        self._access, self._seconds = access, seconds
+    def __init__(self, access: Access, queries: Mapping[str, str], seconds: float, largest: int) -> None:
+        self._access, self._seconds, self._largest = access, seconds, largest
         self._waiting = deque(queries.items())
         self._connections: list[HTTPConnection] = []
         self._at: float | None = None
@@ -117,7 +117,10 @@ class _Work:
             headers["Authorization"] = self._access.authorization
         connection.request("GET", f"{self._access.path}/api/v1/query?{urlencode(words)}", headers=headers)
         answer = connection.getresponse()
-        body = _body(self._access, answer)
+        try:
+            body = _body(self._access, answer, self._largest)
+        finally:
+            answer.close()  # which holds the socket, whatever becomes of the connection
         if answer.status != 200:
             raise PrometheusError(_refusal(self._access, answer, body))
         return self._samples(body)
@@ -141,7 +144,7 @@ class _Work:
 
 def _late(access: Access, seconds: float) -> PrometheusError:
     return PrometheusError(
-        f"{access.url} has not answered within {seconds:g} s: is it very busy? --timeout allows more"
+        f"{access.url} has not answered within {seconds:g} s: is it very busy? {access.hints.time}".rstrip()
     )
 
 
@@ -151,8 +154,7 @@ def _told(access: Access, seconds: float, error: Exception) -> Exception:
         return _late(access, seconds)
     if isinstance(error, OSError | HTTPException):
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        to_do = "is the address right? --prometheus URL, or PROMETHEUS_URL"
-        return PrometheusError(f"cannot ask {access.url}: {why[:_WORDS_MAX]}; {to_do}")
+        return PrometheusError(f"cannot ask {access.url}: {why[:_WORDS_MAX]}; {access.hints.address}")
     return error
 
 
@@ -162,15 +164,15 @@ def _connection(access: Access, seconds: float) -> HTTPConnection:
     return HTTPSConnection(access.host, access.port, timeout=seconds, context=access.tls)
 
 
-def _body(access: Access, answer: HTTPResponse) -> bytes:
+def _body(access: Access, answer: HTTPResponse, largest: int) -> bytes:
     """All of it. Raises PrometheusError if it is too large or ends too early."""
     received = bytearray()
-    while chunk := b"" if (answer.length or 0) > ANSWER_MAX else answer.read(_CHUNK):
+    while chunk := b"" if (answer.length or 0) > largest else answer.read(_CHUNK):
         received += chunk
-        if len(received) > ANSWER_MAX:
+        if len(received) > largest:
             break
-    if len(received) > ANSWER_MAX or (answer.length or 0) > ANSWER_MAX:
-        raise PrometheusError(f"{access.url} answers with more than {ANSWER_MAX >> 20} MiB: is it Prometheus?")
+    if len(received) > largest or (answer.length or 0) > largest:
+        raise PrometheusError(f"{access.url} answers with more than {largest >> 20} MiB: is it Prometheus?")
     if answer.length:
         raise PrometheusError(f"{access.url} hung up before it had answered: {answer.length} bytes are missing")
     return bytes(received)
@@ -194,7 +196,6 @@ def _sample(row: Any) -> Sample | None:
 
 
 _TO_DO = {
-    401: "give --token-file or --basic-file",
     403: "these credentials are not allowed to ask",
     404: "is the path in the address right?",
     422: "is it Prometheus 2.42 or later, and loads it all of gpuwarden's rules?",
@@ -208,5 +209,5 @@ def _refusal(access: Access, answer: HTTPResponse, body: bytes) -> str:
     said = _parsed(body)
     words = said.get("error") if isinstance(said, dict) else None
     told = f": {words[:_WORDS_MAX]}" if isinstance(words, str) and words else f" {answer.reason[:60]}".rstrip()
-    to_do = f"; {_TO_DO[answer.status]}" if answer.status in _TO_DO else ""
-    return f"{access.url} answers {answer.status}{told}{to_do}"
+    to_do = access.hints.credentials if answer.status == 401 else _TO_DO.get(answer.status, "")
+    return f"{access.url} answers {answer.status}{told}" + (f"; {to_do}" if to_do else "")

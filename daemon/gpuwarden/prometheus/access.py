@@ -20,6 +20,15 @@ class AccessError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Hints:
+    """What to do, in the words of whoever gave the address: where address, credentials and deadline are set."""
+
+    address: str = "is the address right?"
+    credentials: str = "are credentials needed?"
+    time: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Access:
     """`path` is what stands before `/api`. `authorization` is the whole value of the header, or nothing."""
 
@@ -29,9 +38,17 @@ class Access:
     path: str
     tls: ssl.SSLContext | None
     authorization: str = field(default="", repr=False)
+    hints: Hints = Hints()
 
 
-def access(url: str, *, token: Path | None = None, basic: Path | None = None, ca: Path | None = None) -> Access:
+def access(
+    url: str,
+    *,
+    token: Path | None = None,
+    basic: Path | None = None,
+    ca: Path | None = None,
+    hints: Hints = Hints(),
+) -> Access:
     """`token` holds a bearer token, `basic` a line USER:PASSWORD, `ca` certificates (PEM). Raises AccessError."""
     parts, port = _parts(url)
     if token is not None and basic is not None:
@@ -45,7 +62,7 @@ def access(url: str, *, token: Path | None = None, basic: Path | None = None, ca
         raise AccessError(f"{url}: certificates are of use with https:// only")
     return Access(
         url=url.rstrip("/"), host=parts.hostname or "", port=port, path=parts.path.rstrip("/"),
-        tls=_tls(ca) if parts.scheme == "https" else None, authorization=authorization,
+        tls=_tls(ca) if parts.scheme == "https" else None, authorization=authorization, hints=hints,
     )  # fmt: skip
 
 

@@ -1,0 +1,123 @@
+"""What an answer of our node health check takes beside an echo of grpclib on the same kind of socket.
+
+Both servers are processes of their own and are asked in turns by one client on a channel that it keeps; a ratio is of neighbours in
+time. ft_launcher asks once before each rendezvous and waits for 60 s at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from grpclib.client import Channel, UnaryUnaryMethod
+from grpclib.encoding.base import CodecBase
+
+from common import percentile, spread, table
+from support.passive import activated, marker, memory, unix, verdict, waited
+
+RUNS = 9
+QUESTIONS = 1_000  # of each turn
+WANTED = 3.0
+METHOD = "/nvhcd.HealthCheckService/RunHealthCheck"
+REQUEST = b"\x0a\x0a--no-slurm"
+ECHO = """
+import asyncio, sys
+from grpclib.const import Cardinality, Handler
+from grpclib.encoding.base import CodecBase
+from grpclib.server import Server
+
+class Bytes(CodecBase):
+    __content_subtype__ = "proto"
+    def encode(self, message, message_type):
+        return message
+    def decode(self, data, message_type):
+        return data
+
+class Echo:
+    async def run(self, stream):
+        await stream.send_message(await stream.recv_message())
+    def __mapping__(self):
+        return {sys.argv[2]: Handler(self.run, Cardinality.UNARY_UNARY, bytes, bytes)}
+
+async def main():
+    server = Server([Echo()], codec=Bytes())
+    await server.start(path=sys.argv[1])
+    await server.wait_closed()
+
+asyncio.run(main())
+"""
+
+
+class Bytes(CodecBase):
+    __content_subtype__ = "proto"
+
+    def encode(self, message: bytes, message_type: type[bytes]) -> bytes:  # noqa: ARG002 - grpclib's signature
+        return message
+
+    def decode(self, data: bytes, message_type: type[bytes]) -> bytes:  # noqa: ARG002
+        return data
+
+
+@contextmanager
+def echo(path: Path) -> Iterator[None]:
+    process = subprocess.Popen([sys.executable, "-c", ECHO, str(path), METHOD])
+    try:
+        waited(path.exists, "the echo")
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def turn(channel: Channel) -> list[float]:
+    """Milliseconds of each question."""
+    method: UnaryUnaryMethod[bytes, bytes] = UnaryUnaryMethod(channel, METHOD, bytes, bytes)
+    took = []
+    for _ in range(QUESTIONS):
+        begun = time.perf_counter()
+        await method(REQUEST)
+        took.append((time.perf_counter() - begun) * 1e3)
+    return took
+
+
+async def measured(ours: Path, theirs: Path) -> list[list[str]]:
+    rows = []
+    async with Channel(path=str(ours), codec=Bytes()) as here, Channel(path=str(theirs), codec=Bytes()) as there:
+        runs = []
+        for run in range(RUNS + 1):
+            order = (here, there) if run % 2 else (there, here)
+            took = {channel: await turn(channel) for channel in order}
+            runs.append((took[here], took[there]))
+    for share in (0.5, 0.99):
+        pairs = [(percentile(a, share), percentile(b, share)) for a, b in runs[1:]]  # the first one warms up
+        columns = [spread([pair[n] for pair in pairs], 3) for n in (1, 0)]
+        ratios = spread([a / b for a, b in pairs])
+        rows.append([f"p{share * 100:.0f}", *columns, ratios, f"<= {WANTED:g}" if share > 0.9 else ""])
+    return rows
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="gw-") as name:
+        folder = Path(name)
+        ours, theirs = folder / "nvhcd.sock", folder / "echo.sock"
+        verdict(folder, "failure", fresh_for=100_000)
+        marker(folder, "nvhcd")
+        with activated(unix(ours), "nvhcd", "--run-dir", folder, folder=folder) as service, echo(theirs):
+            rows = asyncio.run(measured(ours, theirs))
+            pss = memory(service.process.pid)["Pss"] / 1024 if service.process else 0.0
+    head = ("", "echo ms", "node health check ms", "ratio", "wanted")
+    table(
+        f"nvhcd, {QUESTIONS} questions a turn: median (least-most) of {RUNS} interleaved runs; PSS {pss:.1f} MiB",
+        head,
+        rows,
+    )
+
+
+if __name__ == "__main__":
+    main()

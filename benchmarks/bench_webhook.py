@@ -1,0 +1,115 @@
+"""What a webhook costs: an idle queue in wake-ups and CPU of a loop that does nothing else, and a full one until it is empty."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import resource
+import sys
+import tempfile
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from common import spread, table
+from gpuwarden.config_notify import NotifyOptions, WebhookOptions
+from gpuwarden.notify.messages import Teller
+from gpuwarden.notify.queue import Message, Queue
+from gpuwarden.notifying import QUEUE, Notifying
+
+sys.path.insert(1, str(Path(__file__).parents[1] / "tests"))
+
+from support.receiving import Receiving
+
+WAITING = 10_000
+WITHIN = 60.0
+TURNS = 3
+IDLE = 10.0
+TARGET = "webhook.bench"
+BODY = json.dumps({"format": 1, "event": "raised", "data": {"text": "x" * 600}})
+
+
+def serve(talk: Connection) -> None:
+    """A receiver in a process of its own: its port, and when asked the keys in the order in which they came."""
+    with Receiving() as receiving:
+        talk.send(receiving.url)
+        while talk.recv() == "keys":
+            talk.send([request.headers["Idempotency-Key"] for request in receiving.requests])
+
+
+async def replayed(folder: Path, url: str) -> float:
+    """Seconds until the queue that a daemon left is empty."""
+    queue = Queue(folder / QUEUE)
+    for first in range(0, WAITING, 500):
+        queue.put([(TARGET, Message(f"finding/{n % 800}", f"key{n}", BODY)) for n in range(first, first + 500)])
+    queue.close()
+    notifying = telling(folder, url)
+    began = time.perf_counter()
+    notifying.run()
+    while not ((shown := notifying.shown()) and shown[0].counts["delivered"] == WAITING):  # noqa: ASYNC110 - a measurement
+        await asyncio.sleep(0.05)
+    took = time.perf_counter() - began
+    await notifying.stop(5.0)
+    return took
+
+
+def telling(folder: Path, url: str) -> Notifying:
+    options = NotifyOptions(webhook={"bench": WebhookOptions(url=url)})
+    return Notifying(options, Teller(node="bench", mode="observe", boot_id="b"), folder)
+
+
+def idle(talk: Connection, folder: str, url: str) -> None:
+    """Voluntary context switches and milliseconds of CPU in `IDLE` seconds, with nobody to be told if `url` is empty."""
+
+    async def work() -> None:
+        notifying = telling(Path(folder), url) if url else None
+        if notifying is not None:
+            notifying.run()
+        await asyncio.sleep(1.0)  # the queue is open by then
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        await asyncio.sleep(IDLE)
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        cpu = (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1e3
+        talk.send((after.ru_nvcsw - before.ru_nvcsw, cpu))
+        if notifying is not None:
+            await notifying.stop(5.0)
+
+    asyncio.run(work())
+
+
+def main() -> None:
+    context = multiprocessing.get_context("spawn")
+    took: list[float] = []
+    for _ in range(TURNS):
+        ours, theirs = context.Pipe()
+        receiver = context.Process(target=serve, args=(theirs,), daemon=True)
+        receiver.start()
+        url = ours.recv()
+        with tempfile.TemporaryDirectory(prefix="gw-") as folder:
+            took.append(asyncio.run(replayed(Path(folder), url)))
+        ours.send("keys")
+        if list(ours.recv()) != [f"key{n}" for n in range(WAITING)]:
+            raise RuntimeError("they came in another order, or not once")
+        ours.send("end")
+        receiver.join()
+    table(
+        f"{WAITING:,} queued notifications of {len(BODY)} bytes, told in order over one connection, {TURNS} turns",
+        ("what", "measured", "wanted"),
+        [("until the queue is empty, s", spread(took), f"<= {WITHIN:g}"),
+         ("a second", spread([WAITING / one for one in took], 0), "")],
+    )  # fmt: skip
+    rows = []
+    for name, url in (("no webhook", ""), ("a webhook with nothing to tell", "http://127.0.0.1:9/")):
+        ours, theirs = context.Pipe()
+        with tempfile.TemporaryDirectory(prefix="gw-") as folder:
+            process = context.Process(target=idle, args=(theirs, folder, url))
+            process.start()
+            switches, cpu = ours.recv()
+            process.join()
+        rows.append((name, switches, f"{cpu:.2f}"))
+    table(f"{IDLE:g} s of a loop that has nothing to do", ("with", "wake-ups", "CPU, ms"), rows)
+
+
+if __name__ == "__main__":
+    main()

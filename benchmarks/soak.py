@@ -1,0 +1,215 @@
+"""A day of a busy node in half an hour: does the daemon grow?
+
+Passes, scrapes, faults, drains and undrains, reloads, orders and announcements come 50 times as fast as by default; see
+`soak_host.py`. After the warm-up it must not grow: no 2 MiB of memory, no descriptor, no thread, no task, and no line of the
+kernel log may be missing. Nothing is asserted about time, so that it may run beside whatever else: on a machine that is busy
+the day is shorter, and the table says how many passes there were. It is the passes that warm it up: where there were too few
+by the end of the time it goes on for a while, and where there are too few even then nothing is judged but the lines.
+
+Memory is PSS. What of it is mapped files is divided by all programs that map them: beside other Pythons it moves with them,
+so that the growth is that of the part that is ours alone (Pss_Anon, Pss_Shmem and SwapPss of smaps_rollup).
+
+Half of the passes warm it up: what the daemon keeps is bounded (the last 2,000 events, counters of an hour, label texts), and at a
+few events a second its bounds are reached after some minutes. Of memory the medians of two windows are compared; of what is
+counted the least, for what is there for a moment (a connection, a command of Slurm's) is no growth, and a leak raises the
+least, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from statistics import median
+
+from common import scrape, spread, table, wait_for_all
+from soak_host import GPUS, SPEED, SoakHost, stories, talk, tasks
+from support.daemons import RunningDaemon, children
+
+DAY = 24 * 60 / SPEED  # minutes
+MEMORY_GROWTH = 2.0  # MiB
+WARM_UP = 1 / 2  # of the passes
+PASSES_LEAST = 1_200
+PATIENT = 3.0  # times as long as was asked for
+WINDOW = 1 / 4  # of what is left: the first is compared with the last
+SAMPLES_LEAST = 5
+SCRAPE_EVERY, STORY_EVERY, SAMPLE_EVERY = 15.0 / SPEED, 150.0 / SPEED, 1.0
+PATIENCE = 300.0
+"""Seconds for an answer: a daemon that gets no turn is no daemon that grows."""
+_PAGES = ("/metrics", "/heartbeat", "/v1/status", "/v1/gpus", "/v1/findings", "/v1/events?since=0")
+_XIDS = re.compile(rb"^gpuwarden_xid_total\{.*\} (\d+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Of the daemon; `worker`: of its worker, which is a new one after each hang and crash. MiB, and numbers."""
+
+    pss: float
+    own: float
+    worker: float
+    descriptors: int
+    threads: int
+    tasks: int
+
+
+@dataclass
+class Soak:
+    host: SoakHost
+    daemon: RunningDaemon
+    done: Counter[str] = field(default_factory=Counter)
+    samples: list[tuple[int, Sample]] = field(default_factory=list)
+    passes: int = 0
+
+    def run(self, seconds: float) -> None:
+        begun, before, told = time.monotonic(), self.sequence(), stories(self.host)
+        next_story = next_sample = begun
+        gpu, mended = 0, True
+        while (now := time.monotonic()) < begun + seconds * (1.0 if self.passes >= PASSES_LEAST else PATIENT):
+            self.ask(self.done["scrapes"])
+            self.passes = self.sequence() - before
+            if now >= next_story:
+                next_story = now + STORY_EVERY / 2
+                if mended:
+                    name, story = next(told)
+                    story(gpu)
+                    self.done[name] += 1
+                    self.order(sum(self.done[each] for each in self.done if " " in each))
+                else:
+                    self.host.mend(gpu)
+                    gpu = (gpu + 1) % GPUS
+                mended = not mended
+            if now >= next_sample:
+                next_sample = now + SAMPLE_EVERY
+                self.samples.append((self.passes, sample(self.daemon, self.host)))
+            time.sleep(SCRAPE_EVERY)
+        self.host.mend(gpu)
+
+    def sequence(self) -> int:
+        return int(json.loads(self.daemon.get("/heartbeat", timeout=PATIENCE)[1])["sequence"])
+
+    def ask(self, number: int) -> None:
+        """As Prometheus does, and whoever looks at a page."""
+        scrape(self.daemon.port, {"Accept-Encoding": "gzip" if number % 2 else "identity"}, PATIENCE)
+        self.daemon.get(_PAGES[number % len(_PAGES)], timeout=PATIENCE)
+        with suppress(OSError, ValueError):  # it hangs up on who was silent, as we are while we get no turn
+            talk(self.host.run_dir / "job.sock", "status")
+        self.done["scrapes"] += 1
+
+    def order(self, number: int) -> None:
+        """What people and programs ask for. Much of it is refused at that moment, which is as good."""
+        control = self.host.run_dir / "control.sock"
+        self.host.configure_soak(12 + number % 5)
+        for verb, arguments in (
+            ("reload", {}), ("status", {}), ("events", {"limit": 500}), ("inventory", {}),
+            ("exclude", {"reason": f"soak {number}"}), ("restore", {}),
+            ("notify-termination", {"in": 3_600, "reason": "soak"}), ("notify-termination", {"cancel": True}),
+        ):  # fmt: skip
+            with suppress(OSError, ValueError):
+                answered = talk(control, verb, **arguments)
+                self.done["orders"] += 1
+                self.done["orders refused"] += not answered
+        for finding in json.loads(self.daemon.get("/v1/findings", timeout=PATIENCE)[1])["findings"]:
+            with suppress(OSError, ValueError):
+                self.done["acknowledged"] += talk(control, "ack", finding=finding["id"])
+
+
+def sample(daemon: RunningDaemon, host: SoakHost) -> Sample:
+    pid = daemon.process.pid
+    worker = 0.0
+    with suppress(OSError, IndexError):  # it may be gone at any moment
+        worker = pss(children(pid)[0])["Pss"]
+    found = pss(pid)
+    return Sample(
+        pss=found["Pss"], own=found["Pss_Anon"] + found["Pss_Shmem"] + found["SwapPss"], worker=worker,
+        descriptors=len(list(Path(f"/proc/{pid}/fd").iterdir())), threads=len(list(Path(f"/proc/{pid}/task").iterdir())),
+        tasks=tasks(daemon, host),
+    )  # fmt: skip
+
+
+def pss(pid: int) -> dict[str, float]:
+    """MiB."""
+    rows = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
+    return {row[0].removesuffix(":"): int(row[1]) / 1024 for row in rows}
+
+
+def windows(samples: Sequence[tuple[int, Sample]], passes: int) -> tuple[list[Sample], list[Sample]]:
+    """After the warm-up: the first and the last."""
+    warm = passes * WARM_UP
+    length = (passes - warm) * WINDOW
+    first = [sample for at, sample in samples if warm <= at < warm + length]
+    return first, [sample for at, sample in samples if at >= passes - length]
+
+
+def lines_missing(soak: Soak) -> int:
+    """Of the kernel log, once everything that was written had time to be read."""
+
+    def counted() -> int:
+        return sum(map(int, _XIDS.findall(scrape(soak.daemon.port, {"Accept-Encoding": "identity"}, PATIENCE))))
+
+    with suppress(AssertionError):
+        soak.daemon.wait(lambda: counted() == soak.host.lines, "every line to be counted")
+    return soak.host.lines - counted()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=DAY, help=f"how long (default: {DAY:g}, which is a day)")
+    seconds = parser.parse_args().minutes * 60
+    with tempfile.TemporaryDirectory(prefix="gw-", ignore_cleanup_errors=True) as folder:
+        host = SoakHost(Path(folder))
+        with host.daemon(more=host.variables()) as daemon:
+            wait_for_all(daemon, GPUS)
+            soak = Soak(host, daemon)
+            soak.run(seconds)
+            missing = lines_missing(soak)
+            told = host.writes()
+            ledger = sum(file.stat().st_size for file in host.state_dir.iterdir() if file.is_file()) / 2**20
+    faults = sum(soak.done[name] for name in soak.done if " " in name and name != "orders refused")
+    print(
+        f"{seconds / 60:g} min: {soak.passes} passes ({soak.passes * 5 / 3600:.1f} h at 5 s), {soak.done['scrapes']} scrapes, {faults} faults, "
+        f"{host.lines} kernel lines ({missing} missing), {told['drain']} drains, {told['undrain']} undrains, "
+        f"{soak.done['orders']} orders ({soak.done['orders refused']} refused), {soak.done['acknowledged']} acknowledgements, "
+        f"ledger {ledger:.1f} MiB"
+    )
+    return report(soak.samples, soak.passes, missing)
+
+
+def report(samples: Sequence[tuple[int, Sample]], passes: int, missing: int) -> int:
+    first, last = windows(samples, passes)
+    if passes < PASSES_LEAST or min(len(first), len(last)) < SAMPLES_LEAST:
+        print(
+            f"{passes} passes, and {PASSES_LEAST} are needed: too short, or the machine too busy; growth is not judged"
+        )
+        return int(bool(missing))
+    required = {"own": MEMORY_GROWTH, "descriptors": 0.0, "threads": 0.0, "tasks": 0.0}
+    rows, grown = [], []
+    for name in [each.name for each in fields(Sample)]:
+        before, after = ([float(getattr(one, name)) for one in window] for window in (first, last))
+        counted = name in ("descriptors", "threads", "tasks")
+        growth = min(after) - min(before) if counted else median(after) - median(before)
+        most = required.get(name)
+        rows.append([name, spread(before), spread(after), f"{growth:+.2f}", "" if most is None else f"<= {most:g}"])
+        if most is not None and growth > most:
+            grown.append(name)
+    table(
+        f"Growth after a warm-up of {passes * WARM_UP:.0f} passes: median (least-most) of {len(first)} and {len(last)} samples; MiB",
+        ("what", "first window", "last window", "growth", "required"),
+        rows,
+    )
+    parts = [[one.own for at, one in samples if part <= at / passes * 8 < part + 1] for part in range(8)]
+    print(f"own memory by eighths of the passes: {', '.join(f'{median(part):.1f}' for part in parts if part)} MiB")
+    if grown or missing:
+        print(f"FAILED: {', '.join([f'{name} grew' for name in grown] + ['kernel lines missing'] * bool(missing))}")
+    return int(bool(grown or missing))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,30 @@
+"""Whether this process may open the driver's device files at all, found out without opening them: opening runs the driver.
+
+The rules of a unit (DeviceAllow) and of the file system both count, since access(2) asks the kernel's one question for both.
+NVML itself answers a refused open with "unknown error" as often as with "no permission".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+DEV = Path("/dev")
+_OURS = re.compile(r"nvidiactl|nvidia\d+")
+_MOST = 64
+
+
+def refused(dev: Path = DEV) -> tuple[str, ...]:
+    """The device files of the driver and of GPUs that are there and may not be read and written."""
+    try:
+        names = sorted(filter(_OURS.fullmatch, os.listdir(dev)))[:_MOST]  # noqa: PTH208 - only names are wanted
+    except OSError:
+        return ()
+    paths = [os.path.join(dev, name) for name in names]  # noqa: PTH118 - as above
+    return tuple(path for path in paths if not os.access(path, os.R_OK | os.W_OK, effective_ids=True))
+
+
+def refusal(paths: tuple[str, ...]) -> str:
+    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+    return f"{', '.join(paths[:3])}{more} may not be opened: see DeviceAllow and User of the unit, and the owner of the file"

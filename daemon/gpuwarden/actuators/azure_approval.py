@@ -1,0 +1,58 @@
+"""Azure is told to begin an event of this machine now, instead of at its NotBefore.
+
+It is asked once more right before: an event that was withdrawn, that has begun, or that names another machine by now is left alone,
+for an approval is for all machines that it names. The service takes a repeated one as it took the first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from gpuwarden.policy.model import Result
+from gpuwarden_collectors.cloud.azure import EVENTS, HEADERS, own_events, own_name
+from gpuwarden_collectors.cloud.facts import Approval
+from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
+from gpuwarden_collectors.cloud.reply import ReplyError
+
+GONE = "it is announced no more"
+_REFUSED = (
+    "the service does not take the approval: status {status} (400: it finds fault with it, 429: it is asked too often)"
+)
+
+
+class AzureApproval:
+    """`goes_on` says whether it is still wanted. Nothing of it is kept but the connection."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+
+    async def approve(self, id: str, goes_on: Callable[[], bool]) -> tuple[Result, str]:  # noqa: A002 - the notice's
+        """What came of it, and for people why. Raises nothing; what timed out may have been taken."""
+        try:
+            return await self._approve(id, goes_on)
+        except (MetadataError, ReplyError) as error:
+            return Result.RETRY, str(error)
+
+    async def close(self) -> None:
+        await self._metadata.close()
+
+    async def _approve(self, id: str, goes_on: Callable[[], bool]) -> tuple[Result, str]:  # noqa: A002
+        own = await own_name(self._metadata)
+        found = [event for event in own_events(await self._metadata.get(EVENTS, HEADERS), own) if event.id == id]
+        said = {event.approval for event in found}
+        if not found or not goes_on():
+            return Result.DROPPED, "called off in the meantime" if found else GONE
+        if said == {Approval.BEGUN}:
+            return Result.ALREADY, "it has begun"
+        if said != {Approval.ALONE}:
+            return Result.REFUSED, "other machines would end with this one"
+        return await self._post(found[0].event_id)
+
+    async def _post(self, event_id: str) -> tuple[Result, str]:
+        body = json.dumps({"StartRequests": [{"EventId": event_id}]}).encode()
+        headers = {**HEADERS, "Content-Type": "application/json"}
+        reply = await self._metadata.ask("POST", EVENTS, headers, body=body)
+        if reply.status != 200:
+            return Result.RETRY, _REFUSED.format(status=reply.status)
+        return Result.DONE, "this machine goes now, ahead of its time"

@@ -1,0 +1,146 @@
+"""The node condition `GpuwardenHealthy`: what gpuwarden says, where `kubectl describe node` and schedulers' rules look.
+
+It is told and takes nobody out. Only in mode enforce, since it is written to somebody else's system.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from gpuwarden.actuators.base import ActuatorError
+from gpuwarden.actuators.kubernetes.actuator import KubernetesActuator
+from gpuwarden.actuators.kubernetes.api import Json, NotAccepted
+from gpuwarden.health.model import Health
+from gpuwarden.log import get_logger
+from gpuwarden.publish.snapshot import Snapshot
+from gpuwarden.publish.status import detail
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.facts import Stamp
+
+log = get_logger("gpuwarden")
+
+TYPE = "GpuwardenHealthy"
+OSMO_TYPE = "osmo.nvidia.com/GpuHealthFailure"
+"""OSMO's own conditions are True when something is wrong."""
+SPREAD = 0.2
+"""Of the heartbeat's interval, up and down, by chance: a fleet is started in one go."""
+RETRY_FIRST = 5.0
+RETRY_MOST = 120.0
+_LONGEST = 1_000  # characters of a message
+_OPPOSITE = {"True": "False", "False": "True", "Unknown": "Unknown"}
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """`status` True for healthy and for warning, which both may take work; `reason` is the worst check's code."""
+
+    status: str
+    reason: str
+    message: str
+
+
+def condition_of(snapshot: Snapshot, now: Stamp) -> Condition:
+    health, verdict = snapshot.health(now), snapshot.verdict
+    if health is Health.UNKNOWN:
+        return Condition("Unknown", "unknown", ("; ".join(verdict.unknown) or "nothing was observed")[:_LONGEST])
+    told = "; ".join(f"{f.title.rstrip('.')} ({f.key}): {detail(f)}".rstrip(": ") for f in verdict.findings)
+    status = "False" if health is Health.FAILURE else "True"
+    code = next(iter(verdict.reasons), "healthy").partition(".")[0]  # the reason of a condition has no dots
+    return Condition(status, code, told[:_LONGEST] or "nothing is wrong")
+
+
+class ConditionKeeper:
+    """`publish` never waits. A new status or reason is written at once, the same again each `heartbeat` seconds.
+
+    `trouble`: what only a person can mend; a server that is away is no fault of this node.
+    """
+
+    def __init__(self, actuator: KubernetesActuator, *, heartbeat: float, osmo: bool, clock: Clock) -> None:
+        self._actuator = actuator
+        self._heartbeat = heartbeat
+        self._types = (TYPE, OSMO_TYPE) if osmo else (TYPE,)
+        self._clock = clock
+        self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
+        self._snapshot: Snapshot | None = None
+        self._written: Condition | None = None
+        self._since: dict[str, tuple[str, str]] = {}  # by type: status, and since when in the server's words
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.trouble = ""
+
+    def run(self) -> None:
+        self._task = asyncio.create_task(self._keep(), name="kubernetes-condition")
+
+    def publish(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        if snapshot.ready and self._key(condition_of(snapshot, self._clock())) != self._key(self._written):
+            self._wake.set()
+
+    async def stop(self) -> None:
+        """The condition stays as it is: its last heartbeat tells how old it is."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _keep(self) -> None:
+        failed = 0
+        while True:
+            self._wake.clear()
+            pause = self._heartbeat
+            if self._snapshot is not None and self._snapshot.ready:
+                try:
+                    await self._write(condition_of(self._snapshot, self._clock()))
+                    failed, self.trouble = 0, ""
+                except ActuatorError as error:
+                    if not failed:
+                        log.warning("the node condition is not written", reason=str(error))
+                    self.trouble = str(error) if error.permanent or isinstance(error, NotAccepted) else ""
+                    pause, failed = min(RETRY_MOST, RETRY_FIRST * 2.0 ** min(failed, 8)), failed + 1
+            await self._pause(pause * self._chance.uniform(1 - SPREAD, 1 + SPREAD), hurried=not failed)
+
+    async def _pause(self, seconds: float, *, hurried: bool) -> None:
+        """Until something is to be told, but not before the time where the server has just failed."""
+        if not hurried:
+            await asyncio.sleep(seconds)
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+
+    async def _write(self, condition: Condition) -> None:
+        if not self._since:
+            self._since = self._standing((await self._actuator.api.node(self._actuator.node)).body)
+        now = datetime.fromtimestamp(self._clock().wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        conditions = [self._entry(kind, condition, now) for kind in self._types]
+        await self._actuator.api.patch_status(self._actuator.node, {"status": {"conditions": conditions}})
+        self._since = {
+            str(entry["type"]): (str(entry["status"]), str(entry["lastTransitionTime"])) for entry in conditions
+        }
+        self._written = condition
+
+    def _entry(self, kind: str, condition: Condition, now: str) -> Json:
+        status = condition.status if kind == TYPE else _OPPOSITE[condition.status]
+        stood, since = self._since.get(kind, ("", now))
+        return {
+            "type": kind, "status": status, "reason": condition.reason, "message": condition.message,
+            "lastHeartbeatTime": now, "lastTransitionTime": since if stood == status else now,
+        }  # fmt: skip
+
+    def _standing(self, node: Json) -> dict[str, tuple[str, str]]:
+        """Since when each of our conditions stands as it does, written by a daemon before this one."""
+        status = node.get("status")
+        conditions = status.get("conditions") if isinstance(status, dict) else None
+        return {
+            entry["type"]: (str(entry.get("status")), str(entry.get("lastTransitionTime")))
+            for entry in (conditions if isinstance(conditions, list) else [])
+            if isinstance(entry, dict) and entry.get("type") in self._types and entry.get("lastTransitionTime")
+        }
+
+    @staticmethod
+    def _key(condition: Condition | None) -> tuple[str, str] | None:
+        """What is news: figures in the message change with each pass, and are told with the heartbeat."""
+        return None if condition is None else (condition.status, condition.reason)

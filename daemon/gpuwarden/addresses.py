@@ -1,0 +1,30 @@
+"""TCP addresses as people write them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ADDRESS = 'host:port or [v6]:port, such as "0.0.0.0:9839"'
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A TCP address to listen on. Port 0: any that is free."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """From `host:port` or `[v6]:port`. Raises ValueError."""
+        host, colon, port = text.rpartition(":")
+        bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+        sound = bare.isprintable() and not set(bare) & set("[]/ ") and (":" in bare) == (bare != host)
+        if not (
+            colon and bare and sound and port.isascii() and port.isdigit() and len(port) <= 5 and int(port) < 65536
+        ):
+            raise ValueError(f"expected {ADDRESS}, found {text[:60]!r}")
+        return cls(bare, int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -1,0 +1,92 @@
+"""`gpuwarden dstack-interposer`: dstack's server asks here, in the place of dstack's own agent."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import socket
+
+from gpuwarden.addresses import Address
+from gpuwarden.cli.parser import UNAVAILABLE, CommandError, Parser
+from gpuwarden.config_sources import Sources
+from gpuwarden.places import CONFIG_FILE, run_dir
+
+HELP = """
+Answers dstack's server in the place of dstack's agent of this host (the shim), passing on every request to it, and says in the
+health of this host what the daemon says of the node: excluded is failure, so that dstack places nothing here.
+
+Reads what the daemon published, and does not need it to run. In mode observe everything passes as it is. systemd holds its
+socket, so that nobody is refused while it is restarted.
+
+exit code: 0 after SIGTERM or SIGINT, 64 for bad usage, 69 when its address is taken
+
+examples:
+  systemctl enable --now gpuwarden-dstack.socket
+  gpuwarden dstack-interposer --listen 127.0.0.1:10998 --shim 127.0.0.1:10996
+"""
+
+
+def arguments(parser: Parser) -> None:
+    parser.add_config()
+    parser.add_run_dir()
+    parser.add_argument(
+        "--listen", metavar="H:P", type=_address, help="where to answer, where systemd hands over no socket"
+    )
+    parser.add_argument(
+        "--shim", metavar="H:P", type=_address, help="where dstack's own agent is (default: [dstack] shim)"
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    from gpuwarden import log  # noqa: PLC0415 - what the process needs, and not its --help
+    from gpuwarden.config_dstack import SERVED, SHIM  # noqa: PLC0415
+    from gpuwarden.passive.interposer import Interposer  # noqa: PLC0415
+    from gpuwarden.passive.process import Settings, handed_over, live  # noqa: PLC0415
+    from gpuwarden.passive.published import Reader, this_boot  # noqa: PLC0415
+    from gpuwarden.passive.word import NAME  # noqa: PLC0415
+
+    settings = Settings.read(
+        Sources(file=options.config or CONFIG_FILE, required=options.config is not None, environment=os.environ)
+    )
+    listener = handed_over(os.environ) or _listening(options.listen or SERVED)
+    shim = options.shim or _configured(settings.value("dstack", "shim")) or SHIM
+    where = options.run_dir or settings.run_dir(run_dir(os.environ))
+    reader = Reader(where, NAME, boot_id=this_boot())
+    logger = log.get_logger("dstack")
+
+    async def serve(stop: asyncio.Event) -> None:
+        interposer = Interposer(
+            shim=shim, reader=reader, speaks=settings.enabled("dstack"), mode=settings.mode, log=logger
+        )
+        logger.info("answering dstack", shim=str(shim), run_dir=str(where), enabled=settings.enabled("dstack"))
+        await interposer.serve(listener, stop)
+
+    live(settings, serve)
+    return 0
+
+
+def _address(text: str) -> Address:
+    try:
+        return Address.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _configured(found: object) -> Address | None:
+    """None for what is not understood, which the daemon tells."""
+    try:
+        return Address.parse(found) if isinstance(found, str) else None
+    except ValueError:
+        return None
+
+
+def _listening(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        listener = socket.create_server((address.host, address.port), family=family, backlog=1024)
+    except OSError as error:
+        why = f"cannot listen on {address}: {error.strerror or error}"
+        raise CommandError(f"{why}; is dstack's agent still there? Move it: see docs/dstack.md", UNAVAILABLE) from error
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,73 @@
+"""`gpuwarden exclusions`: what of ours keeps this node out of scheduling, by the ledger, with or without a daemon."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from functools import reduce
+from typing import Any
+
+from gpuwarden.cli.ledger_events import ledger_path
+from gpuwarden.cli.parser import UNAVAILABLE, CommandError, Parser, folder
+from gpuwarden.cli.text import clean, when
+from gpuwarden.ledger.errors import LedgerError
+from gpuwarden.ledger.reader import read_only
+from gpuwarden.policy.model import Act
+from gpuwarden.policy.state import PolicyState, fold
+from gpuwarden.publish.times import rfc3339
+
+HELP = """
+Says what gpuwarden holds this node out of scheduling with, as the ledger has it. It needs no daemon, and changes
+nothing: look here before you take gpuwarden off a node, since nobody else lifts its exclusions.
+
+exit code: 0 when nothing of ours stands, 1 when something does or may, 69 when the ledger cannot be read
+
+examples:
+  gpuwarden exclusions
+  gpuwarden exclusions --json
+"""
+
+STANDS = 1
+
+
+def arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "--state-dir",
+        metavar="D",
+        type=folder,
+        help="where the ledger is (default: as configured, else /var/lib/gpuwarden)",
+    )
+    parser.add_json()
+
+
+def main(options: argparse.Namespace) -> int:
+    try:
+        with read_only(ledger_path(options.state_dir)) as ledger:
+            state = reduce(fold, ledger.memory().events, PolicyState())
+    except LedgerError as error:
+        raise CommandError(str(error), UNAVAILABLE) from error
+    standing = list(_standing(state))
+    if options.json:
+        print(json.dumps({"exclusions": standing}, indent=2))
+    else:
+        print("\n".join(map(_line, standing)) or "gpuwarden excludes this node nowhere")
+    return STANDS if standing else 0
+
+
+def _standing(state: PolicyState) -> Iterator[dict[str, Any]]:
+    """`asked`: what was written before the daemon stopped, and not read back, may stand too."""
+    for hold in state.holds.values():
+        yield _row(hold.actuator, hold.why.value, hold.reason, hold.since or hold.at.wall, asked=False)
+    for intent in state.pending.values():
+        if intent.act is Act.EXCLUDE and intent.actuator not in state.holds:
+            yield _row(intent.actuator, intent.why.value, intent.reason, intent.at.wall, asked=True)
+
+
+def _row(actuator: str, why: str, reason: str, since: float, *, asked: bool) -> dict[str, Any]:
+    return {"actuator": actuator, "cause": why, "reason": reason, "since": rfc3339(since), "asked": asked}
+
+
+def _line(row: dict[str, Any]) -> str:
+    stands = "may stand, it was asked for" if row["asked"] else "stands since"
+    return f"{clean(row['actuator'])}: {stands} {when(row['since'])}, for {row['cause']}: {clean(row['reason'])}"

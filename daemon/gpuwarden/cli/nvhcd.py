@@ -1,0 +1,75 @@
+"""`gpuwarden nvhcd`: ft_launcher asks whether this node may take part."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+from gpuwarden.cli.parser import UNAVAILABLE, CommandError, Parser
+from gpuwarden.config_sources import Sources
+from gpuwarden.places import CONFIG_FILE, run_dir
+
+HELP = """
+Answers the node health check of NVIDIA's ft_launcher (nvidia-resiliency-ext): a node that gpuwarden holds out has failed it.
+
+Reads what the daemon published, and does not need it to run. What is not known, a warning and mode observe pass the check. systemd
+holds its socket, which must be there before jobs start: a client that finds none never asks again.
+
+exit code: 0 after SIGTERM or SIGINT, 64 for bad usage, 69 when it cannot listen or grpclib is not installed
+
+examples:
+  systemctl enable --now gpuwarden-nvhcd.socket
+  ft_launcher --ft-node-health-check-endpoint unix:///run/gpuwarden/nvhcd.sock …
+"""
+
+_MODE = 0o666  # jobs ask, whoever runs them
+_BACKLOG = 256
+
+
+def arguments(parser: Parser) -> None:
+    parser.add_config()
+    parser.add_run_dir()
+    parser.add_argument(
+        "--socket",
+        metavar="PATH",
+        type=Path,
+        help="where to answer, where systemd hands over no socket (default: nvhcd.sock)",
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    from gpuwarden import log  # noqa: PLC0415 - what the process needs, and not its --help
+    from gpuwarden.passive.process import Settings, handed_over, live  # noqa: PLC0415
+    from gpuwarden.passive.published import Reader, this_boot  # noqa: PLC0415
+
+    try:
+        from gpuwarden.passive.nvhcd import NAME, HealthCheckService, Service  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise CommandError(f"{error}: install gpuwarden[nvhcd]", UNAVAILABLE) from error
+
+    settings = Settings.read(
+        Sources(file=options.config or CONFIG_FILE, required=options.config is not None, environment=os.environ)
+    )
+    where = options.run_dir or settings.run_dir(run_dir(os.environ))
+    listener = handed_over(os.environ) or _listening(options.socket or where / "nvhcd.sock")
+    reader = Reader(where, NAME, boot_id=this_boot())
+    logger = log.get_logger(NAME)
+
+    async def serve(stop: asyncio.Event) -> None:
+        logger.info("answering ft_launcher", run_dir=str(where))
+        await Service(HealthCheckService(reader=reader, mode=settings.mode, log=logger)).serve(listener, stop)
+
+    live(settings, serve)
+    return 0
+
+
+def _listening(path: Path) -> socket.socket:
+    from gpuwarden.publish.unix_socket import SocketError, SocketFile  # noqa: PLC0415 - as above
+
+    try:
+        return SocketFile(path, ".nvhcd.new", _MODE).make(_BACKLOG)
+    except SocketError as error:
+        raise CommandError(str(error), UNAVAILABLE) from error

@@ -1,0 +1,12 @@
+"""The keys of `[nvhcd]`: whether ft_launcher is told of this node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class NvhcdOptions:
+    """`enabled`: a marker says whether this node is held out; what answers ft_launcher goes by it."""
+
+    enabled: bool = False

@@ -1,0 +1,175 @@
+"""The system under the daemon: its versions, its clocks, and what the user who looks may do."""
+
+from __future__ import annotations
+
+import ctypes
+import grp
+import os
+import platform
+import pwd
+import subprocess
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+from gpuwarden.config import Config
+from gpuwarden.doctor.row import Row, fail, ok, warn
+from gpuwarden.doctor.running import Running
+from gpuwarden_collectors.host_files import read_text
+
+# --- versions
+
+_SYSTEMCTL = ("systemctl", "--version")
+
+
+def versions(_: Config) -> Iterator[Row]:
+    """Of the driver, NVML, DCGM and Slurm their own rows tell."""
+    found = [
+        f"gpuwarden {version('gpuwarden')}", f"Python {platform.python_version()}",
+        f"Linux {platform.release()} ({platform.machine()})", _distribution(), _systemd(),
+    ]  # fmt: skip
+    yield ok("host", "versions", ", ".join(filter(None, found)))
+
+
+def _distribution() -> str:
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME", "")[:60]
+    except OSError:
+        return ""
+
+
+def _systemd() -> str:
+    try:
+        done = subprocess.run(  # noqa: S603 - no shell, and every word is ours
+            _SYSTEMCTL, stdin=subprocess.DEVNULL, capture_output=True, timeout=5.0, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "no systemd"
+    return done.stdout.decode("utf-8", "replace").partition("\n")[0].strip()[:60]
+
+
+# --- clocks
+
+ERROR_MOST = 1.0
+"""Seconds that the clock may be wrong by the kernel's own bound: Slurm's times of a drain have whole seconds."""
+_UNSYNCHRONISED = 5  # TIME_ERROR of adjtimex(2)
+_BORN = 1_750_000_000.0  # no host of ours ran before
+
+
+class _Timex(ctypes.Structure):
+    """The head of struct timex of adjtimex(2), and room for the rest of it."""
+
+    _fields_ = (
+        ("modes", ctypes.c_uint), ("offset", ctypes.c_long), ("freq", ctypes.c_long), ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long), ("status", ctypes.c_int), ("rest", ctypes.c_char * 256),
+    )  # fmt: skip
+
+
+def clock(config: Config) -> Iterator[Row]:
+    timex = _Timex()
+    state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(timex))  # modes 0: nothing is set
+    yield wall_clock(time.time(), None if state < 0 else state, timex.maxerror / 1e6)
+    try:
+        uptime = float(read_text(config.paths.proc / "uptime").split()[0])
+    except (OSError, ValueError, IndexError):
+        return
+    ahead = time.clock_gettime(time.CLOCK_BOOTTIME) - uptime
+    if abs(ahead) > ERROR_MOST:
+        found = f"CLOCK_BOOTTIME is {ahead:+.0f} s beside {config.paths.proc}/uptime: another time namespace"
+        yield fail(
+            "host", "boot clock", found, "run the daemon in the host's time namespace: scripts judge it by uptime"
+        )
+
+
+def wall_clock(now: float, state: int | None, error: float) -> Row:
+    """`state` of adjtimex(2), None if it could not be asked; `error` in seconds."""
+    if now < _BORN:
+        to_do = "set it, and see timedatectl: certificates, Slurm and Prometheus go by it"
+        return fail("host", "clock", time.strftime("it is %Y-%m-%d", time.gmtime(now)), to_do)
+    if state is None:
+        return ok("host", "clock", "the kernel does not say whether it is synchronised")
+    if state == _UNSYNCHRONISED:
+        to_do = "start a time service (chrony, systemd-timesyncd): who was out first is told by these clocks"
+        return warn("host", "clock", "not synchronised, as the kernel has it", to_do)
+    if error > ERROR_MOST:
+        return warn(
+            "host", "clock", f"synchronised, but may be {error:.1f} s wrong", "see chronyc tracking, or timedatectl"
+        )
+    return ok("host", "clock", f"synchronised, at most {error * 1e3:.0f} ms wrong")
+
+
+# --- permissions
+
+_READS = ("CAP_SYSLOG", 34, "read the kernel log where kernel.dmesg_restrict is 1")
+_CAPABILITIES = (
+    _READS,
+    ("CAP_DAC_READ_SEARCH", 2, "see mounts and checkpoints below folders of users"),
+    ("CAP_SYS_PTRACE", 19, "see which job a process of another user belongs to"),
+    ("CAP_KILL", 5, "tell the processes of jobs that the machine is about to go"),
+)
+"""Bits of capability.h, and what each is for."""
+
+
+def permissions(running: Running, config: Config) -> Iterator[Row]:
+    uid = os.geteuid()
+    who = f"uid {uid} ({_user(uid)})"
+    if running.status and running.uid != uid:
+        daemon = f"the daemon is uid {running.uid} ({_user(running.uid)})"
+        to_do = f"to see what holds for the daemon: sudo -u '#{running.uid}' gpuwarden doctor"
+        yield warn("host", "permissions", f"this is {who}, {daemon}: what follows is told of the former", to_do)
+    shut = [str(node) for node in _devices(Path("/dev")) if not os.access(node, os.R_OK | os.W_OK)]
+    if shut:
+        to_do = "see User= and DeviceAllow= of the unit, and the mode of the devices (NVreg_DeviceFileMode)"
+        yield fail("host", "devices", f"{who} may not open {', '.join(shut[:4])}", to_do)
+    if uid == 0 and not (lacking := _lacking()):
+        yield ok("host", "rights", f"{who} has all that is ever needed")
+        return
+    lacking = _lacking()
+    needed = config.mode == "enforce"
+    if not lacking:
+        yield ok("host", "rights", f"{who} has the capabilities that are ever needed")
+    elif needed:
+        to_do = "choose the profile for what is to be done: see docs/systemd.md"
+        yield warn("host", "rights", f"{who} cannot {'; cannot '.join(lacking)}", to_do)
+    else:
+        yield ok("host", "rights", f"{who}, mode observe; it could not {'; nor '.join(lacking)}")
+    yield from _control(uid, config)
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return "without a name"
+
+
+def _devices(folder: Path) -> Iterator[Path]:
+    for pattern in ("nvidiactl", "nvidia[0-9]*", "nvidia-uvm"):
+        yield from sorted(folder.glob(pattern))
+
+
+def _lacking() -> list[str]:
+    """What the effective capabilities of this process do not allow."""
+    for line in read_text(Path("/proc/self/status")).splitlines():
+        if line.startswith("CapEff:"):
+            held = int(line.split()[1], 16)
+            return [what for _, bit, what in _CAPABILITIES if not held >> bit & 1]
+    return []
+
+
+def _control(uid: int, config: Config) -> Iterator[Row]:
+    group = config.control.group
+    if not group:
+        return
+    try:
+        gid = grp.getgrnam(group).gr_gid
+    except KeyError:
+        yield fail(
+            "host", "control group", f"there is no group {group}", f"groupadd --system {group}, or unset control.group"
+        )
+        return
+    if uid != 0 and gid not in {os.getegid(), *os.getgroups()}:
+        yield ok("host", "control group", f"{group}; this user is no member, so that the verbs are not for it")
+    else:
+        yield ok("host", "control group", f"{group}: its members may use the verbs")

@@ -1,0 +1,97 @@
+"""The unit of systemd: is it there, is it on, which profile has it, and does it stop in time at a shutdown?"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from gpuwarden.config import Config
+from gpuwarden.doctor.row import Row, fail, ok, warn
+
+NAME = "gpuwarden.service"
+ANSWERS_WITHIN = 5.0
+_PROPERTIES = (
+    "LoadState", "ActiveState", "SubState", "Result", "NRestarts", "UnitFileState", "User", "DropInPaths", "After",
+    "WatchdogUSec", "TimeoutStopUSec", "NeedDaemonReload", "KillMode", "Type",
+)  # fmt: skip
+_NETWORK = "network.target"
+
+
+def unit(config: Config, run: Path = Path("/run"), command: tuple[str, ...] = ("systemctl",)) -> Iterator[Row]:
+    """`run`: where `systemd/system` is exactly when systemd runs (sd_booted(3))."""
+    if not (run / "systemd/system").is_dir():
+        yield ok("host", "unit", "this host, or container, does not run systemd")
+        return
+    try:
+        said = _shown(command)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        yield fail("host", "unit", f"systemctl: {error}", "see whether systemd answers: systemctl status")
+        return
+    yield from unit_rows(said, config)
+
+
+def _shown(command: tuple[str, ...]) -> dict[str, str]:
+    """Raises OSError, TimeoutExpired."""
+    done = subprocess.run(  # noqa: S603 - no shell, and every word is ours
+        (*command, "show", f"--property={','.join(_PROPERTIES)}", "--", NAME),
+        stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWERS_WITHIN, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise OSError(done.stderr.decode("utf-8", "replace").strip()[:200] or f"ended with {done.returncode}")
+    text = done.stdout.decode("utf-8", "replace")
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
+def unit_rows(said: Mapping[str, str], config: Config) -> Iterator[Row]:
+    """`said`: its properties, as systemctl shows them."""
+    if said.get("LoadState") != "loaded":
+        found = f"{NAME} is {said.get('LoadState') or 'unknown'}"
+        yield warn("host", "unit", found, "install it: see docs/systemd.md; without it nothing starts the daemon")
+        return
+    yield _state(said)
+    yield _profile(said, config)
+    yield _shutdown(said)
+
+
+def _state(said: Mapping[str, str]) -> Row:
+    active, enabled = said.get("ActiveState", ""), said.get("UnitFileState", "")
+    found = f"{NAME} is {active} ({said.get('SubState', '')}), {enabled or 'with no file'}"
+    restarts = said.get("NRestarts", "0")
+    if active == "failed":
+        return fail("host", "unit", f"{found}: {said.get('Result', '')}", f"see journalctl -u {NAME} -n 50")
+    if said.get("NeedDaemonReload") == "yes":
+        return warn("host", "unit", f"{found}; its files have changed since", "systemctl daemon-reload")
+    if enabled not in ("enabled", "enabled-runtime", "static", "generated"):
+        return warn("host", "unit", found, f"systemctl enable --now {NAME}: else it is gone after a reboot")
+    if restarts.isdecimal() and int(restarts) >= 3:
+        return warn("host", "unit", f"{found}; restarted {restarts} times", f"see journalctl -u {NAME}")
+    return ok("host", "unit", found)
+
+
+def _profile(said: Mapping[str, str], config: Config) -> Row:
+    """Drop-ins by the names of what they lead to; which rights each gives is told in docs/systemd.md."""
+    names = [Path(word).resolve().stem for word in said.get("DropInPaths", "").split()]
+    user, drains = said.get("User") or "root", config.mode == "enforce" and config.slurm.enabled
+    found = f"user {user}, drop-ins: {', '.join(names) or 'none'}"
+    if not names:
+        return warn("host", "profile", found, "choose a profile, which says what it may do: see docs/systemd.md")
+    if drains and user != "root" and "slurm" not in user:
+        to_do = "use the profile for enforce: see docs/systemd.md; Slurm lets root, SlurmUser and administrators drain"
+        return warn("host", "profile", f"{found}; mode is enforce, with Slurm", to_do)
+    return ok("host", "profile", found)
+
+
+def _shutdown(said: Mapping[str, str]) -> Row:
+    """What is started after others is stopped before them."""
+    network = _NETWORK in said.get("After", "").split()
+    found = (
+        f"stops within {said.get('TimeoutStopUSec') or 'an unknown time'}{', before the network' if network else ''}"
+    )
+    if not network:
+        to_do = f"add After={_NETWORK} to the unit: at a shutdown the scheduler is still to be told"
+        return warn("host", "stop order", f"{found}, and in no order with the network", to_do)
+    if said.get("KillMode") == "control-group":
+        to_do = "set KillMode=process: a worker that hangs in the driver would hold every restart up"
+        return warn("host", "stop order", f"{found}, and waits for its workers", to_do)
+    return ok("host", "stop order", found)

@@ -1,0 +1,56 @@
+"""What a site says of a severity reaches a failure that latched before it was said, after a reload as after a restart.
+
+What is still seen is weighed anew in each pass; a latch is not seen any more, and nothing but this looks at it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuwarden.health.condition import Condition
+from gpuwarden.health.conditions import condition
+from gpuwarden.health.memory import State, Track
+from gpuwarden.health.model import EventKind, Evidence, Key, Latch, Severity
+from gpuwarden.health.view import Rules
+
+RECORD = "record"
+_SAID: Evidence = {"classed_by": "this site's configuration"}
+
+
+def reworded(state: State, rules: Rules) -> Iterator[tuple[EventKind, Key, Evidence]]:
+    """By finding that latches and has another severity than the site gives it: what happens to it."""
+    if not (rules.checks or rules.xids or rules.sxids):
+        return
+    for track in state.tracks.values():
+        row = condition(track.key.code)
+        if row is None or not track.raised or track.latch is Latch.NONE:
+            continue
+        word = _word(track.key, rules)
+        if word == RECORD:
+            yield (
+                EventKind.CLEARED,
+                track.key,
+                {"by": f"the site: {track.key.code}s.{track.key.detail}.severity is record"},
+            )
+        elif word and (word != track.severity or word == Severity.WARNING):  # a warning of the site's does not latch
+            yield EventKind.RAISED, track.key, _data(track, Severity(word), row)
+
+
+def _word(key: Key, rules: Rules) -> str:
+    """`record`, a severity, or nothing."""
+    check = rules.checks.get(key.code)
+    numbers = {"xid": rules.xids, "sxid": rules.sxids}.get(key.code, {})
+    number = numbers.get(key.detail)
+    if number is not None and number.severity == RECORD:
+        return RECORD
+    if check is not None and check.severity is not None:
+        return check.severity
+    return "" if number is None else number.severity
+
+
+def _data(track: Track, severity: Severity, row: Condition) -> Evidence:
+    latch = row.latch if severity is Severity.FAILURE else Latch.NONE
+    return {
+        **track.evidence, **_SAID, "count": track.count, "severity": severity.value, "advice": track.advice.value,
+        "latch": latch.value, "first_boottime": track.first_seen.boottime, "first_wall": track.first_seen.wall,
+    }  # fmt: skip

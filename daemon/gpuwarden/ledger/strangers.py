@@ -1,0 +1,45 @@
+"""Events that only a newer version understands, carried along by an older one.
+
+After a downgrade the fold leaves out what it does not know: a condition that came with the newer version, a kind of event.
+The checkpoint that the older daemon writes would lose them for good. So it takes them along, as they were, and the newer
+daemon finds them again after the next upgrade.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpuwarden.health.conditions import condition
+from gpuwarden.health.model import Event, EventKind
+
+MOST = 1_000
+"""The newest are kept: more than any node has findings, and a bound whatever somebody wrote."""
+
+_OF_CONDITIONS = frozenset(
+    (
+        EventKind.RISING,
+        EventKind.SUBSIDED,
+        EventKind.RAISED,
+        EventKind.LATCHED,
+        EventKind.CLEARED,
+        EventKind.ACKNOWLEDGED,
+    )
+)
+_KINDS = frozenset(EventKind)
+
+
+def strangers(events: Iterable[Event]) -> tuple[Event, ...]:
+    """Those among `events` that this version does not know what to do with, in order."""
+    return tuple(event for event in events if _strange(event))[-MOST:]
+
+
+def _strange(event: Event) -> bool:
+    if event.kind not in _KINDS:
+        return True
+    return event.kind in _OF_CONDITIONS and event.key is not None and condition(event.key.code) is None
+
+
+def with_strangers(carried: tuple[Event, ...], checkpoint: Iterable[Event], boot_id: str) -> tuple[Event, ...]:
+    """The checkpoint with them in it: those of earlier boots come first, so that its boot counts for them too."""
+    earlier = tuple(event for event in carried if event.boot_id != boot_id)
+    return (*earlier, *checkpoint, *(event for event in carried if event.boot_id == boot_id))

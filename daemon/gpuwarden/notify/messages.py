@@ -1,0 +1,88 @@
+"""What happened, as it is told: one JSON object for each event that somebody may want to act on.
+
+    {"format":1,"id":"…","node":"n1","mode":"observe","boot_id":"…","at":"2026-03-01T12:00:00.000Z","event":"raised",
+     "group":"finding","subject":"finding/xid.79@gpu/0000:1b:00.0","finding":"xid.79@gpu/0000:1b:00.0","data":{…}}
+
+`id` is the same for every attempt to tell it. Of one `subject` the last message says how it stands. An `intended` event with
+`"observed":true` in its data is what mode observe would have done.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass
+
+from gpuwarden.config_notify import Group
+from gpuwarden.health.model import Event, EventKind, Json
+from gpuwarden.notify.queue import Message
+from gpuwarden.publish.times import rfc3339
+
+FORMAT = 1
+TOLD: dict[str, Group] = {
+    EventKind.HEALTH: "health",
+    EventKind.RAISED: "finding",
+    EventKind.CLEARED: "finding",
+    EventKind.ACKNOWLEDGED: "finding",
+    EventKind.INTENDED: "exclusion",
+    EventKind.OUTCOME: "exclusion",
+    EventKind.EXCLUDED: "exclusion",
+    EventKind.RESTORED: "exclusion",
+    EventKind.LIFTED: "exclusion",
+    EventKind.ORDERED: "exclusion",
+    EventKind.NOTICED: "termination",
+    EventKind.NOTICE_ENDED: "termination",
+}
+"""The kinds of events that are told, and in which group; the others are history, or of jobs."""
+_ABOUT_INTENTS = (EventKind.INTENDED, EventKind.OUTCOME)
+_HIDDEN = ("first_boottime", "first_wall", "latch", "links", "signs", "sequence", "bursts", "processes", "overridden")
+_FIELDS_MOST = 32
+_TEXT_MOST = 400  # characters, so that a message has at most about 16 KiB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Teller:
+    """Whose messages they are."""
+
+    node: str
+    mode: str
+    boot_id: str
+
+
+def message(event: Event, teller: Teller) -> tuple[Group, Message] | None:
+    """None for what is not told. Each call makes another id."""
+    group = TOLD.get(event.kind)
+    if group is None or event.data.get("more") is True:
+        return None
+    key = uuid.uuid4().hex
+    subject = _subject(group, event)
+    document: dict[str, object] = {
+        "format": FORMAT, "id": key, "node": teller.node, "mode": teller.mode, "boot_id": event.boot_id or teller.boot_id,
+        "at": rfc3339(event.at.wall), "event": str(event.kind), "group": group, "subject": subject,
+    }  # fmt: skip
+    if event.key is not None:
+        document["finding"] = str(event.key)[:_TEXT_MOST]
+    document["data"] = _data(event)
+    return group, Message(subject, key, json.dumps(document, separators=(",", ":")))
+
+
+def _subject(group: Group, event: Event) -> str:
+    """Intents and what stands are told apart: that one was dropped does not say how the node stands."""
+    match group:
+        case "finding":
+            return f"finding/{event.key}"[:_TEXT_MOST]
+        case "exclusion":
+            intent = "intent/" if event.kind in _ABOUT_INTENTS else ""
+            return f"exclusion/{intent}{_word(event, 'actuator') or 'operator'}"
+        case "termination":
+            return f"termination/{_word(event, 'source')}/{_word(event, 'id')}"
+    return group
+
+
+def _word(event: Event, name: str) -> str:
+    return str(event.data.get(name, ""))[:_TEXT_MOST]
+
+
+def _data(event: Event) -> dict[str, Json]:
+    shown = [(name, value) for name, value in event.data.items() if name not in _HIDDEN][:_FIELDS_MOST]
+    return {name[:_TEXT_MOST]: value[:_TEXT_MOST] if isinstance(value, str) else value for name, value in shown}

@@ -1,0 +1,165 @@
+"""What is still to be told, on disk, so that neither a restart nor a week without network loses it. For one thread alone.
+
+Bounded in number and size. When it is full the oldest messages about whatever was told of again since go first, so that the latest
+state of everything stays; only if that is not enough the oldest of all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROWS_MOST = 100_000
+BYTES_MOST = 40 << 20
+"""Bytes of all messages; with keys, index and free pages the file stays below 64 MiB, which SQLite sees to as well."""
+FILE_MOST = 64 << 20
+_PAGE = 4_096
+_MAKE_ROOM = 100  # the part of what fits that goes at once, so that a full queue is not searched for every message
+_ROW = 120  # bytes that a row costs besides its texts
+
+_TABLE = """
+    CREATE TABLE IF NOT EXISTS message (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, target TEXT NOT NULL, subject TEXT NOT NULL, key TEXT NOT NULL, body TEXT NOT NULL
+    )
+"""
+_SUPERSEDED = """
+    SELECT id, target, size FROM (
+        SELECT id, target, length(CAST(body AS BLOB)) + length(subject) AS size,
+               max(id) OVER (PARTITION BY target, subject) AS latest
+        FROM message
+    ) WHERE id < latest ORDER BY id LIMIT ?
+"""
+_OLDEST = "SELECT id, target, length(CAST(body AS BLOB)) + length(subject) FROM message ORDER BY id LIMIT ?"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """`key` is the same for every attempt to tell it, and no other message has it. `subject`: what it is the latest state of."""
+
+    subject: str
+    key: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A message in the queue."""
+
+    id: int
+    message: Message
+
+
+class Queue:
+    """Raises sqlite3.Error and OSError. `path` None: in memory. `moved`: the name of a corrupt file that was moved aside."""
+
+    def __init__(self, path: Path | None, *, rows_most: int = ROWS_MOST, bytes_most: int = BYTES_MOST) -> None:
+        self.moved = ""
+        self._rows_most, self._bytes_most = rows_most, bytes_most
+        if path is not None:
+            path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        try:
+            self._open(path)
+        except sqlite3.DatabaseError as error:
+            primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if path is None or primary not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                raise
+            self.moved = f"{path.name}.corrupt"
+            for side in ("-wal", "-shm", ""):
+                with contextlib.suppress(FileNotFoundError):
+                    path.with_name(path.name + side).replace(path.with_name(self.moved + side))
+            self._open(path)
+
+    def _open(self, path: Path | None) -> None:
+        self._db = sqlite3.connect(":memory:" if path is None else path, isolation_level=None, check_same_thread=False)
+        try:
+            self._db.execute(f"PRAGMA page_size = {_PAGE}")
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = NORMAL")
+            self._db.execute("PRAGMA cache_size = -512")
+            self._db.execute("PRAGMA journal_size_limit = 4194304")
+            self._db.execute(f"PRAGMA max_page_count = {FILE_MOST // _PAGE}")
+            self._db.execute(_TABLE)
+            self.rows: Counter[str] = Counter()
+            self._bytes = 0
+            sizes = "SELECT target, count(*), sum(length(CAST(body AS BLOB)) + length(subject)) FROM message GROUP BY target"
+            for target, rows, size in self._db.execute(sizes):
+                self.rows[target] = rows
+                self._bytes += size
+        except BaseException:
+            self._db.close()
+            raise
+
+    def put(self, messages: Iterable[tuple[str, Message]]) -> Counter[str]:
+        """Each for a target. Returns how many of each target had to go."""
+        insert = "INSERT INTO message (target, subject, key, body) VALUES (?, ?, ?, ?)"
+        with self._transaction():
+            for target, message in messages:
+                self._db.execute(insert, (target, message.subject, message.key, message.body))
+                self.rows[target] += 1
+                self._bytes += len(message.body.encode()) + len(message.subject)
+            return self._make_room()
+
+    def head(self, target: str, most: int) -> list[Waiting]:
+        """The oldest first."""
+        select = "SELECT id, subject, key, body FROM message WHERE target = ? ORDER BY id LIMIT ?"
+        return [Waiting(number, Message(*words)) for number, *words in self._db.execute(select, (target, most))]
+
+    def done(self, target: str, number: int) -> None:
+        """It was told, or never will be."""
+        sized = "DELETE FROM message WHERE id = ? RETURNING length(CAST(body AS BLOB)) + length(subject)"
+        for (size,) in self._db.execute(sized, (number,)).fetchall():  # none if it had to go meanwhile
+            self.rows[target] -= 1
+            self._bytes -= size
+
+    def forget(self, targets: Iterable[str]) -> None:
+        """What is for any other than these will never be told."""
+        for gone in self.rows.keys() - set(targets):
+            self._db.execute("DELETE FROM message WHERE target = ?", (gone,))
+        size = self._db.execute("SELECT sum(length(CAST(body AS BLOB)) + length(subject)) FROM message").fetchone()[0]
+        self._bytes = size or 0
+        self.rows = Counter({target: rows for target, rows in self.rows.items() if target in set(targets)})
+
+    def close(self) -> None:
+        self._db.close()
+
+    def _make_room(self) -> Counter[str]:
+        gone: Counter[str] = Counter()
+        for select in (_SUPERSEDED, _OLDEST):
+            while self._is_full():
+                rows = self._db.execute(select, (max(1, self._rows_most // _MAKE_ROOM),)).fetchall()
+                if not rows:
+                    break
+                for number, target, size in rows:
+                    if not self._is_full(with_room=True):
+                        break
+                    self._db.execute("DELETE FROM message WHERE id = ?", (number,))
+                    gone[target] += 1
+                    self.rows[target] -= 1
+                    self._bytes -= size
+        return gone
+
+    def _is_full(self, *, with_room: bool = False) -> bool:
+        part = 1.0 - with_room / _MAKE_ROOM
+        rows = self.rows.total()
+        return rows > self._rows_most * part or self._bytes + rows * _ROW > self._bytes_most * part
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        before = self.rows.copy(), self._bytes
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            self.rows, self._bytes = before
+            with contextlib.suppress(sqlite3.Error):  # it may be rolled back already
+                self._db.execute("ROLLBACK")
+            raise

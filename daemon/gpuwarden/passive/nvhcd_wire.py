@@ -1,0 +1,71 @@
+"""The messages of nvidia-resiliency-ext's node health check on the wire (`nvhcd.proto`, package `nvhcd`):
+
+    service HealthCheckService { rpc RunHealthCheck(HealthCheckRequest) returns (HealthCheckResponse); }
+    HealthCheckRequest  { repeated string args = 1; }
+    HealthCheckResponse { bool success = 1; int32 exit_code = 2; string output = 3; string error = 4; }
+
+The request is not read, since whatever it asks for the answer is the same. The response is four fields: written here, it needs
+neither protobuf (5 MiB in the process) nor its compiler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from grpclib.encoding.base import CodecBase
+
+METHOD = "/nvhcd.HealthCheckService/RunHealthCheck"
+_VARINT, _BYTES = 0, 2  # wire types of protobuf
+_SUCCESS, _EXIT_CODE, _OUTPUT, _ERROR = 1, 2, 3, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """`data` as it came."""
+
+    data: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """`exit_code` from 0."""
+
+    success: bool
+    exit_code: int = 0
+    output: str = ""
+    error: str = ""
+
+
+class Codec(CodecBase):
+    """For grpclib, which frames the messages."""
+
+    __content_subtype__ = "proto"
+
+    def encode(self, message: Response, message_type: type[Response]) -> bytes:  # noqa: ARG002 - grpclib's signature
+        return encoded(message)
+
+    def decode(self, data: bytes, message_type: type[Request]) -> Request:
+        return message_type(data)
+
+
+def encoded(response: Response) -> bytes:
+    """What stands at its default is left out, as proto3 has it."""
+    fields = bytearray()
+    for number, value in ((_SUCCESS, int(response.success)), (_EXIT_CODE, response.exit_code)):
+        if value:
+            fields += _varint(number << 3 | _VARINT) + _varint(value)
+    for number, text in ((_OUTPUT, response.output), (_ERROR, response.error)):
+        if text:
+            data = text.encode("utf-8", "replace")
+            fields += _varint(number << 3 | _BYTES) + _varint(len(data)) + data
+    return bytes(fields)
+
+
+def _varint(value: int) -> bytes:
+    """Seven bits a byte, the lowest first; the eighth says that more come."""
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)

@@ -1,0 +1,35 @@
+"""Lines of Prometheus' text formats: labels, numbers, and the headers in which 0.0.4 and OpenMetrics 1.0 differ."""
+
+from __future__ import annotations
+
+import math
+
+GAUGE, COUNTER, HISTOGRAM = "gauge", "counter", "histogram"
+Number = int | float
+
+
+def escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def label_text(names: tuple[str, ...], values: tuple[str, ...]) -> str:
+    """`gpu="0",uuid="GPU-…"`, without braces."""
+    return ",".join(f'{name}="{escape(value)}"' for name, value in zip(names, values, strict=True))
+
+
+def number(value: Number) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("+Inf" if value > 0 else "-Inf")
+    return repr(value)
+
+
+def heads(name: str, kind: str, words: str) -> tuple[bytes, bytes]:
+    """Of 0.0.4 and of OpenMetrics. OpenMetrics names a counter without its `_total` and knows no counter without one: such a one is of unknown type."""
+    family, open_kind = name, kind
+    if kind == COUNTER:
+        family = name.removesuffix("_total")
+        open_kind = COUNTER if family != name else "unknown"
+    return (
+        f"# HELP {name} {words}\n# TYPE {name} {kind}\n".encode(),
+        f"# HELP {family} {words}\n# TYPE {family} {open_kind}\n".encode(),
+    )

@@ -1,0 +1,68 @@
+"""What systemd hands to a service, and what a service says to it: sd_notify(3) and sd_listen_fds(3), the few lines of them that we need.
+
+Everything of it is taken out of the environment, since a child that inherits it would speak in the daemon's name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
+from typing import Self
+
+_FIRST_PASSED = 3  # SD_LISTEN_FDS_START
+_PASSED_MOST = 16
+_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceManager:
+    """`address` empty: nobody is told anything. `watchdog`: seconds within which it wants a sign of life, 0 if it wants none.
+
+    `sockets`: listening already, by the names that their units give them.
+    """
+
+    address: str = ""
+    watchdog: float = 0.0
+    sockets: dict[str, socket.socket] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, environment: MutableMapping[str, str]) -> Self:
+        """Takes from `environment` what is meant for this process, and removes what is meant for another one, too."""
+        given = {name: environment.pop(name, "") for name in _VARIABLES}
+        here = str(os.getpid())
+        timed = given["WATCHDOG_PID"] in ("", here)
+        return cls(
+            address=given["NOTIFY_SOCKET"],
+            watchdog=_number(given["WATCHDOG_USEC"]) / 1e6 if timed else 0.0,
+            sockets=_passed(given) if given["LISTEN_PID"] == here else {},
+        )
+
+    def tell(self, *lines: str) -> None:
+        """`READY=1` and its like. Never blocks and never raises: who does not listen misses it."""
+        if not self.address:
+            return
+        address = f"\0{self.address[1:]}" if self.address.startswith("@") else self.address
+        flags = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, flags) as sender:
+            sender.sendto("\n".join(lines).encode(), address)
+
+
+def _passed(given: dict[str, str]) -> dict[str, socket.socket]:
+    """Of those that nobody named apart, and that are no listening Unix sockets, none is taken."""
+    count = min(int(_number(given["LISTEN_FDS"])), _PASSED_MOST)
+    names = given["LISTEN_FDNAMES"].split(":") if given["LISTEN_FDNAMES"] else []
+    passed: dict[str, socket.socket] = {}
+    for name, number in zip(names, range(_FIRST_PASSED, _FIRST_PASSED + count), strict=False):
+        os.set_inheritable(number, False)
+        sock = socket.socket(fileno=number)
+        if sock.family == socket.AF_UNIX and sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            sock.setblocking(False)
+            passed[name] = sock
+    return passed
+
+
+def _number(text: str) -> float:
+    return float(text) if text.isdecimal() else 0.0

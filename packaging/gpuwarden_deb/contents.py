@@ -1,0 +1,129 @@
+"""What lies where once the package is installed, besides the virtual environment: one table, and what is made of the parsers.
+
+A file in `systemd/` that no row takes fails the build: nothing is forgotten silently.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuwarden_deb import completions
+from gpuwarden_deb.example import example
+from gpuwarden_deb.man_page import man_page
+from gpuwarden_deb.places import COMMAND, PACKAGING, ROOT, BuildError
+from gpuwarden_deb.verbs import verbs
+
+UNITS = "usr/lib/systemd/system"
+SHARE = "usr/share/gpuwarden"
+DOC = "usr/share/doc/gpuwarden"
+BILL = f"{DOC}/sbom.cdx.json"
+CONFIGURATION = "etc/gpuwarden/gpuwarden.toml"
+MAIN = "gpuwarden.service"
+PROFILE = "observe.conf"  # the mode that the daemon has until it is configured
+UNIT_KINDS = ("service", "socket", "timer", "target", "path", "slice")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The files that `pattern` finds from the root of the tree, into the folder `target`, under `name` if that is given. In
+    both `{folder}` is the name of the folder that a file is in, `{stem}` its own without its end.
+    """
+
+    pattern: str
+    target: str
+    mode: int = 0o644
+    name: str = ""
+
+
+TABLE = (
+    *(Row(f"systemd/*.{kind}", UNITS) for kind in UNIT_KINDS),
+    Row("systemd/*.service.d/*.conf", f"{UNITS}/{{folder}}"),
+    Row("systemd/*.sysusers", "usr/lib/sysusers.d", name="{stem}.conf"),
+    Row("systemd/*.tmpfiles", "usr/lib/tmpfiles.d", name="{stem}.conf"),
+    Row("systemd/profiles/*.conf", f"{SHARE}/profiles"),
+    Row("systemd/*.conf", SHARE),  # drop-ins that an administrator enables: see docs/install.md
+    Row("systemd/slurm/*", "usr/libexec/gpuwarden", 0o755),
+    Row("packaging/gpuwarden.toml", "etc/gpuwarden"),
+    Row("README.md", DOC),
+    Row("SECURITY.md", DOC),
+    Row("CHANGELOG.md", DOC),
+    Row("docs/*.md", DOC),
+    Row("docs/runbooks/*.md", f"{DOC}/runbooks"),
+)
+LINKS = {
+    "usr/bin/gpuwarden": str(COMMAND),
+    f"{UNITS}/{MAIN}.d/10-profile.conf": f"../../../../share/gpuwarden/profiles/{PROFILE}",
+}
+
+
+def lay(root: Path, version: str, epoch: int) -> None:
+    """Raises BuildError."""
+    taken = {source: target for row in TABLE for source, target in _files(row)}
+    forgotten = [file for file in (ROOT / "systemd").rglob("*") if file.is_file() and file not in taken]
+    if forgotten:
+        raise BuildError(f"no row of contents.py says where {', '.join(map(str, forgotten))} belongs")
+    for row in TABLE:
+        for source, target in _files(row):
+            write(root / target, source.read_bytes(), row.mode)
+    for link, target in LINKS.items():
+        (root / link).parent.mkdir(parents=True, exist_ok=True)
+        (root / link).symlink_to(target)
+    (root / "etc/gpuwarden/conf.d").mkdir()
+    for path, text in _made(version, epoch):
+        data = text.encode()
+        write(root / path, gzip.compress(data, mtime=0) if path.endswith(".gz") else data)
+
+
+def _files(row: Row) -> Iterator[tuple[Path, str]]:
+    for source in sorted(ROOT.glob(row.pattern)):
+        if source.is_file():
+            place = f"{row.target}/{row.name or source.name}"
+            yield source, place.format(folder=source.parent.name, stem=source.stem)
+
+
+def _made(version: str, epoch: int) -> Iterator[tuple[str, str]]:
+    described = list(verbs())
+    yield "usr/share/man/man1/gpuwarden.1.gz", man_page(described, version, epoch)
+    yield "usr/share/bash-completion/completions/gpuwarden", completions.bash(described)
+    yield "usr/share/zsh/vendor-completions/_gpuwarden", completions.zsh(described)
+    yield "usr/share/fish/vendor_completions.d/gpuwarden.fish", completions.fish(described)
+    yield f"{DOC}/examples/gpuwarden.toml", example()
+
+
+def write(file: Path, data: bytes, mode: int = 0o644) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(data)
+    file.chmod(mode)
+
+
+def units(root: Path) -> list[str]:
+    """The units that are in the package; of a template, all that were made of it."""
+    return sorted(file.name.replace("@.", "@*.") for file in (root / UNITS).iterdir() if file.is_file())
+
+
+def enabled(root: Path) -> list[str]:
+    """The units that an installation enables: the daemon's, and those that it says go along with it."""
+    also = re.findall(r"^Also=(.*)$", (root / UNITS / MAIN).read_text(), re.MULTILINE)
+    return [MAIN, *" ".join(also).split()]
+
+
+def maintainer_scripts(root: Path, folder: Path) -> None:
+    """Those of `packaging/maintainer`, with the names of the units filled in."""
+    ours, on = units(root), enabled(root)
+    words = {
+        "@UNITS@": " ".join(f"'{unit}'" if "*" in unit else unit for unit in ours),
+        "@ENABLED@": " ".join(on),
+        "@LISTENING@": " ".join(unit for unit in on if unit.endswith(".socket")),
+        "@RESTARTED@": " ".join(
+            unit for unit in ours if unit.endswith(".service") and unit != MAIN and "@" not in unit
+        ),
+    }
+    for script in sorted((PACKAGING / "maintainer").iterdir()):
+        text = script.read_text()
+        for word, names in words.items():
+            text = text.replace(word, names)
+        write(folder / script.name, text.encode(), 0o755)

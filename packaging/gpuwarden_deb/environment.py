@@ -1,0 +1,112 @@
+"""The virtual environment, made at the path that it will have, of wheels whose hashes are in the lock.
+
+Shebangs, `pyvenv.cfg` and the file names in compiled code hold the path that an environment was made at. So it is made at
+/opt/gpuwarden, in a mount namespace in which /opt is a folder of the build: nothing of it is left on this host, and nothing
+of this host in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpuwarden_deb.places import HOME, REQUIREMENTS, ROOT, TOOLS, WORK, BuildError
+
+_MINUTES = 600.0  # seconds for one step; the longest is a download
+_MAKE = """
+umask 022
+mount --make-rprivate /
+mount --bind "$STAGE/opt" /opt
+"$PYTHON" -m venv --without-pip "$HOME_OF_IT"
+install() { "$TOOLS" -m pip --isolated --quiet --python "$HOME_OF_IT/bin/python" install --no-index --no-compile "$@"; }
+install --find-links "$WHEELS" --require-hashes --requirement "$LOCK"
+install --find-links "$OWN" --no-deps gpuwarden
+find "$HOME_OF_IT/bin" -type f ! -name gpuwarden -delete # nobody activates it, nor calls what comes with a library
+"$HOME_OF_IT/bin/python" -m compileall -q --invalidation-mode unchecked-hash "$HOME_OF_IT/lib"
+"""
+"""Unchecked hashes: nothing is written into /opt at run time, nothing is read twice, and a clock that was set back or an
+archive that lost its times makes nothing stale. Whoever edits a source file there compiles it anew.
+"""
+
+
+def tools() -> Path:
+    """The Python with pip and hatchling of the lock in it."""
+    folder = _by_lock("tools", TOOLS, sys.version)
+    python = folder / "bin" / "python"
+    if not folder.exists():
+        new = _new(folder)
+        run(sys.executable, "-m", "venv", str(new))
+        run(*_pip(new / "bin" / "python"), "install", "--require-hashes", "--requirement", str(TOOLS))
+        new.rename(folder)
+    return python
+
+
+def wheels(tools: Path, python: Path) -> Path:
+    """The folder with the wheels of the lock for that Python."""
+    folder = _by_lock("wheels", REQUIREMENTS, str(python))
+    if not folder.exists():
+        new = _new(folder)
+        asked = ("download", "--only-binary=:all:", "--require-hashes", "--requirement", str(REQUIREMENTS))
+        run(*_pip(tools), "--python", str(python), *asked, "--dest", str(new))
+        new.rename(folder)
+    return folder
+
+
+def own_wheel(tools: Path, folder: Path, epoch: int) -> Path:
+    run(str(tools), "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder), epoch=epoch)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def make(stage: Path, *, tools: Path, wheels: Path, own: Path, python: Path) -> Path:
+    """Makes it in `stage`/opt/gpuwarden, of the wheels and `own`, the folder with ours. Its folder of packages."""
+    if ROOT.is_relative_to("/opt"):
+        raise BuildError(
+            f"the package cannot be built in {ROOT}: /opt is another folder meanwhile; use a checkout elsewhere"
+        )
+    (stage / "opt").mkdir(parents=True)
+    namespaces = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+    places = {
+        "STAGE": stage, "PYTHON": python, "HOME_OF_IT": HOME, "TOOLS": tools, "WHEELS": wheels, "LOCK": REQUIREMENTS,
+        "OWN": own,
+    }  # fmt: skip
+    run(*namespaces, "/bin/sh", "-ec", _MAKE, more={name: str(place) for name, place in places.items()})
+    (packages,) = (stage / HOME.relative_to("/") / "lib").glob("python3*/site-packages")
+    return packages
+
+
+def run(
+    *command: str, more: dict[str, str] | None = None, epoch: int | None = None, cwd: Path = ROOT
+) -> subprocess.CompletedProcess[str]:
+    """Raises BuildError with what it wrote."""
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8", **(more or {})}
+    environment |= {} if epoch is None else {"SOURCE_DATE_EPOCH": str(epoch)}
+    done = subprocess.run(
+        command, env=environment, cwd=cwd, capture_output=True, text=True, check=False, timeout=_MINUTES
+    )
+    if done.returncode != 0:
+        raise BuildError(
+            f"{' '.join(command)[:200]} ended with {done.returncode}:\n{done.stdout}{done.stderr}".rstrip()
+        )
+    return done
+
+
+def _pip(python: Path) -> Sequence[str]:
+    return (str(python), "-m", "pip", "--quiet", "--disable-pip-version-check")
+
+
+def _by_lock(name: str, lock: Path, *more: str) -> Path:
+    sign = hashlib.sha256(lock.read_bytes() + "".join(more).encode()).hexdigest()[:16]
+    return WORK / f"{name}-{sign}"
+
+
+def _new(folder: Path) -> Path:
+    new = folder.with_name(f"{folder.name}.new")
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    return new

@@ -1,0 +1,42 @@
+"""What must be true of the package before it is closed: nothing of the place where it was built is in it."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpuwarden_deb.places import HOME, ROOT, WORK, BuildError
+
+_UNCHECKED = 0b01  # PEP 552: the pyc is found by a hash, and the hash is not compared
+_SOURCES = ("daemon", "collectors", "packaging")
+
+
+def inspect(root: Path) -> None:
+    """Raises BuildError with everything that is wrong."""
+    wrong = [text for file in sorted(root.rglob("*")) if file.is_file() for text in _wrong(root, file)]
+    if wrong:
+        raise BuildError("the package is not fit to leave this machine:\n  " + "\n  ".join(wrong[:50]))
+
+
+def _wrong(root: Path, file: Path) -> Iterator[str]:
+    name = f"/{file.relative_to(root)}"
+    if file.is_symlink():
+        return
+    data = file.read_bytes()
+    for place in (WORK, *(ROOT / source for source in _SOURCES)):
+        if f"{place}/".encode() in data:
+            yield f"{name} names {place}"
+    if file.name == "direct_url.json":
+        yield f"{name} says where a wheel came from"
+    if file.parent == root / HOME.relative_to("/") / "bin" and not data.startswith(f"#!{HOME}/bin/python".encode()):
+        yield f"{name} is not started by the Python of {HOME}: {data[:60]!r}"
+    if file.suffix == ".pyc" and int.from_bytes(data[4:8], "little") != _UNCHECKED:
+        yield f"{name} is compiled code that looks at its source"
+    if file.suffix == ".py" and file.is_relative_to(root / HOME.relative_to("/")) and not _compiled(file).exists():
+        yield f"{name} is not compiled"
+
+
+def _compiled(file: Path) -> Path:
+    tagged = Path(importlib.util.cache_from_source(str(file))).name
+    return next((file.parent / "__pycache__").glob(f"{file.stem}.cpython-*.pyc"), file.parent / "__pycache__" / tagged)

@@ -1,0 +1,19 @@
+"""Where things are while the package is built, and where they are once it is installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGING = ROOT / "packaging"
+REQUIREMENTS = PACKAGING / "requirements.lock"
+TOOLS = PACKAGING / "build.lock"
+WORK = ROOT / ".build" / "deb"
+"""Everything that is made on the way; wheels and tools are kept in it, by the hash of their lock."""
+
+HOME = Path("/opt/gpuwarden")
+COMMAND = HOME / "bin" / "gpuwarden"
+
+
+class BuildError(Exception):
+    """The package cannot be built here. The message says what is missing or wrong, and what to do."""

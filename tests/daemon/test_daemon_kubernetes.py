@@ -1,0 +1,80 @@
+"""The daemon in Kubernetes: a bad GPU taints the node and a mended one brings it back; in mode observe nothing is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from support.daemons import FakeHost
+from support.kubernetes_api import BUILT_IN, ApiServer, Json, beside, node, refusing
+
+KEY = "gpuwarden.io/failure"
+FAST = '[policy]\nrestore_passes = 2\nrestore_after = "0s"\nlifted_for = "0s"\n'
+
+
+def configure(host: FakeHost, server: ApiServer, mode: str) -> None:
+    host.configure(
+        f'[breaker]\nrecount_after = "1s"\n{FAST}[kubernetes]\nenabled = true\nnode = "n1"\nosmo = true\n'
+        f'kubeconfig = "{server.kubeconfig(host.folder)}"\n'
+    )
+    host.config.write_text(f'mode = "{mode}"\n{host.config.read_text()}')
+
+
+def condition(server: ApiServer) -> Json:
+    found = [one for one in server.nodes["n1"]["status"]["conditions"] if one["type"] == "GpuwardenHealthy"]
+    return found[0] if found else {"status": "", "reason": ""}
+
+
+def taints(server: ApiServer) -> list[str]:
+    return [taint["key"] for taint in server.nodes["n1"]["spec"].get("taints", [])]
+
+
+def test_a_bad_gpu_taints_the_node_and_an_acknowledged_one_brings_it_back(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path, gpus=2)
+    host.seclude()
+    with beside(ApiServer(*(node(f"n{number}") for number in range(1, 9)))) as server:
+        configure(host, server, "enforce")
+        with host.daemon() as daemon:
+            daemon.wait_status("healthy")
+            daemon.wait(lambda: condition(server)["status"] == "True", "the condition")
+            host.xid(1, 79)
+            daemon.wait(lambda: KEY in taints(server), "the taint")
+            daemon.wait(lambda: condition(server)["status"] == "False", "the condition to follow")
+            assert condition(server)["reason"] == "xid"
+            daemon.wait(lambda: daemon.heartbeat()["excluded_by"], "the daemon to read it back")
+            assert json.loads(server.nodes["n1"]["metadata"]["annotations"]["gpuwarden.io/exclusion"]) == {
+                "reason": "gpuwarden: failure gpu=1 xid=79", "cordoned": False,
+            }  # fmt: skip
+        writes = len(server.writes)
+        with host.daemon() as daemon:  # a restart writes nothing but its word that it is there
+            daemon.wait(lambda: standing(daemon.status())["excluded"] == "failure", "the daemon to look")
+            assert [path for _, path in server.writes[writes:] if not path.endswith("/status")] == []
+            finding = daemon.status()["findings"][0]["id"]
+            assert host.command("ack", finding, "--run-dir", host.run_dir).returncode == 0
+            assert host.command("restore", "--run-dir", host.run_dir).returncode == 0
+            daemon.wait(lambda: taints(server) == [BUILT_IN["key"]], "the taint to go")
+            daemon.wait(lambda: condition(server)["status"] == "True", "the condition to follow")
+        assert KEY not in server.nodes["n1"]["metadata"]["labels"]
+
+
+def standing(status: dict[str, Any]) -> dict[str, Any]:
+    return {"excluded": None, **next(iter(status["acting"]["schedulers"]), {})}
+
+
+def test_in_mode_observe_nothing_is_written_and_a_refused_account_is_a_finding_in_enforce(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path, gpus=2)
+    host.seclude()
+    with beside(ApiServer(node("n1"))) as server:
+        configure(host, server, "observe")
+        with host.daemon() as daemon:
+            host.xid(1, 79)
+            daemon.wait_status("failure", "xid.79")
+            daemon.wait(lambda: daemon.status()["acting"]["would"], "what would be done")
+            assert server.writes == []
+        server.always = refusing(403, "forbidden")
+        configure(host, server, "enforce")
+        with host.daemon() as daemon:
+            daemon.wait(lambda: "actuator_refused" in daemon.heartbeat()["reasons"], "the refusal to be told")
+            found = [one for one in daemon.status()["findings"] if one["check"] == "actuator_refused"]
+            assert "kubernetes/rbac.yaml" in json.dumps(found)

@@ -1,0 +1,180 @@
+"""The daemon where there is no Slurm: several who take the node out, each by itself, and whoever is notified."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.daemons import FakeHost, RunningDaemon, alive
+from support.receiving import Receiving
+
+FAST = '[policy]\nrestore_passes = 2\nrestore_after = "0s"\nlifted_for = "0s"\nlook_every = "60s"\nlook_often = "5s"\n'
+LOAD_BALANCER = """#!{python}
+import json, os, pathlib, sys, time
+given = json.load(sys.stdin)
+here = pathlib.Path("{folder}")
+with (here / "calls").open("a") as calls:
+    calls.write(given["verb"] + "\\n")
+if (here / "hang").exists():
+    (here / "pid").write_text(str(os.getpid()))
+    time.sleep(1000)
+state = here / "said"
+match given["verb"]:
+    case "look":
+        print(state.read_text() if state.exists() else '{{"excluded":false}}')
+    case "exclude":
+        state.write_text(json.dumps({{"excluded": True, "reason": given["reason"], "since": int(time.time())}}))
+    case "restore":
+        state.unlink(missing_ok=True)
+"""
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
+    host = FakeHost(tmp_path, gpus=2)
+    host.seclude()
+    return host
+
+
+@pytest.fixture
+def receiving() -> Iterator[Receiving]:
+    with Receiving() as server:
+        yield server
+
+
+def program(folder: Path, text: str = LOAD_BALANCER, name: str = "lb") -> Path:
+    path = folder / name
+    path.write_text(text.format(python=sys.executable, folder=folder))
+    path.chmod(stat.S_IRWXU)
+    return path
+
+
+def configure(host: FakeHost, mode: str = "enforce") -> None:
+    host.configure(
+        f'[breaker]\nuncounted = "allow"\nrecount_after = "1s"\n[dstack]\nenabled = true\n[file]\npath = "{host.folder}/out"\n'
+        f'[exec.exclude]\ncommand = ["{program(host.folder)}"]\ntimeout = "500ms"\n{FAST}'
+    )
+    host.config.write_text(f'mode = "{mode}"\n{host.config.read_text()}')
+
+
+def schedulers(daemon: RunningDaemon) -> dict[str, dict[str, Any]]:
+    return {one["actuator"]: one for one in daemon.status()["acting"]["schedulers"]}
+
+
+def told_of(daemon: RunningDaemon) -> list[dict[str, Any]]:
+    told: list[dict[str, Any]] = daemon.status()["acting"]["notifications"]
+    return told
+
+
+def wanted(daemon: RunningDaemon) -> set[str]:
+    return {one["actuator"] for one in daemon.status()["acting"]["wanted"]}
+
+
+def excluded(daemon: RunningDaemon) -> set[str]:
+    return set(daemon.heartbeat()["excluded_by"])
+
+
+def test_one_is_done_while_another_hangs_and_a_third_refuses_and_each_says_so(host: FakeHost) -> None:
+    configure(host)
+    (host.run_dir / "excluded").mkdir(parents=True)
+    (host.run_dir / "excluded/dstack").write_text("somebody else's\n")
+    (host.folder / "hang").touch()
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        host.xid(1, 79)
+        daemon.wait(lambda: excluded(daemon) == {"file:failure"}, "the file alone")
+        assert json.loads((host.folder / "out").read_text())["cause"] == "failure"
+        daemon.wait(lambda: daemon.is_now("failure", "actuator_refused"), "the refusal to be told")
+        daemon.wait(lambda: "has not ended" in schedulers(daemon)["exec"]["trouble"], "the hanging program to be told")
+        shown = schedulers(daemon)
+        assert "no marker of this node" in shown["dstack"]["trouble"]
+        assert (shown["file"]["excluded"], shown["file"]["reachable"]) == ("failure", True)
+        assert (shown["exec"]["reachable"], shown["dstack"]["reachable"]) == (False, False)
+        daemon.wait(lambda: wanted(daemon) == {"exec", "dstack"}, "the file to be counted once more")
+        page = daemon.get("/metrics")[1].decode()
+        assert 'gpuwarden_excluded{actuator="file",owner="failure"} 1' in page
+        assert 'gpuwarden_excluded{actuator="exec",owner="failure"} 0' in page
+        assert 'gpuwarden_actuator_up{actuator="exec"} 0' in page
+        assert 'gpuwarden_excluded_since_timestamp_seconds{actuator="file",owner="failure"}' in page
+        # What hung is mended, and what was in the way is gone: the others follow by themselves, or when a person says so.
+        hanging = int((host.folder / "pid").read_text())
+        (host.folder / "hang").unlink()
+        (host.run_dir / "excluded/dstack").unlink()
+        daemon.wait(lambda: {"file:failure", "exec:failure"} <= excluded(daemon), "the program to be asked again")
+        assert not alive(hanging)
+        done = host.command("restore", "--run-dir", host.run_dir)
+        assert done.returncode == 0, done.stderr
+        daemon.wait(lambda: excluded(daemon) == set(), "everything to be back")
+        assert not (host.folder / "out").exists()
+        assert not (host.folder / "said").exists()
+        assert daemon.stop() == 0
+    assert (host.folder / "calls").read_text().split().count("exclude") == 1
+
+
+def test_an_order_is_carried_out_where_it_can_be_and_undone_only_there(host: FakeHost) -> None:
+    configure(host, mode="observe")
+    (host.folder / "said").write_text('{"excluded":true,"reason":"rack move","since":1772366400}')
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        daemon.wait(lambda: excluded(daemon) == {"exec:foreign"}, "the foreign exclusion to be seen")
+        told = host.command("exclude", "--run-dir", host.run_dir, "--reason", "fan")
+        assert "exec: not done: it is excluded by somebody else: rack move" in told.stderr
+        assert "file: done" in told.stderr
+        marker = json.loads((host.run_dir / "excluded/dstack").read_text())
+        assert (marker["cause"], marker["actuator"], marker["node"]) == ("person", "dstack", "node7")
+        assert {"operator", "file:operator", "dstack:operator"} <= excluded(daemon)
+        host.command("restore", "--run-dir", host.run_dir)
+        daemon.wait(lambda: excluded(daemon) == {"exec:foreign"}, "ours to be gone")
+        assert not (host.run_dir / "excluded/dstack").exists()
+        assert (host.folder / "said").exists()
+    assert "exclude" not in (host.folder / "calls").read_text().split()
+    assert "restore" not in (host.folder / "calls").read_text().split()
+
+
+def test_in_mode_observe_nothing_is_marked_and_those_who_are_notified_hear_of_it(
+    host: FakeHost, receiving: Receiving
+) -> None:
+    key = host.folder / "key"
+    key.write_text("s3cret\n")
+    key.chmod(0o600)
+    spool = host.folder / "spool"
+    script = program(host.folder, f"#!/bin/sh\ncat >> {spool}\n", "log")
+    hook = f'[notify.webhook.pager]\nurl = "{receiving.url}"\nkey = "{key}"\n'
+    configure(host, mode="observe")
+    host.config.write_text(
+        host.config.read_text().replace(f'command = ["{host.folder}/lb"]', "command = []")
+        + f'{hook}[notify.exec.log]\ncommand = ["{script}"]\nevents = ["health"]\n'
+    )
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        host.xid(0, 79)
+        daemon.wait(lambda: "intended" in [told["event"] for told in receiving.bodies()], "what would be done")
+        told = {one["subject"]: one for one in receiving.bodies()}
+        assert {one["mode"] for one in told.values()} == {"observe"}
+        assert told["finding/xid.79@gpu/0000:1b:00.0"]["event"] == "raised"
+        assert told["exclusion/intent/file"]["data"]["observed"] is True
+        assert told["health"]["data"]["to"] == "failure"
+        daemon.wait(lambda: spool.exists() and spool.read_text().count("\n") >= 2, "the program to be told")
+        assert {json.loads(line)["event"] for line in spool.read_text().splitlines()} == {"health"}
+        receiving.answer = 403
+        host.xid(1, 79)
+        daemon.wait(lambda: daemon.is_now("failure", "notification_refused"), "the finding")
+        assert "403" in told_of(daemon)[0]["trouble"]
+        daemon.kill()
+    assert not (host.folder / "out").exists()
+    assert not (host.run_dir / "excluded").exists()
+    assert "s3cret" not in daemon.lines()
+    receiving.answer = 204
+    receiving.requests.clear()
+    with host.daemon() as daemon:
+        second = "finding/xid.79@gpu/0000:28:00.0"
+        daemon.wait(lambda: second in [one["subject"] for one in receiving.bodies()], "what waited over the restart")
+        daemon.wait(lambda: [one["queued"] for one in told_of(daemon)] == [0, 0], "the queue to be empty")
+        assert daemon.stop() == 0
+    assert (host.state_dir / "notify.db").stat().st_mode & 0o077 == 0

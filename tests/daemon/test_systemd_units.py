@@ -1,0 +1,101 @@
+"""The files for systemd as they are written: what cannot be enforced in a machine of the tests is checked here by its text."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+UNITS = Path(__file__).parents[2] / "systemd"
+SERVICE = UNITS / "gpuwarden.service"
+LIMITS = {"observe": 2.3, "jobs": 2.6, "enforce": 3.2}
+"""Of what `systemd-analyze security` calls exposure."""
+HARMFUL = {
+    "CAP_SYS_ADMIN",
+    "CAP_SYS_PTRACE",
+    "CAP_DAC_OVERRIDE",
+    "CAP_SYS_MODULE",
+    "CAP_SYS_RAWIO",
+    "CAP_NET_ADMIN",
+    "CAP_SYS_BOOT",
+}
+
+
+def settings(*files: Path) -> dict[str, list[str]]:
+    """All values of each key, in order; a comment and a section are none."""
+    found: dict[str, list[str]] = {}
+    for file in files:
+        for line in file.read_text().splitlines():
+            key, sign, value = line.partition("=")
+            if sign and not line.startswith(("#", "[")):
+                found.setdefault(key, []).append(value)
+    return found
+
+
+def profile(name: str) -> Path:
+    return UNITS / "profiles" / f"{name}.conf"
+
+
+@pytest.mark.parametrize(("name", "limit"), LIMITS.items())
+def test_a_profile_is_as_closed_as_is_said(name: str, limit: float, tmp_path: Path) -> None:
+    folder = tmp_path / "etc/systemd/system"
+    (folder / "gpuwarden.service.d").mkdir(parents=True)
+    shutil.copy(SERVICE, folder)
+    shutil.copy(profile(name), folder / "gpuwarden.service.d/10-profile.conf")
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", f"--root={tmp_path}", "--no-pager", "gpuwarden.service"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    score = re.search(r"exposure level for gpuwarden\.service: ([\d.]+)", done.stdout)
+    assert score is not None, done.stderr
+    assert float(score[1]) <= limit
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_every_capability_of_a_profile_is_explained_beside_it(name: str) -> None:
+    said = settings(profile(name))
+    granted = set(" ".join(said["CapabilityBoundingSet"]).split())
+    ambient = set(" ".join(said.get("AmbientCapabilities", [])).split())
+    comments = "\n".join(line for line in profile(name).read_text().splitlines() if line.startswith("#"))
+    assert ambient == (granted if said["User"] != ["root"] else set())
+    assert not granted & HARMFUL
+    assert {
+        capability for capability in granted if capability not in comments and "kernel log" not in comments
+    } == set()
+
+
+def test_the_daemon_cannot_take_from_jobs_what_is_theirs() -> None:
+    said = settings(SERVICE)
+    for key in ("MemoryMax", "CPUQuota", "TasksMax", "Nice", "OOMScoreAdjust"):
+        assert len(said[key]) == 1
+    assert int(said["Nice"][0]) > 0
+    assert said["LimitCORE"] == ["0"]
+
+
+def test_devices_are_named_by_number_too_since_names_are_looked_up_once() -> None:
+    said = settings(SERVICE)
+    assert said["DevicePolicy"] == ["closed"]
+    assert "char-195 rw" in said["DeviceAllow"]
+    assert "/dev/kmsg r" in said["DeviceAllow"]
+
+
+def test_it_is_started_stopped_and_watched_as_the_daemon_expects_it() -> None:
+    said = settings(SERVICE)
+    wanted = {
+        "Type": "notify", "NotifyAccess": "main", "KillMode": "process", "WatchdogSec": "90", "TimeoutStartSec": "60",
+        "Restart": "always", "RestartPreventExitStatus": "64", "SuccessExitStatus": "75", "RuntimeDirectoryPreserve": "yes",
+        "SystemCallErrorNumber": "EPERM", "ProtectSystem": "strict", "ProtectHome": "read-only",
+    }  # fmt: skip
+    assert {key: said[key] for key in wanted} == {key: [value] for key, value in wanted.items()}
+    assert int(said["TimeoutStopSec"][0]) <= 20
+    assert int(settings(UNITS / "termination.conf")["TimeoutStopSec"][0]) > 20
+    assert "nvidia-persistenced.service" in said["After"][0]
+
+
+def test_only_the_termination_drop_in_lets_ranks_be_signalled_and_stops_the_daemon_before_what_runs_them() -> None:
+    said = settings(UNITS / "termination.conf")
+    assert said["CapabilityBoundingSet"] == ["CAP_KILL CAP_SYS_PTRACE"]
+    assert {"slurmd.service", "docker.service", "containerd.service"} <= set(" ".join(said["After"]).split())

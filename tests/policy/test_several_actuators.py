@@ -1,0 +1,144 @@
+"""Several actuators at once: each has its own story, and what belongs to the node is counted and remembered once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gpuwarden.health.model import Event, EventKind, Finding, Health, Json, Verdict
+from gpuwarden.policy import orders
+from gpuwarden.policy.checkpoint import checkpoint
+from gpuwarden.policy.exclusion import decide
+from gpuwarden.policy.looks import answer
+from gpuwarden.policy.model import Act, Owner, Result, Settings, Standing, Why
+from gpuwarden.policy.situation import Situation
+from gpuwarden.policy.state import PolicyState, fold, outcome_data
+from gpuwarden_collectors.facts import Stamp
+from support.policy_story import BOOT, INSTANCE, xid
+from support.snapshots import BOOTED, gpu_verdict
+
+NAMES = ("slurm", "file", "exec")
+SETTINGS = Settings(enforce=True, restore_passes=2, restore_after=0.0, lifted_for=0.0)
+
+
+class Places:
+    """A node at three of them. What is wanted is carried out at once where `standings` allow it."""
+
+    def __init__(self) -> None:
+        self.now = Stamp(1_000.0, BOOTED + 1_000.0)
+        self.sequence = 0
+        self.state = PolicyState()
+        self.ledger: list[Event] = []
+        self.took(Event(kind=EventKind.BOOT, at=self.now, boot_id=BOOT))
+        self.standings = {name: Standing(at=self.now) for name in NAMES}
+
+    def took(self, *events: Event) -> None:
+        self.ledger += events
+        for event in events:
+            self.state = fold(self.state, event)
+
+    def passes(self, *found: Finding, times: int = 1) -> None:
+        for _ in range(times):
+            self.now = Stamp(self.now.boottime + 5.0, self.now.wall + 5.0)
+            self.sequence += 1
+            health = Health.FAILURE if found else Health.HEALTHY
+            gpus = tuple(gpu_verdict(n) for n in range(8))
+            verdict = Verdict(at=self.now, health=health, findings=found, gpus=gpus)
+            seen = Situation(
+                verdict=verdict, sequence=self.sequence, ready=True, boot_id=BOOT, instance=INSTANCE, actuators=NAMES,
+                standings=self.standings,
+            )  # fmt: skip
+            decision = decide(self.state, seen, SETTINGS, self.now)
+            self.state = decision.state
+            self.ledger += decision.events
+            for name in NAMES:
+                self._carry_out(name)
+
+    def _carry_out(self, name: str) -> None:
+        intent = self.state.pending.get(name)
+        if intent is None:
+            return
+        outcome = answer(intent, self.standings[name])
+        if outcome is None or outcome.result is Result.ALREADY:
+            out = intent.act is Act.EXCLUDE
+            self.standings[name] = Standing(
+                at=self.now, owner=Owner.OURS if out else Owner.NONE, why=intent.why if out else None,
+                reason=intent.reason if out else "", since=self.now.wall if out else 0.0,
+            )  # fmt: skip
+            self._happened(EventKind.OUTCOME, outcome_data(intent, Result.DONE, ""))
+            about: dict[str, Json] = {
+                "actuator": name,
+                "why": intent.why.value,
+                "reason": intent.reason,
+                "since": self.now.wall,
+            }
+            self._happened(EventKind.EXCLUDED if out else EventKind.RESTORED, about)
+        else:
+            self._happened(EventKind.OUTCOME, outcome_data(intent, outcome.result, outcome.text))
+
+    def _happened(self, kind: EventKind, data: Mapping[str, Json]) -> None:
+        self.took(Event(kind=kind, at=self.now, boot_id=BOOT, data=data))
+
+    @property
+    def out(self) -> set[str]:
+        return {name for name, standing in self.standings.items() if standing.owner is Owner.OURS}
+
+
+def test_a_node_that_comes_back_everywhere_came_back_once() -> None:
+    places = Places()
+    for times in (1, 2, 3):
+        places.passes(xid())
+        assert places.out == set(NAMES)
+        places.passes(times=4)
+        assert (places.out, len(places.state.returns)) == (set(), times)
+    places.passes(xid())
+    places.passes(times=10)
+    assert places.out == set(NAMES)  # after three times within a day only a person brings it back
+
+
+def test_one_that_is_away_keeps_what_it_holds_and_the_others_come_back_and_are_counted() -> None:
+    places = Places()
+    places.passes(xid())
+    stood = places.standings["exec"]
+    for times in (1, 2):
+        places.standings["exec"] = replace(stood, reachable=False)
+        places.passes(times=4)
+        assert (set(places.state.holds), len(places.state.returns)) == ({"exec"}, times)
+        places.passes(xid())
+    places.standings["exec"] = replace(stood, at=places.now)
+    places.passes(times=4)
+    assert (places.out, len(places.state.returns)) == (set(), 3)
+
+
+def test_an_order_that_is_refused_in_one_place_stands_in_the_others_and_is_not_asked_again() -> None:
+    places = Places()
+    places.standings["slurm"] = Standing(at=places.now, owner=Owner.FOREIGN, reason="rack move", schedulable=False)
+    places.took(orders.exclude("al", "a fan", BOOT, places.now))
+    places.passes(times=5)
+    assert places.out == {"file", "exec"}
+    assert places.state.order is not None
+    asked = [event for event in places.ledger if event.kind == EventKind.INTENDED]
+    assert [event.data["actuator"] for event in asked].count("slurm") == 1
+    again = PolicyState()
+    for event in (Event(kind=EventKind.BOOT, at=places.now, boot_id=BOOT), *checkpoint(places.state, places.now)):
+        again = fold(again, event)
+    assert (again.declined, again.order) == (frozenset({"slurm"}), places.state.order)
+
+
+def test_an_order_that_is_refused_everywhere_is_forgotten() -> None:
+    places = Places()
+    places.standings = {name: Standing(at=places.now, owner=Owner.FOREIGN, reason="theirs") for name in NAMES}
+    places.took(orders.exclude("al", "a fan", BOOT, places.now))
+    places.passes(times=3)
+    assert (places.state.order, places.state.declined, places.state.pending) == (None, frozenset(), {})
+
+
+def test_where_an_order_was_refused_a_failure_still_counts() -> None:
+    places = Places()
+    places.standings["slurm"] = Standing(at=places.now, owner=Owner.FOREIGN, reason="rack move", schedulable=False)
+    places.took(orders.exclude("al", "a fan", BOOT, places.now))
+    places.passes()
+    places.standings["slurm"] = Standing(at=places.now)
+    places.passes(xid())
+    assert places.standings["slurm"].why is Why.FAILURE
+    assert places.standings["file"].why is Why.OPERATOR

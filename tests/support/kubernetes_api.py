@@ -1,0 +1,260 @@
+"""The part of a Kubernetes API server that has to do with nodes, on loopback, by the documented schema of v1 (1.27 to 1.33).
+
+Merge patches (RFC 7396) and strategic ones (conditions merge by type), `resourceVersion` and 409, `managedFields` with the
+server's time, label selectors, pages, tables, Status objects for every error. No real API server was at hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import json
+import ssl
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+from aiohttp import web
+
+Json = dict[str, Any]
+Fault = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+TOKEN = "a-token"
+BUILT_IN = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
+
+
+def node(name: str, *, gpu: bool = True, taints: list[Json] | None = None, **labels: str) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "uid": f"uid-of-{name}",
+            "resourceVersion": "1",
+            "labels": {"kubernetes.io/hostname": name, **({"nvidia.com/gpu.present": "true"} if gpu else {}), **labels},
+            "annotations": {"node.alpha.kubernetes.io/ttl": "0"},
+            "managedFields": [{"manager": "kubelet", "operation": "Update", "time": "2026-01-01T00:00:00Z"}],
+        },
+        "spec": {"podCIDR": "10.0.1.0/24", "taints": [dict(BUILT_IN)] if taints is None else taints},
+        "status": {
+            "conditions": [
+                {
+                    "type": "Ready",
+                    "status": "True",
+                    "reason": "KubeletReady",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }
+            ],
+            "aFieldOfTomorrow": {"unknown": [1, None]},
+        },
+    }
+
+
+class ApiServer:
+    """async with ApiServer(node("n1")) as server: ...
+
+    `faults` happen to the next requests, one each; None lets one pass. `requests`: method and path of each.
+    """
+
+    def __init__(self, *nodes: Json, tls: ssl.SSLContext | None = None) -> None:
+        self.nodes = {n["metadata"]["name"]: n for n in nodes}
+        self.tokens = {TOKEN}
+        self.faults: deque[Fault | None] = deque()
+        self.always: Fault | None = None
+        self.requests: list[tuple[str, str]] = []
+        self.before_patch: Callable[[], None] = lambda: None
+        self._tls = tls
+        self._version = 1
+        self._runner: web.AppRunner | None = None
+        self.url = ""
+
+    async def __aenter__(self) -> Self:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._tls)
+        await site.start()
+        port = self._runner.addresses[0][1]
+        self.url = f"{'https' if self._tls else 'http'}://127.0.0.1:{port}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._runner is not None
+        await self._runner.cleanup()
+
+    def kubeconfig(self, folder: Path, *, token: str = TOKEN, **cluster: str) -> Path:
+        """A kubeconfig with a token in a file of its own, as a host's service account has it."""
+        (folder / "token").write_text(token)
+        content = {
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": self.url, **cluster}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "users": [{"name": "u", "user": {"tokenFile": str(folder / "token")}}],
+        }  # fmt: skip
+        path = folder / "kubeconfig"
+        path.write_text(yaml.safe_dump(content))
+        return path
+
+    @property
+    def writes(self) -> list[tuple[str, str]]:
+        return [request for request in self.requests if request[0] != "GET"]
+
+    def edit(self, name: str, change: Callable[[Json], None]) -> None:
+        """Somebody else writes a node."""
+        changed = copy.deepcopy(self.nodes[name])
+        change(changed)
+        self._store(name, changed, None, "")
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append((request.method, request.path))
+        fault = self.always or (self.faults.popleft() if self.faults else None)
+        if fault is not None:
+            return await fault(request)
+        if request.headers.get("Authorization") not in {f"Bearer {token}" for token in self.tokens}:
+            return status(401, "Unauthorized")
+        parts = request.path.strip("/").split("/")[3:]
+        if not parts:
+            return self._list(request)
+        if parts[0] not in self.nodes:
+            return status(404, f'nodes "{parts[0]}" not found')
+        if request.method == "PATCH":
+            return self.take(parts[0], json.loads(await request.read()), request, "/".join(parts[1:]))
+        return web.json_response(self.nodes[parts[0]])
+
+    def _list(self, request: web.Request) -> web.Response:
+        key, _, value = request.query.get("labelSelector", "").partition("=")
+        found = [
+            n for n in self.nodes.values()
+            if not key or (key in n["metadata"]["labels"] and value in ("", n["metadata"]["labels"][key]))
+        ]  # fmt: skip
+        start, limit = int(request.query.get("continue", "0")), int(request.query.get("limit", "0")) or len(found)
+        page, rest = found[start : start + limit], found[start + limit :]
+        metadata = {"resourceVersion": str(self._version), **({"continue": str(start + limit)} if rest else {})}
+        if "as=Table" in request.headers.get("Accept", ""):
+            assert request.query["includeObject"] == "None"
+            rows = [
+                {"cells": [n["metadata"]["name"], "Ready", "<none>", "3d", "v1.33.0"], "object": None} for n in page
+            ]
+            return web.json_response({"kind": "Table", "metadata": metadata, "columnDefinitions": [], "rows": rows})
+        return web.json_response({"kind": "NodeList", "metadata": metadata, "items": page})
+
+    def take(self, name: str, patch: Json, request: web.Request, subresource: str = "") -> web.Response:
+        self.before_patch()
+        stands = self.nodes[name]
+        version = patch.get("metadata", {}).get("resourceVersion")
+        if version not in (None, stands["metadata"]["resourceVersion"]):
+            return status(409, "the object has been modified; please apply your changes to the latest version")
+        if any(len(str(v)) > 63 for v in patch.get("metadata", {}).get("labels", {}).values() if v is not None):
+            return status(422, "metadata.labels: Invalid value")
+        kind = request.headers["Content-Type"]
+        if subresource == "status":
+            assert kind == "application/strategic-merge-patch+json"
+            assert set(patch) == {"status"}
+            changed = copy.deepcopy(stands)
+            _merge_conditions(changed["status"]["conditions"], patch["status"]["conditions"])
+        else:
+            assert kind == "application/merge-patch+json"
+            assert "status" not in patch
+            changed = merged(stands, patch)
+        self._store(name, changed, request.query.get("fieldManager"), subresource)
+        return web.json_response(self.nodes[name])
+
+    def _store(self, name: str, changed: Json, manager: str | None, subresource: str) -> None:
+        if changed == self.nodes[name]:
+            return
+        self._version += 1
+        changed["metadata"]["resourceVersion"] = str(self._version)
+        if manager:
+            fields = changed["metadata"]["managedFields"]
+            fields[:] = [f for f in fields if (f["manager"], f.get("subresource", "")) != (manager, subresource)]
+            entry = {
+                "manager": manager,
+                "operation": "Update",
+                "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            }
+            fields.append(entry | ({"subresource": subresource} if subresource else {}))
+        self.nodes[name] = changed
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """RFC 7396."""
+    if not isinstance(patch, dict):
+        return copy.deepcopy(patch)
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return copy.deepcopy(result)
+
+
+def _merge_conditions(stand: list[Json], given: list[Json]) -> None:
+    for condition in given:
+        for known in stand:
+            if known["type"] == condition["type"]:
+                known.update(condition)
+                break
+        else:
+            stand.append(dict(condition))
+
+
+def status(code: int, message: str, **headers: str) -> web.Response:
+    body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code}
+    return web.json_response(body, status=code, headers=headers)
+
+
+def refusing(code: int, message: str = "no", **headers: str) -> Fault:
+    async def fault(_: web.Request) -> web.StreamResponse:
+        return status(code, message, **headers)
+
+    return fault
+
+
+async def silent(_: web.Request) -> web.StreamResponse:
+    """It accepts, and never answers."""
+    await asyncio.sleep(3600)
+    raise AssertionError
+
+
+async def half_closed(request: web.Request) -> web.StreamResponse:
+    """It announces more than it sends."""
+    response = web.StreamResponse(headers={"Content-Length": "1000"})
+    await response.prepare(request)
+    await response.write(b'{"kind":')
+    assert request.transport is not None
+    request.transport.close()
+    return response
+
+
+async def garbage(_: web.Request) -> web.StreamResponse:
+    return web.Response(body=b"\xff\x00 no JSON", content_type="application/json")
+
+
+async def endless(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    while True:
+        await response.write(b" " * (1 << 20))
+
+
+@contextlib.contextmanager
+def beside(server: ApiServer) -> Iterator[ApiServer]:
+    """It answers from a thread of its own, for tests that wait for another process."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(30)
+        yield server
+    finally:
+        asyncio.run_coroutine_threadsafe(server.__aexit__(), loop).result(30)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

@@ -1,0 +1,288 @@
+"""A whole Debian 12 of our own, booted with its own systemd by systemd-nspawn. For disposable hosts, as root.
+
+    with Machine(debian_tree(), tmp_path) as machine:
+        machine.run("systemctl", "start", "gpuwarden")
+
+The tree is made once by debootstrap and kept; a machine writes into memory on top of it, so that none sees what another
+did, and nothing is left of it. It has a network of its own with nothing but loopback in it. It shares the kernel: its
+clock, its kernel log, and the load. `disposable.py` says which hosts may be used for that.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+
+from support.disposable import require_disposable_host
+
+PATIENCE = 60.0
+"""Seconds after which a test gives up waiting; nothing is asserted about how much of it is used."""
+TREES = Path(__file__).parents[2] / ".build" / "machine"
+SUITE = "bookworm"
+PACKAGES = ("systemd", "systemd-sysv", "dbus", "python3")
+NEEDED = {"debootstrap": "debootstrap", "systemd-nspawn": "systemd-container", "nsenter": "util-linux"}
+# What no test is about, and what takes time at each boot.
+_MASKED = (
+    *("console-getty.service", "systemd-update-utmp.service", "systemd-update-utmp-runlevel.service"),
+    *(
+        "apt-daily.timer",
+        "apt-daily-upgrade.timer",
+        "dpkg-db-backup.timer",
+        "e2scrub_all.timer",
+        "e2scrub_reap.service",
+    ),
+)
+_START = """
+for folder in $CGROUPS; do echo $$ > $folder/cgroup.procs; done
+mount -t tmpfs -o size=1g tmpfs "$FOLDER/memory"
+mkdir "$FOLDER/memory/work"
+cp -a --no-preserve=ownership "$FOLDER/files" "$FOLDER/memory/upper"
+mount -t overlay -o "lowerdir=$TREE,upperdir=$FOLDER/memory/upper,workdir=$FOLDER/memory/work" overlay "$FOLDER/root"
+exec systemd-nspawn --quiet --directory="$FOLDER/root" --machine="$NAME" --hostname=machine --boot --keep-unit --register=no \
+  --private-network --link-journal=no --resolv-conf=off --timezone=off --console=pipe \
+  --bind=/dev/kmsg --capability=CAP_SYSLOG --bind="$FOLDER/journal:/var/log/journal" "$@"
+"""
+_number = itertools.count()
+
+
+def require_machine() -> None:
+    """Skips the test, or fails it in CI, where no machine can be booted, saying what is missing."""
+    require_disposable_host()
+    missing = [f"{command} (package {package})" for command, package in NEEDED.items() if not shutil.which(command)]
+    if missing:
+        message = f"this test boots a machine and did not run: no {', no '.join(missing)}"
+        print(message)  # noqa: T201 - a skip should be seen
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(message)
+
+
+def debian_tree() -> Path:
+    """The tree, made by whoever comes first: a download of about a minute. Skips, or fails in CI, as `require_machine`."""
+    require_machine()
+    # What is not the packages' is in the name, too: a tree of another version of this file is another tree.
+    name = hashlib.sha256(repr((SUITE, PACKAGES, _MASKED)).encode()).hexdigest()[:16]
+    tree = TREES / name
+    TREES.mkdir(parents=True, exist_ok=True)
+    with (TREES / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not tree.exists():
+            _make(tree.with_name("new"))
+            tree.with_name("new").rename(tree)
+    return tree
+
+
+def _make(tree: Path) -> None:
+    shutil.rmtree(tree, ignore_errors=True)
+    command = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(tree)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=540, check=False)
+    if done.returncode != 0:
+        message = f"this test boots a machine and did not run: debootstrap cannot make it:\n{done.stdout[-2000:]}{done.stderr}"
+        print(message)  # noqa: T201 - a skip should be seen
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(message)
+    subprocess.run(
+        ["systemctl", f"--root={tree}", "--quiet", "mask", *_MASKED], check=True, capture_output=True, timeout=60
+    )
+    subprocess.run(
+        ["systemctl", f"--root={tree}", "--quiet", "set-default", "multi-user.target"], check=True, timeout=60
+    )
+    shutil.rmtree(tree / "var/cache/apt/archives", ignore_errors=True)
+    (tree / "etc/machine-id").write_text("")
+    (tree / "etc/hostname").write_text("machine\n")
+
+
+class Machine:
+    """It runs inside `with`. `binds`: folders and files of this host that are seen in it, as {here: there}.
+
+    What is written or copied into it before is there when it boots.
+    """
+
+    def __init__(self, tree: Path, folder: Path, *, binds: Mapping[Path, str] | None = None) -> None:
+        self.folder = folder / f"machine-{next(_number)}"
+        self._tree = tree
+        self._binds = [f"--bind={here}:{there}" for here, there in (binds or {}).items()]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._leader = 0
+        self._cgroups: list[Path] = []
+        for name in ("files", "memory", "root", "journal"):
+            (self.folder / name).mkdir(parents=True)
+
+    def __enter__(self) -> Self:
+        name = f"gpuwarden-test-{os.getpid()}-{self.folder.name}"
+        self._cgroups = [mount / name for mount in _cgroup_mounts()]
+        for cgroup in self._cgroups:
+            cgroup.mkdir(exist_ok=True)
+        environment = {
+            "PATH": os.environ["PATH"], "FOLDER": str(self.folder), "TREE": str(self._tree), "NAME": name,
+            "CGROUPS": " ".join(map(str, self._cgroups)),
+        }  # fmt: skip
+        unshare = ["unshare", "--mount", "--propagation=private", "setpriv", "--pdeathsig", "KILL"]
+        with (self.folder / "console").open("wb") as console:
+            self._process = subprocess.Popen(
+                [*unshare, "/bin/sh", "-ec", _START, "machine", *self._binds],
+                env=environment, stdin=subprocess.DEVNULL, stdout=console, stderr=console,
+            )  # fmt: skip
+        try:
+            self.wait(self._is_up, "to boot")
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            print(self.journal()[-20_000:])  # noqa: T201 - what a failed test needs
+        self.kill()
+
+    # --- what is in it
+
+    @property
+    def root(self) -> Path:
+        """Its files, as seen from here: those that it will have, or those that it sees now."""
+        return Path(f"/proc/{self._leader}/root") if self._leader else self.folder / "files"
+
+    def path(self, path: str) -> Path:
+        """`path` of the machine, as seen from here. Links in it lead somewhere else."""
+        return self.root / path.lstrip("/")
+
+    def write(self, path: str, text: str, mode: int = 0o644) -> None:
+        file = self.path(path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(mode)
+
+    def copy(self, here: Path, there: str) -> None:
+        """A file, or a folder with all that is in it."""
+        target = self.path(there)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if here.is_dir():
+            shutil.copytree(here, target, symlinks=True, dirs_exist_ok=True)
+        else:
+            shutil.copy2(here, target)
+
+    # --- what is done in it
+
+    def command(self, *words: str) -> list[str]:
+        """The command by which `words` are run in it, as root."""
+        enter = ["nsenter", f"--target={self._leader}", *("--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup")]
+        path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        return [*enter, "--", "env", "-i", path, "LANG=C.UTF-8", "HOME=/root", *words]
+
+    def run(
+        self, *words: str, check: bool = True, timeout: float = PATIENCE, **more: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """`more`: as of subprocess.run. With `check`, a command that fails is told with all that it wrote."""
+        done: subprocess.CompletedProcess[str] = subprocess.run(
+            self.command(*words), capture_output=True, text=True, timeout=timeout, check=False, **more
+        )
+        if check and done.returncode != 0:
+            raise AssertionError(f"{' '.join(words)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        return done
+
+    def say(self, *words: str) -> str:
+        """What a command writes, whatever its exit code."""
+        return self.run(*words, check=False).stdout.strip()
+
+    def show(self, unit: str, name: str) -> str:
+        """A property of a unit."""
+        return self.say("systemctl", "show", f"--property={name}", "--value", unit)
+
+    def wait(self, condition: Callable[[], object], what: str) -> None:
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            if time.monotonic() > end:
+                raise AssertionError(
+                    f"waited {PATIENCE:g} s in vain for {what}:\n{self.journal()[-5000:]}{self.console()}"
+                )
+            time.sleep(0.05)
+
+    def journal(self, unit: str = "", *more: str) -> str:
+        """All that it holds, or what is about one unit; also when the machine is off."""
+        words = [
+            f"--directory={self.folder / 'journal'}",
+            "--output=short-monotonic",
+            "--no-pager",
+            "--quiet",
+            "--merge",
+        ]
+        chosen = [f"--unit={unit}"] if unit else []
+        return subprocess.run(
+            ["journalctl", *words, *chosen, *more], capture_output=True, text=True, timeout=PATIENCE, check=False
+        ).stdout
+
+    def console(self) -> str:
+        return (self.folder / "console").read_text(errors="replace")[-3000:]
+
+    # --- its end
+
+    def poweroff(self) -> None:
+        """As somebody who types it; returns when it is off. Its journal can still be read."""
+        assert self._process is not None
+        self.run("systemctl", "poweroff")
+        self._process.wait(PATIENCE)
+        self._leader = 0
+
+    def kill(self) -> None:
+        """As by pulling the plug."""
+        if (
+            self._leader
+        ):  # the first process of the machine outlives whoever started it, and all others in it end with it
+            os.kill(self._leader, signal.SIGKILL)
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._leader = 0
+        for cgroup in self._cgroups:
+            _remove(cgroup)
+
+    def _is_up(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise AssertionError(f"the machine ended instead of booting:\n{self.console()}")
+        self._leader = _child(self._process.pid)
+        if not self._leader or Path(f"/proc/{self._leader}/comm").read_text() != "systemd\n":
+            return False
+        return self.say("systemctl", "is-system-running") in ("running", "degraded")
+
+
+def _child(pid: int) -> int:
+    words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(words[0]) if words else 0
+
+
+def _cgroup_mounts() -> list[Path]:
+    """Where systemd keeps its groups: each machine gets one of its own there, as two would take the same otherwise."""
+    lines = [line.partition(" - ") for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return [
+        Path(left.split()[4])
+        for left, _, right in lines
+        if right.startswith("cgroup2 ") or (right.startswith("cgroup ") and "name=systemd" in right)
+    ]
+
+
+def _remove(cgroup: Path) -> None:
+    for _ in range(100):
+        folders = [*(folder for folder in cgroup.rglob("*") if folder.is_dir()), cgroup]
+        try:
+            for folder in sorted(folders, key=lambda folder: -len(folder.parts)):
+                folder.rmdir()
+        except OSError:  # its processes are still going
+            time.sleep(0.1)
+        else:
+            return
+
+
+if __name__ == "__main__":
+    debian_tree()

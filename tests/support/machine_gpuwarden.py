@@ -1,0 +1,130 @@
+"""gpuwarden in a machine as its package installs it, with GPUs of the fake NVML library: the units as they are, the code of this tree."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuwarden_collectors.simulated_pci import h100, write_tree
+from support.daemons import slots
+from support.fake_nvml_library import CONTROL_VARIABLE, FakeNvml, build_library
+from support.machine import Machine
+
+ROOT = Path(__file__).parents[2]
+UNITS = ROOT / "systemd"
+VERSION = (3, 11)
+"""Of the Python of Debian 12."""
+ENABLED = ("gpuwarden.service", "gpuwarden-job.socket", "gpuwarden-checks.socket")
+HOME = "/opt/gpuwarden"
+HOST = "/fake"
+"""Where the machine has its fake library and its PCI bus, writable from here."""
+
+
+def require_same_python() -> None:
+    """The libraries of this Python are used in the machine."""
+    if sys.version_info[:2] != VERSION:
+        pytest.skip("this test runs gpuwarden in a Debian 12, whose Python is 3.11: it is one of those for Python 3.11")
+
+
+class FakeGpus:
+    """What the machine has for GPUs: `binds` is for the Machine, `fake` says what they answer."""
+
+    def __init__(self, folder: Path, gpus: int = 2) -> None:
+        self.folder = folder / "fake"
+        self.folder.mkdir(mode=0o755)
+        shutil.copy(build_library(), self.folder)
+        self.fake = FakeNvml(build_library(), self.folder).write(gpus=gpus)
+        write_tree(self.folder / "sys", [h100(slot) for slot in slots(gpus)])
+        for path in (self.folder, *self.folder.rglob("*")):
+            if not path.is_symlink():
+                path.chmod(0o755 if path.is_dir() else 0o644)
+        self.binds = {self.folder: HOST}
+
+    def configuration(self, more: str = "") -> str:
+        return (
+            f'node = "machine"\n[paths]\nsysfs = "{HOST}/sys"\n'
+            f'[collectors.nvml]\nlibrary = "{HOST}/{build_library().name}"\ninterval = "1s"\n{more}'
+        )
+
+    def environment(self) -> str:
+        """A drop-in of the unit."""
+        return f"[Service]\nEnvironment={CONTROL_VARIABLE}={HOST}/{self.fake.control.name}\n"
+
+
+def install(machine: Machine, gpus: FakeGpus, configuration: str = "") -> None:
+    """Before it boots. Enabled, with the profile *observe*."""
+    _code(machine)
+    for unit in (*UNITS.glob("*.service"), *UNITS.glob("*.socket")):
+        machine.copy(unit, f"/usr/lib/systemd/system/{unit.name}")
+    for name in ENABLED:
+        _link(machine, f"/usr/lib/systemd/system/{_wanted_by(UNITS / name)}.wants/{name}", f"../{name}")
+    machine.copy(UNITS / "gpuwarden.sysusers", "/usr/lib/sysusers.d/gpuwarden.conf")
+    machine.copy(UNITS / "gpuwarden.tmpfiles", "/usr/lib/tmpfiles.d/gpuwarden.conf")
+    machine.copy(UNITS / "termination.conf", "/usr/share/gpuwarden/termination.conf")
+    machine.copy(UNITS / "profiles", "/usr/share/gpuwarden/profiles")
+    set_profile(machine, "observe")
+    machine.write("/etc/systemd/system/gpuwarden.service.d/50-fake.conf", gpus.environment())
+    machine.write("/etc/gpuwarden/gpuwarden.toml", configuration or gpus.configuration())
+
+
+def set_profile(machine: Machine, name: str) -> None:
+    """As an operator chooses another one."""
+    _link(
+        machine,
+        "/etc/systemd/system/gpuwarden.service.d/10-profile.conf",
+        f"/usr/share/gpuwarden/profiles/{name}.conf",
+    )
+
+
+def _link(machine: Machine, path: str, target: str) -> None:
+    file = machine.path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.unlink(missing_ok=True)
+    file.symlink_to(target)
+
+
+def _wanted_by(unit: Path) -> str:
+    found = re.search(r"^WantedBy=(.+)$", unit.read_text(), re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+def _code(machine: Machine) -> None:
+    """A virtual environment at its final place, with this tree in it and what it needs."""
+    site = machine.path(f"{HOME}/lib/python{VERSION[0]}.{VERSION[1]}/site-packages")
+    site.mkdir(parents=True)
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "daemon/gpuwarden", site / "gpuwarden", ignore=ignored)
+    shutil.copytree(ROOT / "collectors/gpuwarden_collectors", site / "gpuwarden_collectors", ignore=ignored)
+    for distribution in _needed("gpuwarden", set()):
+        for file in distribution.files or ():
+            if ".." not in file.parts and "__pycache__" not in file.parts and file.suffix != ".pth":
+                target = site / file
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(str(file.locate()), target)
+    machine.write(f"{HOME}/pyvenv.cfg", "home = /usr/bin\ninclude-system-site-packages = false\n")
+    machine.path(f"{HOME}/bin").mkdir()
+    _link(machine, f"{HOME}/bin/python3", "/usr/bin/python3")
+    start = "import sys\nfrom gpuwarden.cli.main import main\nsys.exit(main())\n"
+    machine.write(f"{HOME}/bin/gpuwarden", f"#!{HOME}/bin/python3\n{start}", mode=0o755)
+
+
+def _needed(name: str, seen: set[str]) -> Iterator[importlib.metadata.Distribution]:
+    if name in seen:
+        return
+    seen.add(name)
+    distribution = importlib.metadata.distribution(name)
+    yield distribution
+    for requirement in distribution.requires or ():
+        words = re.match(r"[\w.-]+", requirement)
+        if words is not None and "extra ==" not in requirement:
+            try:
+                yield from _needed(words[0], seen)
+            except importlib.metadata.PackageNotFoundError:
+                continue  # for another Python than this one

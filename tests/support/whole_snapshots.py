@@ -1,0 +1,81 @@
+"""A node on which everything is on and much is wrong: as many series as there ought to be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gpuwarden.health.conditions import CONDITIONS
+from gpuwarden.health.lemons import What
+from gpuwarden.health.model import Finding, LemonDays, gpu
+from gpuwarden.health.view import COLLECTORS
+from gpuwarden.publish.metrics import FAILURE_XIDS, INFOS_MOST
+from gpuwarden.publish.snapshot import Acted, Clients, CollectorStatus, JobLabels, NoticeSource, Snapshot, XidCount
+from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmGpu, DcgmReadings
+from gpuwarden_collectors.facts import GpuReadings, MigInstance, NvmlFacts
+from gpuwarden_collectors.slurm.jobs_facts import Job, JobsFacts
+from support.snapshots import UPTIME, at, collector, finding, gpu_facts, h100_readings, slot, snapshot
+
+XIDS_OF_A_GPU = (13, 31, int(FAILURE_XIDS[0]), int(FAILURE_XIDS[1]))
+"""What has happened to each GPU."""
+
+
+WORKERS = ("nvml", "dcgm")
+
+
+def everything(gpus: int = 8, instances: int = 0) -> Snapshot:
+    """`instances`: MIG instances of each GPU."""
+    numbers = range(gpus)
+    facts = tuple(replace(gpu_facts(n, _readings()), mig=tuple(map(_instance, range(instances)))) for n in numbers)
+    shown = snapshot(gpus, findings=tuple(_findings(gpus)))
+    lemons = tuple(LemonDays(what=what, days=3, slot=slot(n)) for n in numbers for what in What)
+    return replace(
+        shown,
+        verdict=replace(shown.verdict, lemons=lemons),
+        nvml=NvmlFacts(gpus=facts, driver_version="570.172.08"),
+        dcgm=DcgmFacts(gpus=tuple(map(_of_dcgm, numbers)), watched_since=at(0.0)),
+        jobs=JobsFacts(jobs=tuple(Job(id=4711 + n, user="alice", gpus=(n,), started=5.0) for n in numbers)),
+        collectors=tuple(map(_collector, (*COLLECTORS, "kernel_log"))),
+        xids=tuple(
+            XidCount(slot=slot(n), xid=x, count=1, last=at(UPTIME).wall) for n in numbers for x in XIDS_OF_A_GPU
+        ),
+        acted=Acted(actuators=("slurm",), excluded=(("slurm", "failure"),), breaker="too many"),
+        notice_sources=tuple(NoticeSource(name=name, up=True) for name in ("aws", "shutdown")),
+        clients=Clients(turned_away=1, refused={"login": 1}),
+        hpc_jobs=JobLabels(jobs={str(n): ("4711",) for n in numbers}),
+    )
+
+
+def _collector(name: str) -> CollectorStatus:
+    told = collector(name)
+    return told if name in WORKERS else replace(told, worker=None)
+
+
+def _readings() -> GpuReadings:
+    """Those of an H100: memories that it does not count errors of are left out."""
+    readings = h100_readings()
+    unknown = [n for n in GpuReadings.__dataclass_fields__ if n.startswith("ecc_") and n.endswith(_NOT_COUNTED)]
+    return replace(readings, **dict.fromkeys(unknown))
+
+
+_NOT_COUNTED = ("_l1", "_l2", "_register", "_texture")
+
+
+def _instance(number: int) -> MigInstance:
+    given = dict.fromkeys(MigInstance.__dataclass_fields__, 5) | {
+        "profile": "1g.10gb",
+        "uuid": f"MIG-{number}",
+        "memory_reserved_bytes": 0,
+    }
+    return MigInstance(**given | {"gpu_instance": 7 + number, "compute_instance": 0})  # type: ignore[arg-type] # by name
+
+
+def _of_dcgm(number: int) -> DcgmGpu:
+    return DcgmGpu(id=number, slot=slot(number), readings=DcgmReadings(memory_unrepairable=0))
+
+
+def _findings(gpus: int) -> Iterator[Finding]:
+    """More than are told in words, of checks of GPUs."""
+    checks = [row.code for row in CONDITIONS.values() if row.scope == "gpu"]
+    for n in range(INFOS_MOST + 10):
+        yield finding(checks[n % len(checks)], gpu(slot(n % gpus)), detail=str(n))

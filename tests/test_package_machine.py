@@ -1,0 +1,209 @@
+"""The package on a Debian that was booted for it: installed, upgraded and downgraded in mid-fault, removed, purged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwarden_deb.bill import canonical
+from gpuwarden_deb.places import REQUIREMENTS
+from support.machine import Machine, debian_tree
+from support.machine_gpuwarden import FakeGpus
+from support.packages import Packages
+
+pytestmark = [pytest.mark.xdist_group("package"), pytest.mark.disposable]
+
+# It holds its node out without a scheduler: its exclusion is a file. The kernel log is that of all machines on this host.
+ACTS = 'mode = "enforce"\n'
+BLIND = "[collectors.kernel_log]\nenabled = false\n"
+HOLDS = '[nvhcd]\nenabled = true\n[breaker]\nuncounted = "allow"\n'
+MARKER = "/run/gpuwarden/excluded/nvhcd"
+LEDGER = "/var/lib/gpuwarden/ledger.db"
+NEWER = Path(__file__).parent / "data/ledger/newer.sql"
+KEPT = ("/run/gpuwarden", "/run/gpuwarden/job.sock")
+"""What containers mount."""
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Packages:
+    return Packages(tmp_path_factory.mktemp("packages"))
+
+
+class Node:
+    """A machine with two GPUs, and the packages in its /root."""
+
+    def __init__(self, folder: Path, packages: Packages) -> None:
+        self.gpus = FakeGpus(folder)
+        self.machine = Machine(debian_tree(), folder, binds=self.gpus.binds)
+        self.machine.write("/etc/gpuwarden/conf.d/10-site.toml", ACTS + self.gpus.configuration(BLIND + HOLDS))
+        self.machine.write("/etc/systemd/system/gpuwarden.service.d/50-fake.conf", self.gpus.environment())
+        self.machine.copy(packages.this, "/root/this.deb")
+        self.machine.copy(packages.next, "/root/next.deb")
+
+    def apt(self, *words: str) -> str:
+        done = self.machine.run("apt-get", "--yes", "--quiet", *words)
+        return done.stdout + done.stderr
+
+    def dpkg(self, *words: str) -> str:
+        done = self.machine.run("dpkg", *words)
+        return done.stdout + done.stderr
+
+    def status(self) -> dict[str, Any]:
+        said: dict[str, Any] = json.loads(self.machine.say("gpuwarden", "status", "--json") or "{}")
+        return said
+
+    def has(self, path: str) -> bool:
+        return self.machine.path(path).exists()
+
+    def wait_until_healthy(self) -> None:
+        self.machine.wait(lambda: self.status().get("status") == "healthy", "the node to be healthy")
+
+    def fail(self) -> str:
+        """An Xid after which the GPU needs a reboot, and its exclusion; since when it stands."""
+
+        def out() -> bool:
+            self.gpus.fake.xid(0, 79)  # who listens only later hears the next one
+            return "stands since" in self.machine.say("gpuwarden", "exclusions")
+
+        self.machine.wait(out, "the exclusion")
+        assert self.has(MARKER)
+        return self.since()
+
+    def since(self) -> str:
+        """Waits for it."""
+        found: list[tuple[str, str]] = []
+
+        def seen() -> bool:
+            findings = self.status().get("findings", ())
+            found[:] = [
+                (finding["id"], finding["first_seen"]) for finding in findings if finding["id"].startswith("xid.79@")
+            ]
+            return bool(found)
+
+        self.machine.wait(seen, "the finding")
+        self.finding, since = found[0]
+        return since
+
+    def pid(self) -> str:
+        return self.machine.show("gpuwarden.service", "MainPID")
+
+    def inodes(self) -> list[int]:
+        return [self.machine.path(path).stat().st_ino for path in KEPT]
+
+    def happened(self) -> set[str]:
+        return {json.loads(line)["kind"] for line in self.machine.say("gpuwarden", "events", "--json").splitlines()}
+
+    def ledger(self, script: str) -> None:
+        """Run on it while no daemon has it."""
+        path = self.machine.path("/root/script.py")
+        path.write_text(
+            f"import sqlite3\nwith sqlite3.connect({LEDGER!r}) as db: db.executescript({script!r})\ndb.close()\n"
+        )
+        self.machine.run("python3", "/root/script.py")
+
+
+def test_the_bill_of_materials_names_all_that_is_in_it_by_the_hashes_of_the_lock(packages: Packages) -> None:
+    """What ours is built from is the tree: only its hash is in no lock."""
+    (site,) = (packages.root / "opt/gpuwarden/lib").glob("python3*/site-packages")
+    bill = json.loads((packages.root / "usr/share/doc/gpuwarden/sbom.cdx.json").read_text())
+    named = {(part["name"], part["version"]): part["hashes"][0]["content"] for part in bill["components"]}
+    installed = {(canonical(each.metadata["Name"]), each.version) for each in metadata.distributions(path=[str(site)])}
+    assert named.keys() == installed
+    lock = REQUIREMENTS.read_text()
+    assert [name for (name, _), digest in named.items() if f"sha256:{digest}" not in lock] == ["gpuwarden"]
+    references = {part["bom-ref"] for part in (bill["metadata"]["component"], *bill["components"])}
+    assert {row["ref"] for row in bill["dependencies"]} == references
+    assert {ref for row in bill["dependencies"] for ref in row["dependsOn"]} <= references
+    assert all(part["licenses"] and part["purl"].startswith("pkg:pypi/") for part in bill["components"])
+
+
+def test_it_depends_on_the_python_that_it_was_built_with_and_on_the_libraries_it_is_linked_to(
+    packages: Packages,
+) -> None:
+    depends = packages.field("Depends").split(", ")
+    python = Path("/usr/bin/python3").resolve().name
+    assert depends[:3] == [python, "systemd", "init-system-helpers (>= 1.54~)"]
+    assert any(word.startswith("libc6 (>= ") for word in depends)
+    assert (packages.root / "opt/gpuwarden/bin/python").readlink() == Path(python)
+    assert (packages.root / f"opt/gpuwarden/bin/{python}").readlink() == Path("/usr/bin", python)
+
+
+@pytest.fixture
+def node(tmp_path: Path, packages: Packages) -> Iterator[Node]:
+    node = Node(tmp_path, packages)
+    with node.machine:
+        yield node
+
+
+def test_a_fault_outlasts_restart_upgrade_and_downgrade_and_nothing_is_restored(node: Node, packages: Packages) -> None:
+    machine = node.machine
+    node.apt("install", "/root/this.deb")
+    assert machine.show("gpuwarden.service", "ActiveState") == "active"
+    assert machine.say("systemctl", "is-enabled", "gpuwarden.service") == "enabled"
+    node.wait_until_healthy()
+    assert machine.run("gpuwarden", "config", "check").stdout.startswith("the configuration is sound")
+    since, inodes = node.fail(), node.inodes()
+
+    def check(last: str) -> str:
+        assert node.since() == since
+        assert node.has(MARKER)
+        assert node.inodes() == inodes
+        assert "restored" not in node.happened()
+        assert node.pid() not in ("0", last)
+        return node.pid()
+
+    pid = check("")
+    machine.run("systemctl", "restart", "gpuwarden")
+    pid = check(pid)
+    node.dpkg("--install", "/root/next.deb")
+    assert machine.say("dpkg-query", "--show", "--showformat=${Version}", "gpuwarden") == f"{packages.version}+next"
+    pid = check(pid)
+    machine.run("systemctl", "stop", "gpuwarden.service", "gpuwarden-job.socket")
+    node.ledger(NEWER.read_text())
+    node.dpkg("--force-downgrade", "--install", "/root/this.deb")
+    inodes = node.inodes()  # a socket that was stopped is another one
+    check(pid)
+    assert node.dpkg("--verify", "gpuwarden") == "", "nothing that was installed has changed, and it ran"
+
+
+def test_a_purge_keeps_the_ledger_while_an_exclusion_stands_and_says_so(node: Node) -> None:
+    node.dpkg("--install", "/root/this.deb")
+    node.wait_until_healthy()
+    since = node.fail()
+    said = node.apt("remove", "gpuwarden")
+    assert "removed and lifts nothing" in said
+    assert "nvhcd: stands since" in said
+    assert (node.has("/opt/gpuwarden"), node.has(MARKER), node.has(LEDGER)) == (False, True, True)
+    said = node.dpkg("--purge", "gpuwarden")
+    assert "The ledger stays in /var/lib/gpuwarden" in said
+    assert "nvhcd: stands since" in said
+    assert node.has(LEDGER)
+    node.dpkg("--install", "/root/this.deb")
+    assert node.since() == since
+    node.machine.run("gpuwarden", "ack", node.finding)
+    node.machine.run("gpuwarden", "restore")
+    node.machine.wait(lambda: not node.has(MARKER), "the restoration")
+    node.machine.wait(lambda: node.machine.run("gpuwarden", "exclusions", check=False).returncode == 0, "the ledger")
+    assert "stays" not in node.dpkg("--purge", "gpuwarden")
+    assert [node.has(path) for path in ("/var/lib/gpuwarden", "/run/gpuwarden", "/opt/gpuwarden")] == [False] * 3
+    assert node.machine.say("find", "/etc/gpuwarden", "-type", "f") == "/etc/gpuwarden/conf.d/10-site.toml"
+
+
+def test_on_a_ledger_of_another_major_version_nothing_starts_and_only_force_purges_it(node: Node) -> None:
+    node.dpkg("--install", "/root/this.deb")
+    node.wait_until_healthy()
+    node.machine.run("systemctl", "stop", "gpuwarden.service", "gpuwarden-job.socket")
+    node.ledger("UPDATE meta SET value = '2.0' WHERE key = 'schema'; PRAGMA wal_checkpoint(TRUNCATE)")
+    before = node.machine.path(LEDGER).read_bytes()
+    assert "gpuwarden does not start" in node.dpkg("--install", "/root/next.deb")
+    assert node.machine.show("gpuwarden.service", "ExecMainStatus") == "64"
+    assert "has version 2.0, this gpuwarden reads 1.x: install the newer gpuwarden again" in node.machine.journal()
+    assert node.machine.path(LEDGER).read_bytes() == before
+    node.machine.write("/etc/gpuwarden/purge-anyway", "")
+    assert "has version 2.0" in node.dpkg("--purge", "gpuwarden")
+    assert not node.has("/var/lib/gpuwarden")
