@@ -55,7 +55,7 @@ def _node(number: int, now: float) -> Iterator[str]:
     yield f"gpuwarden_gpus_expected{{{labels}}} 8"
     yield f"gpuwarden_enforcing{{{labels}}} 1"
     for owner in ("failure", "operator"):
-        yield f'gpuwarden_excluded{{{labels},actuator="slurm",owner="{owner}"}} {int(health == owner)}'
+        yield f'gpuwarden_excluded{{{labels},actuator="slurm",owner="gpuwarden",cause="{owner}"}} {int(health == owner)}'
     yield f"gpuwarden_breaker_open{{{labels}}} 0"
     yield f'gpuwarden:node:last_seen_timestamp_seconds{{{labels},node="{name}"}} {now:.3f}'
     if health != "healthy":

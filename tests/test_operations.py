@@ -27,7 +27,7 @@ SERIES = {
     'gpuwarden_node_health{job="gpuwarden",instance="%s",state="failure"}': "b",
     'gpuwarden_node_health{job="gpuwarden",instance="%s",state="unknown"}': "",
     'gpuwarden_finding{job="gpuwarden",instance="%s",check="gpu_missing",severity="failure",gpu="1"}': "b",
-    'gpuwarden_excluded{job="gpuwarden",instance="%s",actuator="slurm",owner="foreign"}': "c",
+    'gpuwarden_excluded{job="gpuwarden",instance="%s",actuator="slurm",owner="other",cause="foreign"}': "c",
     'gpuwarden:node:standing{job="gpuwarden",instance="%s"}': "c",
 }  # fmt: skip
 
@@ -55,7 +55,7 @@ def test_prometheus_understands_every_question_and_they_find_what_the_page_says(
         "count by (version, state)": [
             '{version="1.0", state="healthy"} 1', '{version="1.0", state="failure"} 1', '{version="2.0", state="healthy"} 1',
         ],
-        'owner="foreign"': ['{job="gpuwarden", instance="c"} 1'],
+        'cause="foreign"': ['{job="gpuwarden", instance="c"} 1'],
         "unless on (job, instance) gpuwarden:node:standing": [
             'gpuwarden_node_health{job="gpuwarden", instance="b", state="failure"} 1'
         ],

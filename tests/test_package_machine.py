@@ -175,7 +175,9 @@ def test_a_purge_keeps_the_ledger_while_an_exclusion_stands_and_says_so(node: No
     node.dpkg("--install", "/root/this.deb")
     node.wait_until_healthy()
     since = node.fail()
+    node.machine.write("/etc/slurm/slurm.conf", "Prolog=/usr/libexec/gpuwarden/gpuwarden-slurm-prolog\n")
     said = node.apt("remove", "gpuwarden")
+    assert "a prolog that is\nmissing drains the node" in said
     assert "removed and lifts nothing" in said
     assert "nvhcd: stands since" in said
     assert (node.has("/opt/gpuwarden"), node.has(MARKER), node.has(LEDGER)) == (False, True, True)

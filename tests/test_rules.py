@@ -122,7 +122,7 @@ def test_every_metric_label_and_value_that_a_rule_asks_for_exists(rule: Alert | 
     values = [(label, word) for _, matchers in asked for label, value in matchers for word in value.split("|") if word]
     allowed = {
         "check": set(CONDITIONS), "state": {state.value for state in Health}, "severity": {"warning", "failure", SHADOW},
-        "owner": {"failure", "termination", "operator", "foreign"}, "job": {SETTINGS.job},
+        "cause": {"failure", "termination", "operator", "foreign"}, "job": {SETTINGS.job},
     }  # fmt: skip
     assert [pair for pair in values if pair[0] in allowed and pair[1] not in allowed[pair[0]]] == []
     labels = set().union(*(KNOWN[name] for name, _ in asked)) | TARGET
@@ -221,7 +221,7 @@ def _fleet(folder: Path, failing: int, expected: str) -> subprocess.CompletedPro
             (f'gpuwarden_node_info{{{target},node="n{number}",boot_id="b"}}', "1x20"),
             (f'gpuwarden_node_health{{{target},state="failure"}}', failure),
             (f"gpuwarden_finding{{{target},{driver}}}", failure),
-            (f'gpuwarden_excluded{{{target},actuator="slurm",owner="failure"}}', out),
+            (f'gpuwarden_excluded{{{target},actuator="slurm",owner="gpuwarden",cause="failure"}}', out),
             (f"gpuwarden_breaker_open{{{target}}}", "0x20" if number < 10 or number >= failing else "0x4 1x16"),
         ):
             series.append(f"      - {{series: '{name}', values: '{values}'}}")

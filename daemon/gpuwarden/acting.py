@@ -337,13 +337,14 @@ class Acting:
     # --- what is published
 
     def trouble(self) -> str:
-        """What an actuator refuses for good; a scheduler that is away is no fault of this node."""
-        refused = (
-            f"{name}: {outcome.text}"
-            for name, (key, outcome) in self._outcomes.items()
-            if outcome.result is Result.REFUSED and name in self.state.pending and self.state.pending[name].key == key
-        )
-        return "; ".join(refused)
+        """What an actuator refuses for good of what is wanted or held there; one that is away is no fault of this node."""
+        concerned = {*self.state.would, *self.state.pending, *self.state.holds}
+        refused = {name: box.refused for name, box in self._boxes.items() if box.refused and name in concerned}
+        for name, (key, outcome) in self._outcomes.items():
+            pending = self.state.pending.get(name)
+            if outcome.result is Result.REFUSED and pending is not None and pending.key == key:
+                refused[name] = outcome.text
+        return "; ".join(f"{name}: {text}" for name, text in refused.items())
 
     def troubles(self) -> dict[str, str]:
         """By what they concern; empty where there is none."""

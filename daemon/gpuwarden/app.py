@@ -29,7 +29,6 @@ from gpuwarden.notice_sources import NoticeSources
 from gpuwarden.policy.situation import Situation
 from gpuwarden.publish.acted import with_acted
 from gpuwarden.publish.control import Control
-from gpuwarden.publish.exposition import Holder, Renderer
 from gpuwarden.publish.files import VerdictFile
 from gpuwarden.publish.job_socket import NAME as JOB_SOCKET
 from gpuwarden.publish.snapshot import Snapshot
@@ -106,7 +105,7 @@ class Daemon:
         self._lines = EventLines()
         self.recent: deque[Event] = deque(maxlen=2000)
         self._verdict = Verdict(at=clock(), health=Health.UNKNOWN, reasons=("starting",), unknown=("starting",))
-        self.holder = Holder(Renderer(hostname_label=site.config.publish.hostname_label), self._snapshot(clock()))
+        self.holder = site.holder(self._snapshot(clock()), clock)
         verbs = Verbs(self, site.ledger, site.simulation, clock)
         self._web = Web(
             self.holder,

@@ -92,7 +92,9 @@ class Collectors:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """`hostname_label`: how the host is called on the DCGM series. dcgm-exporter has written it both ways.
+    """`hostname_label`: how the host is called on the DCGM series. dcgm-exporter has written it both ways. `mig_series`: whether
+    a GPU with MIG instances has its default counters told of them, of itself or of both (its `-d f`, `-d g`, `-d g,i`).
+    `hpc_job_mapping_dir`: the files of jobs that the label hpc_job names, as dcgm-exporter reads them.
 
     `publish_jobs`: names of users and jobs may be told to whoever can connect. `web_config`: a file in the format of
     Prometheus' exporter-toolkit, with TLS and users.
@@ -100,6 +102,8 @@ class Publish:
 
     listen: Address = field(default_factory=lambda: Address("0.0.0.0", 9839))  # noqa: S104 - Prometheus comes from outside
     hostname_label: Literal["Hostname", "hostname"] = "Hostname"
+    mig_series: Literal["instances", "gpus", "both"] = "instances"
+    hpc_job_mapping_dir: Path | None = None
     publish_jobs: bool = False
     web_config: Path | None = None
 

@@ -130,6 +130,7 @@ class Desk:
         return Snapshot(
             service=service, sequence=self.sequence, made=now, observed=self.observed_at, verdict=verdict,
             nvml=self.view.nvml.fresh(now, service.fresh_for), jobs=self.view.jobs.fresh(now, self.rules.host_fresh_for),
+            dcgm=self.view.dcgm.fresh(now, self.rules.dcgm_fresh_for),
             collectors=tuple(self.collectors.values()), xids=xids,
             site_failures=tuple(n for n, rule in self.rules.xids.items() if rule.severity == "failure"),
             ready=self.observed_at is not None and verdict.expected is not None and self.view.pci.outcome is not None,

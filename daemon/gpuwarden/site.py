@@ -25,7 +25,9 @@ from gpuwarden.notify.messages import Teller
 from gpuwarden.notifying import Notifying
 from gpuwarden.places import LEDGER
 from gpuwarden.policy.departure import DepartureSettings
-from gpuwarden.publish.snapshot import Service
+from gpuwarden.publish.exposition import Holder, Renderer
+from gpuwarden.publish.hpc_jobs import HpcJobs
+from gpuwarden.publish.snapshot import Service, Snapshot
 from gpuwarden.readers import Sources
 from gpuwarden.simulation import Simulation
 from gpuwarden_collectors.base import Clock
@@ -152,6 +154,12 @@ class Site:
             mode=self.config.mode, simulated=self.simulation is not None, interval=self.sources.nvml.interval,
             fresh_for=self.rules.nvml_fresh_for, publish_jobs=self.config.publish.publish_jobs,
         )  # fmt: skip
+
+    def holder(self, snapshot: Snapshot, clock: Clock) -> Holder:
+        publish = self.config.publish
+        folder = publish.hpc_job_mapping_dir
+        jobs = None if folder is None else HpcJobs(folder, lambda: clock().boottime)
+        return Holder(Renderer(hostname_label=publish.hostname_label, mig=publish.mig_series), snapshot, jobs)
 
     def about(self) -> Mapping[str, str | bool]:
         simulated = self.simulation is not None

@@ -43,6 +43,15 @@ def serve(checks: Mapping[str, SiteCheck], locks: Path, connection: socket.socke
 
 async def _serve(checks: Mapping[str, SiteCheck], locks: Path, connection: socket.socket) -> None:
     reader, writer = await asyncio.open_unix_connection(sock=connection, limit=NAME_MOST)
+    try:
+        await _question(checks, locks, reader, writer)
+    finally:
+        writer.close()
+
+
+async def _question(
+    checks: Mapping[str, SiteCheck], locks: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     name = await _name(reader)
     check = checks.get(name)
     if check is None or not check.enabled:

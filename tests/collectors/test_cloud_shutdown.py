@@ -145,3 +145,41 @@ def test_no_message_is_so_odd_that_reading_it_does_more_than_fail() -> None:
             continue
     with pytest.raises(wire.WireError):
         wire.length(struct.pack("<cBBBIII", b"l", 1, 0, 1, 2**31, 1, 2**31))
+
+
+async def test_where_systemd_waits_for_us_too_the_end_is_later_and_a_stop_may_take_until_then(bus: Path) -> None:
+    source = Shutdown(host_clock, path=str(bus), hold=0.2, stop=45.0)
+    with logind_on(bus) as logind:
+        assert (await asked(source)).said is Said.NONE
+        assert source.ends_in() == 0.0  # a stop by itself is none of a machine
+        logind.prepare_for_shutdown()
+        notice = only(await asked(source))
+        assert notice.deadline is not None
+        first = notice.deadline.boottime
+        assert source.ends_in() > 0.0
+        later = only(await asked_again(source)).deadline
+        assert later is not None
+        assert abs(later.boottime - first) < 0.001  # seen again, it is the same end
+        logind.prepare_for_shutdown(going_down=False)
+        await until_called_off(source)
+        assert source.ends_in() == 0.0
+    await source.close()
+
+
+async def test_where_systemd_does_not_wait_for_us_a_stop_is_as_quick_as_ever(bus: Path, source: Shutdown) -> None:
+    with logind_on(bus) as logind:
+        await asked(source)
+        logind.prepare_for_shutdown()
+        only(await asked(source))
+        assert source.ends_in() == 0.0
+
+
+async def asked_again(source: Shutdown) -> Answer:
+    """As after a signal that says nothing new."""
+    source._plain = 1
+    return await asked(source)
+
+
+async def until_called_off(source: Shutdown) -> None:
+    while (await asked(source)).said is not Said.NONE:
+        pass

@@ -43,7 +43,7 @@ def test_an_excluded_node_takes_no_work_until_a_person_restores_it_whatever_ends
         beat = daemon.heartbeat()
         assert (beat["excluded_by"], beat["schedulable"]) == (["operator"], False)
         scrape = Scrape(daemon.get("/metrics")[1])
-        assert scrape.value("gpuwarden_excluded", actuator="", owner="operator") == 1.0
+        assert scrape.value("gpuwarden_excluded", actuator="", owner="gpuwarden", cause="operator") == 1.0
         assert scrape.value("gpuwarden_schedulable") == 0.0
         shown = order(host, "status")[1]
         assert "gpuwarden restore" in shown

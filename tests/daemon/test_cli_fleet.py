@@ -138,7 +138,8 @@ def told_to_a_person(site: Site) -> None:
     head, _, columns, first, second, third = told.stdout.splitlines()
     assert head == "3 nodes: 1 failure, 1 unreachable, 1 healthy; 1 kept out of scheduling"
     assert columns.split()[:3] == ["NODE", "CLUSTER", "GPUS"]
-    assert first.split()[:5] == ["n2", "east", "8/8", "busy", "(failure)"]
+    assert first.split()[:3] == ["n2", "east", "8/8"]
+    assert "(failure)" in first  # busy or idle: the simulation goes by the clock
     assert "xid 79 on GPU 3" in first
     assert second.split()[:4] == ["n3", "east", "-", "unreachable"]
     assert "until its termination deadline" in second

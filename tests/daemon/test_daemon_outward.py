@@ -98,10 +98,10 @@ def test_one_is_done_while_another_hangs_and_a_third_refuses_and_each_says_so(ho
         assert (shown["exec"]["reachable"], shown["dstack"]["reachable"]) == (False, False)
         daemon.wait(lambda: wanted(daemon) == {"exec", "dstack"}, "the file to be counted once more")
         page = daemon.get("/metrics")[1].decode()
-        assert 'gpuwarden_excluded{actuator="file",owner="failure"} 1' in page
-        assert 'gpuwarden_excluded{actuator="exec",owner="failure"} 0' in page
+        assert 'gpuwarden_excluded{actuator="file",owner="gpuwarden",cause="failure"} 1' in page
+        assert 'gpuwarden_excluded{actuator="exec",owner="gpuwarden",cause="failure"} 0' in page
         assert 'gpuwarden_actuator_up{actuator="exec"} 0' in page
-        assert 'gpuwarden_excluded_since_timestamp_seconds{actuator="file",owner="failure"}' in page
+        assert 'gpuwarden_excluded_since_timestamp_seconds{actuator="file",owner="gpuwarden",cause="failure"}' in page
         # What hung is mended, and what was in the way is gone: the others follow by themselves, or when a person says so.
         hanging = int((host.folder / "pid").read_text())
         (host.folder / "hang").unlink()

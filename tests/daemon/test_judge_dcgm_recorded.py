@@ -9,7 +9,7 @@ from typing import Any
 from gpuwarden.health.model import Health
 from gpuwarden_collectors.dcgm.facts import DcgmGpuStatus
 from support.dcgm_hosts import DcgmHost
-from support.hosts import WALL
+from support.hosts import WALL, slot
 
 RECORDED = Path(__file__).parents[1] / "data" / "dcgm-4.6.0"
 LOOKS_BACK = 60.0  # seconds over which the engine compares two samples
@@ -71,4 +71,4 @@ def test_an_xid_that_came_while_a_diagnostic_had_paused_the_engine_is_new() -> N
     host.status(1, DcgmGpuStatus.OK)
     host.field(1, last_xid=48, last_xid_at=WALL + host.uptime - 3000)
     host.run(60)
-    assert host.codes == ["xid.48"] or "xid.48" in host.codes
+    assert str(host.finding().key) == f"xid.48@gpu/{slot(1)}"

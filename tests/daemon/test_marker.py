@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,9 @@ from gpuwarden.policy.looks import same
 from gpuwarden.policy.model import Act, Intent, Owner, Standing, Why
 from gpuwarden.policy.reasons import operator, termination, unknown
 from gpuwarden_collectors.facts import Stamp
+from support.acting_rig import Rig
+from support.policy_story import xid
+from support.schedulers import Cluster, Node
 
 BOOT, EARLIER = "1b4e28ba-2fa1-11d2-883f-0016d3cca427", "9e107d9d-372b-4826-881d-8f2a1c6b7e55"
 NOW = Stamp(1_000.0, 1_772_366_400.25)
@@ -160,3 +164,16 @@ async def test_a_fifo_is_no_marker_and_holds_nobody_up(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "out")
     with pytest.raises(ActuatorRefused):
         await marker(tmp_path / "out").look()
+
+
+async def test_what_is_held_and_refused_ever_since_is_a_finding_and_no_secret() -> None:
+    """A node that was renamed finds the marker of another; the scheduler stands for it."""
+    rig = Rig(Cluster(time.time, {"n1": Node()}))
+    rig.acting.run()
+    rig.passes(xid())
+    await rig.until(lambda: rig.state.holds and not rig.state.pending)
+    rig.client.away = ActuatorRefused("out is no marker of this node")
+    await rig.until(lambda: "fake: out is no marker of this node" in rig.acting.trouble())
+    rig.client.away = None
+    await rig.until(lambda: not rig.acting.trouble())
+    await rig.kill()

@@ -46,7 +46,8 @@ def test_an_excluded_node_takes_no_work_whoever_excluded_it(standing: Standing, 
     assert (code, beat["status"], beat["excluded_by"]) == (503, "healthy", [f"slurm:{owner}"])
     assert (file_of(shown)["excluded"], file_of(shown)["schedulable"]) == ("1", "0")
     page = scrape(shown)
-    assert page.value("gpuwarden_excluded", actuator="slurm", owner=owner) == 1
+    kind = "other" if owner == "foreign" else "gpuwarden"
+    assert page.value("gpuwarden_excluded", actuator="slurm", owner=kind, cause=owner) == 1
     assert sum(page.values("gpuwarden_excluded")) == 1
     assert page.value("gpuwarden_schedulable") == 0
     text = text_of(shown)

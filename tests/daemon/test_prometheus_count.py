@@ -230,8 +230,8 @@ def configure(host: FakeHost, server: Server) -> None:
 
 
 OUT = (
-    'gpuwarden_node_info{node="n2",boot_id="b"} 1\ngpuwarden_excluded{actuator="file",owner="failure"} 1\n'
-    'gpuwarden_excluded_since_timestamp_seconds{actuator="file",owner="failure"} '
+    'gpuwarden_node_info{node="n2",boot_id="b"} 1\ngpuwarden_excluded{actuator="file",owner="gpuwarden",cause="failure"} 1\n'
+    'gpuwarden_excluded_since_timestamp_seconds{actuator="file",owner="gpuwarden",cause="failure"} '
 )
 
 

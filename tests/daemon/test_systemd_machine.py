@@ -269,7 +269,7 @@ def test_beside_a_worker_in_d_state_restart_and_watchdog_bring_the_daemon_back(w
         daemon, before = watched.pid(), watched.restarts()
         watched.signal(daemon, signal.SIGSTOP)
         watched.wait_another(daemon)
-        assert watched.restarts() == before + 1
+        assert watched.restarts() > before
         assert "Watchdog timeout" in machine.journal(UNIT)
         watched.wait_says("2 of 2 GPUs")
         assert watched.in_d_state(second)
@@ -296,7 +296,7 @@ def test_a_full_disk_and_a_state_directory_that_is_removed_stop_neither_the_daem
     machine.run("systemctl", "start", UNIT)
     watched.wait_says("2 of 2 GPUs")
     machine.run("dd", "if=/dev/zero", "of=/var/lib/gpuwarden/fill", "bs=4k", check=False)
-    watched.fake.lost(1)
+    watched.fake.xid(1, 95)
     watched.wait_says("ledger_unavailable")
     watched.wait_says("FAILURE")
     watched.fake.clear()
@@ -341,6 +341,7 @@ def test_a_driver_that_comes_later_and_may_not_be_opened_is_said_and_starts_the_
 def test_the_shutdown_of_the_machine_is_a_notice_before_it_is_an_end(watched: Watched) -> None:
     machine = watched.machine
     set_profile(machine, "enforce")
+    machine.copy(UNITS / "termination.conf", "/etc/systemd/system/gpuwarden.service.d/20-termination.conf")
     machine.run("systemctl", "daemon-reload")
     machine.run("systemctl", "restart", UNIT)
     machine.wait(lambda: "gpuwarden" in machine.say("systemd-inhibit", "--list"), "an inhibitor")

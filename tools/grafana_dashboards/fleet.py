@@ -159,11 +159,11 @@ EXCLUSIONS = Panel(
     title="Out of scheduling",
     kind=Kind.TABLE,
     text="Who took each node out, and where. Without a scheduler: by an operator, for whoever reads the heartbeat.",
-    queries=(Query(per_node(EXCLUDED, "actuator", "owner")),),
+    queries=(Query(per_node(EXCLUDED, "actuator", "cause")),),
     width=8,
     columns=(
         words.NODE,
-        Column(field="owner", name="Taken out by", words=words.OWNER),
+        Column(field="cause", name="Taken out by", words=words.OWNER),
         Column(field="actuator", name="Scheduler", width=100),
     ),
     none="no node is out",

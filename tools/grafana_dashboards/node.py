@@ -68,8 +68,8 @@ FINDINGS = (
     ),
     Panel(
         title="Out of scheduling", kind=Kind.TABLE, width=6, text="Who took the node out, and where.",
-        queries=(Query(f"max by (actuator, owner) (gpuwarden_excluded{{{INSTANCE}}} == 1)"),),
-        columns=(Column(field="owner", name="Taken out by", words=words.OWNER), Column(field="actuator", name="Scheduler")),
+        queries=(Query(f"max by (actuator, cause) (gpuwarden_excluded{{{INSTANCE}}} == 1)"),),
+        columns=(Column(field="cause", name="Taken out by", words=words.OWNER), Column(field="actuator", name="Scheduler")),
         none="nobody took it out",
     ),
     Panel(

@@ -61,9 +61,9 @@ group by (job, instance, node) (topk by (job, instance) (1, gpuwarden:node:last_
             "planned, by an operator (gpuwarden exclude) or for its announced end. As last known while the node is silent.",
             expr=f"""\
 max by (job, instance) (
-    gpuwarden_excluded{{owner=~"failure|foreign"}}
+    gpuwarden_excluded{{cause=~"failure|foreign"}}
   or
-    2 * gpuwarden_excluded{{owner=~"operator|termination"}}
+    2 * gpuwarden_excluded{{cause=~"operator|termination"}}
   or
     2 * (gpuwarden_termination_deadline_timestamp_seconds < bool time() + {pace.seconds(f"{HORIZON:.0f}s")})
 )

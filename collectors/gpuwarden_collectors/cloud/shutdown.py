@@ -86,7 +86,7 @@ class Shutdown:
         return going_down(now, self._ends - now.boottime)
 
     def ends_in(self) -> float:
-        """This daemon is told to stop. Seconds that it may take for that because the machine goes down; 0 if it may not."""
+        """The daemon is told to stop. Seconds that it may take for that because the machine goes down; 0 if it may not."""
         return 0.0 if self._ends is None or not self._stop else max(0.0, self._ends - self._clock().boottime)
 
     async def _connect(self) -> None:

@@ -43,8 +43,8 @@ class Limits:
 
 
 class Outbox:
-    """One actuator's. `standing` is the last look, `key` that of the intent at hand; `held_back` is why the breaker holds it
-    back, "" if it does not.
+    """One actuator's. `standing` is the last look, `refused` why that was refused for good, `key` that of the intent at hand;
+    `held_back` is why the breaker holds it back. Both are "" where nothing does.
 
     `wake` ends a pause, for instance because something else is wanted; `wanted` says whether an intent still is. `limits`
     may be changed at any time, and hold from the next question on.
@@ -63,6 +63,7 @@ class Outbox:
     ) -> None:
         self.actuator = actuator
         self.standing: Standing | None = None
+        self.refused = ""
         self.held_back = ""
         self.key = ""
         self.wake = asyncio.Event()
@@ -162,8 +163,9 @@ class Outbox:
 
     async def _look(self) -> Standing:
         try:
-            self.standing = await self._bounded(self.actuator.look())
+            self.standing, self.refused = await self._bounded(self.actuator.look()), ""
         except ActuatorError as error:
+            self.refused = str(error) if error.permanent else ""
             self.standing = Standing(at=self._clock(), reachable=False, trouble=str(error))
             raise
         finally:

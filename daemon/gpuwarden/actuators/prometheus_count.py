@@ -43,7 +43,7 @@ def queries(node: str, boot_id: str, match: str) -> dict[str, str]:
     """`ours`: when this very daemon was scraped last. First, for its answer tells the time of the others."""
     more = f",{match}" if match else ""
     us = f"node={json.dumps(node)},boot_id={json.dumps(boot_id)}"
-    out = f'{{owner="failure"{more}}}'
+    out = f'{{cause="failure"{more}}}'
     return {
         "ours": f"max by ({_NODES}) (timestamp(gpuwarden_node_info{{{us}{more}}}))",
         "pool": f"count(group by ({_NODES}) (last_over_time(gpuwarden_node_info{{{match}}}[{SEEN_FOR}])))",

@@ -177,7 +177,7 @@ def _seen(samples: Iterable[Sample]) -> dict[Key, tuple[float, str]]:
 
 
 def _owner(sample: Sample) -> str:
-    actuator, owner = sample.labels.get("actuator", ""), sample.labels.get("owner", "")
+    actuator, owner = sample.labels.get("actuator", ""), sample.labels.get("cause", "")
     return f"{actuator}:{owner}" if actuator else owner
 
 

@@ -47,8 +47,9 @@ _ROWS: tuple[Condition, ...] = (
     Condition(
         code="device_permission", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
         title="The daemon may not open the GPUs",
-        why="NVML refuses for lack of permission: a matter of the unit's device rules or of its user, not of the GPUs.",
-        source="nvml.h: NVML_ERROR_NO_PERMISSION",
+        why="NVML refuses for lack of permission, or fails without a reason while device files of the driver may not be opened: a "
+        "matter of the unit's device rules or of its user, not of the GPUs, which are unknown meanwhile.",
+        source="nvml.h: NVML_ERROR_NO_PERMISSION; access(2) on /dev/nvidiactl and /dev/nvidiaN, which a unit's DeviceAllow answers, too",
     ),
     Condition(
         code="nvml_unavailable", scope="node", severity=W, advice=Advice.OBSERVE, rise=30, fall=10,

@@ -74,11 +74,15 @@ def _wanted(wanted: Wanted) -> Document:
 
 
 def exclusions(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Each actuator with each owner, so that no series is born with its first exclusion."""
+    """Each actuator with each cause, so that no series is born with its first exclusion."""
     stands = set(snapshot.acted.excluded)
-    owners = ("failure", "termination", "operator", Owner.FOREIGN.value)
-    pairs = [(actuator, owner) for actuator in snapshot.acted.actuators for owner in owners] + [("", "operator")]
-    return ((pair, int(pair in stands)) for pair in pairs)
+    causes = ("failure", "termination", "operator", Owner.FOREIGN.value)
+    pairs = [(actuator, cause) for actuator in snapshot.acted.actuators for cause in causes] + [("", "operator")]
+    return (((actuator, _owner(cause), cause), int((actuator, cause) in stands)) for actuator, cause in pairs)
+
+
+def _owner(cause: str) -> str:
+    return "other" if cause == Owner.FOREIGN.value else "gpuwarden"
 
 
 def intents(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
@@ -91,7 +95,7 @@ def exclusions_since(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], floa
     for actuator, owner in snapshot.acted.excluded:
         standing = snapshot.acted.standings.get(actuator)
         if standing is not None and standing.why is not None and standing.since:
-            yield (actuator, owner), standing.since
+            yield (actuator, _owner(owner), owner), standing.since
 
 
 def answering(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:

@@ -213,10 +213,10 @@ METRICS: tuple[Metric, ...] = (
            "1 while a process has a GPU open, or Slurm gave one to a job. No series while nobody can say."),
     Metric("gpuwarden_schedulable", GAUGE, (), lambda s: _one(int(s.schedulable(s.made))),
            "1 while the node may take work: healthy or warning, fresh, not excluded, no termination notice."),
-    Metric("gpuwarden_excluded", GAUGE, ("actuator", "owner"), acted.exclusions,
+    Metric("gpuwarden_excluded", GAUGE, ("actuator", "owner", "cause"), acted.exclusions,
            "1 while the node is excluded there: by gpuwarden for a failure, a termination or an operator, or by somebody "
-           "else (foreign). Without an actuator: by an operator, for whoever reads the heartbeat."),
-    Metric("gpuwarden_excluded_since_timestamp_seconds", GAUGE, ("actuator", "owner"), acted.exclusions_since,
+           "else (owner other, cause foreign). Without an actuator: by an operator, for whoever reads the heartbeat."),
+    Metric("gpuwarden_excluded_since_timestamp_seconds", GAUGE, ("actuator", "owner", "cause"), acted.exclusions_since,
            "Since when the node is excluded there by gpuwarden, Unix time. No series while it is not."),
     Metric("gpuwarden_actuator_up", GAUGE, ("actuator",), acted.answering,
            "1 while whoever excludes this node can be read. No series before the first look."),

@@ -16,6 +16,7 @@ from gpuwarden.health.model import Event
 from gpuwarden.publish import status
 from gpuwarden.publish.exposition import Holder
 from gpuwarden.publish.notices import WAIT_MOST, Notices
+from gpuwarden.publish.snapshot import Clients
 from gpuwarden.publish.web_connections import Rank, Refusals
 from gpuwarden.publish.web_guard import LOOK_EVERY, Guard
 from gpuwarden.publish.web_listener import Limits, Listener
@@ -137,6 +138,7 @@ class Web:
         self._deadline = limits.deadline
         self.refusals = Refusals(log)
         self._guard = Guard(config, log, clock, deadline=limits.deadline, every=look_every)
+        holder.clients = lambda: Clients(turned_away=self.turned_away, refused=dict(self.refusals.counts))
         self._listener = Listener(self._answer, self._guard, self.refusals, limits)
         self._form = lru_cache(64)(lambda accept, encoding: (wants_openmetrics(accept), wants_gzip(encoding)))
         self._routes: dict[str, Callable[[web.BaseRequest], Awaitable[web.Response]]] = {

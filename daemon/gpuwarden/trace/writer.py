@@ -24,7 +24,7 @@ from gpuwarden.trace.records import (
 )
 from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
 from gpuwarden_collectors.codec import to_wire
-from gpuwarden_collectors.facts import GpuFacts, GpuReadings, HostEvent, NvmlFacts
+from gpuwarden_collectors.facts import GpuFacts, GpuReadings, HostEvent, MigInstance, NvmlFacts
 from gpuwarden_collectors.frozen import with_values
 
 TELEMETRY_EVERY = 60.0
@@ -35,6 +35,7 @@ _TELEMETRY_OF = (
 )  # fmt: skip
 TELEMETRY = tuple(name for name in GpuReadings.__dataclass_fields__ if name.startswith(_TELEMETRY_OF))
 """Readings that change with every pass and that no condition depends on: nine tenths of a trace, if it held them all."""
+_OF_INSTANCES = tuple(name for name in MigInstance.__dataclass_fields__ if name.startswith(_TELEMETRY_OF))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,17 @@ def _with_old_telemetry(old: Any, new: Any) -> Any:
 def _with_telemetry_of(old: GpuFacts, new: GpuFacts) -> GpuFacts:
     if (old.slot, old.answer) != (new.slot, new.answer):
         return new
-    return replace(new, readings=with_values(new.readings, {name: getattr(old.readings, name) for name in TELEMETRY}))
+    readings = with_values(new.readings, {name: getattr(old.readings, name) for name in TELEMETRY})
+    return replace(new, readings=readings, mig=_instances_with_telemetry_of(old.mig, new.mig))
+
+
+def _instances_with_telemetry_of(old: tuple[MigInstance, ...], new: tuple[MigInstance, ...]) -> tuple[MigInstance, ...]:
+    if [(one.uuid, one.profile) for one in old] != [(one.uuid, one.profile) for one in new]:
+        return new
+    return tuple(
+        with_values(now, {name: getattr(before, name) for name in _OF_INSTANCES})
+        for before, now in zip(old, new, strict=True)
+    )
 
 
 def _event_line(event: Event) -> dict[str, Any]:
