@@ -7,6 +7,7 @@ time. ft_launcher asks once before each rendezvous and waits for 60 s at most.
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
 import tempfile
@@ -68,11 +69,16 @@ class Bytes(CodecBase):
 def echo(path: Path) -> Iterator[None]:
     process = subprocess.Popen([sys.executable, "-c", ECHO, str(path), METHOD])
     try:
-        waited(path.exists, "the echo")
+        waited(lambda: answers(path), "the echo")
         yield
     finally:
         process.kill()
         process.wait()
+
+
+def answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(str(path)) == 0
 
 
 async def turn(channel: Channel) -> list[float]:

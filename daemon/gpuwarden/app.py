@@ -73,6 +73,7 @@ class Daemon:
         self._load = load
         self._config = site.config
         self._reloading: asyncio.Task[None] | None = None
+        self._reloads = asyncio.Lock()
         self._output = output
         self._clock = clock
         self._service = site.service(clock())
@@ -199,14 +200,18 @@ class Daemon:
         self._readers.look_at_everything()
 
     async def reload(self) -> str:
-        """Take over what changed in the configuration, and say so. Raises ReloadError, and then nothing has changed."""
-        reading = detached("configuration", self._load)
-        await asyncio.wait((reading,), timeout=CONFIGURATION_READ_WITHIN)
-        if not reading.done():
-            raise ReloadError(f"the configuration could not be read within {CONFIGURATION_READ_WITHIN:g} s")
-        given = reading.result()
-        news = reloaded(self.desk.rules, self._config, given)
-        self._config, self.desk.rules = in_force(self._config, given), news.rules
+        """Take over what changed in the configuration, and say so. Raises ReloadError, and then nothing has changed.
+
+        One after the other: else the older reading of two might be what stays in force.
+        """
+        async with self._reloads:
+            reading = detached("configuration", self._load)
+            await asyncio.wait((reading,), timeout=CONFIGURATION_READ_WITHIN)
+            if not reading.done():
+                raise ReloadError(f"the configuration could not be read within {CONFIGURATION_READ_WITHIN:g} s")
+            given = reading.result()
+            news = reloaded(self.desk.rules, self._config, given)
+            self._config, self.desk.rules = in_force(self._config, given), news.rules
         self.acting.adopt(replace(self._site, config=self._config).acting)
         log.info("configuration read again", taken_over=news.taken, waiting_for_a_restart=news.waiting)
         self._step()

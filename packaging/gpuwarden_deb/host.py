@@ -67,7 +67,8 @@ def build_time(root: Path) -> int:
     """Seconds since 1970: SOURCE_DATE_EPOCH if it is set, else the last commit's, so that the same tree gives the same bytes."""
     if given := os.environ.get("SOURCE_DATE_EPOCH"):
         return int(given)
-    said = subprocess.run(
-        ["git", "-C", str(root), "log", "-1", "--format=%ct"], capture_output=True, text=True, check=False, timeout=60
-    )
-    return int(said.stdout.strip() or int((root / "pyproject.toml").stat().st_mtime))
+    asked = ["git", "-C", str(root), "log", "-1", "--format=%ct"]
+    said = ""
+    if shutil.which("git"):  # a tree need not be a repository, either
+        said = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60).stdout.strip()
+    return int(said or (root / "pyproject.toml").stat().st_mtime)

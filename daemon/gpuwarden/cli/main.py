@@ -19,6 +19,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "run": ("run", "run the daemon"),
     "check": ("check", "look once, without a daemon, and say how the GPUs are"),
     "status": ("status", "what the running daemon says"),
+    "watch": ("watch", "the same, live"),
     "events": ("events", "what happened on this node"),
     "explain": ("explain", "what an Xid or a finding means and what to do about it"),
     "ack": ("ack", "acknowledge a finding, so that it can end"),

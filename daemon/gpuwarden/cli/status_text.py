@@ -12,13 +12,14 @@ from gpuwarden.health.advice import ADVICE
 Document = dict[str, Any]
 
 
-def status_text(status: Document) -> Iterator[str]:
+def status_text(status: Document, width: int | None = None) -> Iterator[str]:
+    """Where the columns of GPUs are wider than `width`, those that tell least are left out. Other lines are as long as they are."""
     if status.get("simulated"):
         yield "SIMULATED: these GPUs do not exist"
     yield from _headline(status)
     if status["gpus"]:
         yield ""
-        yield from _gpus(status["gpus"])
+        yield from _gpus(status["gpus"], width)
     for finding in status["findings"]:
         yield ""
         yield from _finding(finding)
@@ -63,8 +64,17 @@ _COLUMNS: dict[str, Callable[[Document], str]] = {
 }
 
 
-def _gpus(gpus: list[Document]) -> Iterator[str]:
-    yield from table(list(_COLUMNS), [[column(gpu) for column in _COLUMNS.values()] for gpu in gpus])
+_FIRST_LEFT_OUT = ("NAME", "MEMORY", "LOAD", "POWER", "TEMP", "PCI BUS ID")
+
+
+def _gpus(gpus: list[Document], width: int | None) -> Iterator[str]:
+    kept = dict(_COLUMNS)
+    for least in _FIRST_LEFT_OUT:
+        lines = list(table(list(kept), [[column(gpu) for column in kept.values()] for gpu in gpus]))
+        if width is None or max(map(len, lines)) <= width:
+            break
+        del kept[least]
+    yield from lines
 
 
 def _finding(finding: Document) -> Iterator[str]:

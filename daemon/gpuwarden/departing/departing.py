@@ -117,8 +117,7 @@ class Departing:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._answers.stop()
         await self._steps.close()
-        if self._looks.slurm is not None:
-            await self._looks.slurm.close()
+        await self._looks.close()
 
     # --- the state
 
@@ -151,6 +150,7 @@ class Departing:
         return list(open_departures(self.state))
 
     async def job_of(self, caller: Caller) -> str | None:
+        """Waits until that is known, as the socket for jobs does not do for ever."""
         if caller.pid <= 0 or caller.started is None:
             return None
         return await self._looks.key_of((caller.pid, caller.started))
@@ -237,7 +237,7 @@ class Departing:
             for notice, view in views
             for line in preview(self.state, notice, view, self._settings, now, names=self._names)
         )
-        self._looked = near.notices
+        self._looked = near.notices if look.listed else ()
         return again
 
     async def _tell_early(self, seen: Seen, near: Near) -> None:

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from gpuwarden.config_slurm import SlurmOptions
+from gpuwarden.departing.slurm_pids import SlurmPids
 from gpuwarden.jobs import conf_path
 from gpuwarden_collectors.slurm import departing
 from gpuwarden_collectors.slurm.commands import Commands
-from gpuwarden_collectors.slurm.departing_facts import ListedPid, SlurmJob
+from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 from gpuwarden_collectors.slurm.errors import SlurmError
 from gpuwarden_collectors.slurm.nodes import find_name, is_node_name
 
@@ -20,7 +21,6 @@ CONTROLLER_WITHIN = 1.0
 """Seconds that telling waits for the controller; a quiet one answers within 20 ms. Without it a job is told on this host only."""
 KEPT_FOR = 5.0
 """Seconds for which an answer of the controller does: a cloud may take back a hundred nodes at once, and each looks every second."""
-SLURMD_WITHIN = 0.5
 NAME_VARIABLE = "SLURMD_NODENAME"
 
 
@@ -38,7 +38,10 @@ class SlurmLook:
 
 
 class SlurmLooks:
-    """`hostname`: of this machine, for finding its name in Slurm. What is not answered in time is waited for in the next look."""
+    """`hostname`: of this machine, for finding its name in Slurm. What is not answered in time is waited for in the next look.
+
+    `pids`: what slurmd lists.
+    """
 
     def __init__(
         self,
@@ -47,7 +50,11 @@ class SlurmLooks:
         inherited: Mapping[str, str] = os.environ,
         hostname: str = "",
     ) -> None:
-        self.commands = Commands(conf=options.conf, folder=options.folder, timeout=options.timeout, inherited=inherited)
+        self.commands, of_slurmd = (
+            Commands(conf=options.conf, folder=options.folder, timeout=options.timeout, inherited=inherited)
+            for _ in range(2)
+        )
+        self.pids = SlurmPids(of_slurmd, self._name)
         told = inherited.get(NAME_VARIABLE, "")
         self.node = options.node or (told if is_node_name(told) else "")
         self._hostname = hostname or os.uname().nodename
@@ -62,15 +69,8 @@ class SlurmLooks:
     async def close(self) -> None:
         if self._asked is not None:
             self._asked.cancel()
+        await self.pids.close()
         await self.commands.close()
-
-    async def pids(self) -> Mapping[int, ListedPid]:
-        """Those of all steps here, as slurmd lists them; empty if it does not in time."""
-        try:
-            async with asyncio.timeout(SLURMD_WITHIN):
-                return await departing.listpids(self.commands, await self._name())
-        except (SlurmError, TimeoutError):
-            return {}
 
     async def look(self) -> SlurmLook:
         """Takes CONTROLLER_WITHIN at most, and raises nothing."""

@@ -55,27 +55,30 @@ class Waiting:
     message: Message
 
 
+def is_corrupt(error: Exception) -> bool:
+    """Whether the file is damaged, rather than the disk full or away."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def move_aside(path: Path) -> Path:
+    """Where it is now; one that was there before is gone. Raises OSError."""
+    aside = path.with_name(f"{path.name}.corrupt")
+    for side in ("-wal", "-shm", ""):
+        with contextlib.suppress(FileNotFoundError):
+            path.with_name(path.name + side).replace(aside.with_name(aside.name + side))
+    return aside
+
+
 class Queue:
-    """Raises sqlite3.Error and OSError. `path` None: in memory. `moved`: the name of a corrupt file that was moved aside."""
+    """Raises sqlite3.Error and OSError. `path` None: in memory."""
 
     def __init__(self, path: Path | None, *, rows_most: int = ROWS_MOST, bytes_most: int = BYTES_MOST) -> None:
-        self.moved = ""
         self._rows_most, self._bytes_most = rows_most, bytes_most
         if path is not None:
             path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        try:
-            self._open(path)
-        except sqlite3.DatabaseError as error:
-            primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            if path is None or primary not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-                raise
-            self.moved = f"{path.name}.corrupt"
-            for side in ("-wal", "-shm", ""):
-                with contextlib.suppress(FileNotFoundError):
-                    path.with_name(path.name + side).replace(path.with_name(self.moved + side))
-            self._open(path)
+        self._open(path)
 
     def _open(self, path: Path | None) -> None:
         self._db = sqlite3.connect(":memory:" if path is None else path, isolation_level=None, check_same_thread=False)
@@ -114,10 +117,17 @@ class Queue:
 
     def done(self, target: str, number: int) -> None:
         """It was told, or never will be."""
-        sized = "DELETE FROM message WHERE id = ? RETURNING length(CAST(body AS BLOB)) + length(subject)"
-        for (size,) in self._db.execute(sized, (number,)).fetchall():  # none if it had to go meanwhile
+        size = "SELECT length(CAST(body AS BLOB)) + length(subject) FROM message WHERE id = ?"
+        found = self._db.execute(size, (number,)).fetchone()
+        if found is not None:  # else it had to go meanwhile
+            self._db.execute("DELETE FROM message WHERE id = ?", (number,))
             self.rows[target] -= 1
-            self._bytes -= size
+            self._bytes -= found[0]
+
+    def everything(self) -> list[tuple[str, Message]]:
+        """In order, with their targets."""
+        rows = self._db.execute("SELECT target, subject, key, body FROM message ORDER BY id")
+        return [(target, Message(*words)) for target, *words in rows]
 
     def forget(self, targets: Iterable[str]) -> None:
         """What is for any other than these will never be told."""

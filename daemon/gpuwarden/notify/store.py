@@ -1,6 +1,7 @@
 """The queue as the loop sees it: a thread owns it, and nobody waits for a disk but who asked for what is on it.
 
-While the disk takes nothing, what is to be told is kept in memory, within the same bounds, until the next start.
+While the disk takes nothing, what comes is kept in memory, within the same bounds and behind what is on disk; it goes to disk
+with the next message that finds it well.
 """
 
 from __future__ import annotations
@@ -10,14 +11,19 @@ import contextlib
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
 
 from gpuwarden.background import BackgroundWriter
-from gpuwarden.notify.queue import BYTES_MOST, ROWS_MOST, Message, Queue, Waiting
+from gpuwarden.log import get_logger
+from gpuwarden.notify.queue import BYTES_MOST, ROWS_MOST, Message, Queue, Waiting, is_corrupt, move_aside
 
 Answer = TypeVar("Answer")
 
+log = get_logger("gpuwarden")
+
+_MEANWHILE = "what is to be told is kept in memory meanwhile"
 JOBS_MOST = 1_000
 """Steps of the daemon whose messages may wait for the disk."""
 CLOSES_WITHIN = 2.0
@@ -36,6 +42,8 @@ class QueueStore:
         self._targets = tuple(targets)
         self._most = {"rows_most": rows_most, "bytes_most": bytes_most}
         self._queue: Queue | None = None
+        self._spilled = Queue(None, **self._most)
+        self._told: dict[int, str] = {}  # by number, what is still on disk and was told
         self._writer = BackgroundWriter("notify", JOBS_MOST, on_error=self._failed)
 
     @property
@@ -44,20 +52,21 @@ class QueueStore:
         return self._writer.dropped
 
     def put(self, messages: Sequence[tuple[str, Message]]) -> None:
-        self._writer.submit(lambda: self._do(lambda queue: self.gone.update(queue.put(messages))))
+        self._writer.submit(lambda: self._put(messages))
 
     def done(self, target: str, number: int) -> None:
-        self._writer.submit(lambda: self._do(lambda queue: queue.done(target, number)))
+        self._writer.submit(lambda: self._done(target, number))
 
     async def head(self, target: str, most: int) -> list[Waiting]:
-        return await self._asked(lambda queue: queue.head(target, most))
+        """The oldest first. The numbers of those in memory are negative."""
+        return await self._asked(lambda: self._head(target, most))
 
     def close(self) -> None:
         """Blocks for `CLOSES_WITHIN` at most."""
-        self._writer.submit(self._close)
+        self._writer.submit(self._end)
         self._writer.close(CLOSES_WITHIN)
 
-    async def _asked(self, ask: Callable[[Queue], Answer]) -> Answer:
+    async def _asked(self, ask: Callable[[], Answer]) -> Answer:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
 
@@ -72,7 +81,7 @@ class QueueStore:
         def work() -> None:
             answer, error = None, None
             try:
-                answer = self._do(ask)
+                answer = ask()
             except Exception as raised:  # noqa: BLE001 - it belongs to whoever asked
                 error = raised
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
@@ -84,25 +93,72 @@ class QueueStore:
 
     # --- in the thread
 
-    def _do(self, work: Callable[[Queue], Answer]) -> Answer:
+    def _put(self, messages: Sequence[tuple[str, Message]]) -> None:
+        waiting = [*self._spilled.everything(), *messages]
         try:
-            return self._worked(work)
+            self.gone.update(self._on_disk(lambda queue: queue.put(waiting)))
         except (sqlite3.Error, OSError) as error:
-            if self.trouble:  # that of memory is a fault of ours
-                raise
-            self.trouble = f"cannot use {self._path}: {error}; until the next start it is kept in memory"
-            self._close()
-            self._queue = Queue(None, **self._most)
-            return self._worked(work)
+            self.trouble = f"cannot write {self._path}: {error}; {_MEANWHILE}"
+            self.gone.update(self._spilled.put(messages))
+        else:
+            self.trouble = ""
+            self._spilled.forget(())
+            self._forget_told()
+        self._count()
 
-    def _worked(self, work: Callable[[Queue], Answer]) -> Answer:
+    def _done(self, target: str, number: int) -> None:
+        if number < 0:
+            self._spilled.done(target, -number)
+        else:
+            self._told[number] = target
+            self._forget_told()
+        self._count()
+
+    def _forget_told(self) -> None:
+        """What the disk cannot forget now is not told again meanwhile."""
+        try:
+            for number, target in list(self._told.items()):
+                self._on_disk(partial(Queue.done, target=target, number=number))
+                del self._told[number]
+        except (sqlite3.Error, OSError) as error:
+            self.trouble = f"cannot write {self._path}: {error}; {_MEANWHILE}"
+
+    def _head(self, target: str, most: int) -> list[Waiting]:
+        found: list[Waiting] = []
+        try:
+            found = self._on_disk(lambda queue: queue.head(target, most + len(self._told)))
+        except (sqlite3.Error, OSError) as error:
+            self.trouble = f"cannot read {self._path}: {error}; {_MEANWHILE}"
+        self._count()
+        left = [one for one in found if one.id not in self._told][:most]
+        more = self._spilled.head(target, most - len(left))
+        return [*left, *(Waiting(-one.id, one.message) for one in more)]
+
+    def _on_disk(self, work: Callable[[Queue], Answer]) -> Answer:
+        try:
+            return work(self._opened())
+        except (sqlite3.Error, OSError) as error:
+            self._close()
+            if not is_corrupt(error):
+                raise
+            aside = move_aside(self._path)
+            text = "the queue of notifications was corrupt: moved aside, begun anew"
+            log.error(text, moved_to=str(aside))  # noqa: TRY400 - where it broke says nothing more
+            self._told.clear()
+            return work(self._opened())
+
+    def _opened(self) -> Queue:
         if self._queue is None:
             self._queue = Queue(self._path, **self._most)
             self._queue.forget(self._targets)
-        try:
-            return work(self._queue)
-        finally:
-            self.rows = self._queue.rows.copy()
+        return self._queue
+
+    def _count(self) -> None:
+        self.rows = (Counter() if self._queue is None else self._queue.rows) + self._spilled.rows
+
+    def _end(self) -> None:
+        self._close()
+        self._spilled.close()
 
     def _close(self) -> None:
         queue, self._queue = self._queue, None

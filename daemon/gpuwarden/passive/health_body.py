@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from gpuwarden.passive.word import Level, Word
@@ -21,9 +22,11 @@ _CODE_UNKNOWN = 1  # DCGM_FR_UNKNOWN of dcgm_errors.h
 _NUMBERS = ("system", "error_code", "entity_group_id", "entity_id")
 _KEYS = (*_NUMBERS, "health", "error_message")
 _LEVELS = frozenset(map(int, Level))
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 _TEXT_MOST = 500  # characters of our message
 
 
+@lru_cache(maxsize=4)
 def merged(told: bytes | None, ours: Word) -> bytes | None:
     """The body to send; None: the shim's, as it is. `told` None: it said nothing that could be used."""
     document = None if told is None else _document(told)
@@ -109,5 +112,4 @@ def _level(value: Any) -> int:
 
 def _encoded(document: Mapping[str, Any]) -> bytes:
     """Raises ValueError, RecursionError."""
-    text = json.dumps(document, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-    return text.encode("utf-8", "replace") + b"\n"  # half a character is no JSON to dstack
+    return _ENCODER.encode(document).encode("utf-8", "replace") + b"\n"  # half a character is no JSON to dstack

@@ -7,7 +7,6 @@ for it: what is said is what it published last, and an exclusion stands until it
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import time
 from collections.abc import Iterable
@@ -131,8 +130,6 @@ class Interposer:
             await link.run()
         finally:
             self._links.pop(link, None)
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
 
 
 def _is_encoded(told: Outgoing) -> bool:

@@ -98,7 +98,6 @@ class Link:
         finally:
             if self._relaying is not None:
                 self._relaying.cancel()
-                await asyncio.wait((self._relaying,))
             for writer in filter(None, (self._writer, self._shim)):
                 writer.close()
 
@@ -190,12 +189,17 @@ class Link:
     async def _told(self, ours: Ours, raw: bytes) -> bool:
         """Answers once the shim has, or shows that it does not in time. Whether there may be another request."""
         try:
-            async with asyncio.timeout(self._desk.patience):
-                shim = await self._to_shim()
-                self._awaited.append(ours.told)
-                self._quiet.clear()
-                shim.write(raw)
-                await self._quiet.wait()
+            end = asyncio.get_running_loop().time() + self._desk.patience
+            shim = self._shim
+            if shim is None:
+                async with asyncio.timeout_at(end):
+                    shim = await self._to_shim()
+            self._awaited.append(ours.told)
+            self._quiet.clear()
+            shim.write(raw)
+            silent = asyncio.get_running_loop().call_at(end, self._quiet.set)
+            await self._quiet.wait()
+            silent.cancel()
         except (OSError, TimeoutError):
             pass
         if not ours.answered:
@@ -260,6 +264,8 @@ class Link:
         if self._ours is not None:
             if not self._ours.answered:
                 self._collect(self._ours, b"")
+            if self._shim is not None:
+                self._shim.transport.abort()
             self._relaying = self._shim = None
         elif cut:
             self.cut()

@@ -1,0 +1,114 @@
+"""`gpuwarden watch`: the status of the running daemon, again and again. It goes on over a daemon that is away."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import time
+
+from gpuwarden.cli.client import Daemon
+from gpuwarden.cli.parser import HEALTH_CODES, NOT_ALLOWED, UNKNOWN, CommandError, Parser
+from gpuwarden.cli.watch_text import Known, block, screen
+from gpuwarden.durations import parse_duration
+
+HELP = """
+Shows what the running daemon says, live: on a terminal as a screen, elsewhere as a block of lines for each change. While
+no daemon answers it says so and goes on. Ctrl-C or SIGTERM ends it.
+
+exit code: that of what was said last: 0 healthy, 1 warning, 2 failure, 3 unknown or no daemon
+
+examples:
+  gpuwarden watch
+  gpuwarden watch --interval 500ms
+  gpuwarden watch >> node.log
+"""
+
+LOOK_AGAIN = 0.5  # seconds between an answer and the next question, at most
+LEAST, MOST = 0.2, 3600.0  # seconds
+USUAL = (80, 24)  # columns and rows of a terminal that does not know its size
+
+
+def arguments(parser: Parser) -> None:
+    parser.add_run_dir()
+    parser.add_argument(
+        "--interval", metavar="T", type=_interval, default="2s",
+        help="redraw at least so often, 200ms to 1h (default: 2s); what changes shows within half a second",
+    )  # fmt: skip
+
+
+def _interval(text: str) -> float:
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if not LEAST <= seconds <= MOST:
+        raise argparse.ArgumentTypeError(f"expected 200ms to 1h, found {text!r}")
+    return seconds
+
+
+def main(options: argparse.Namespace) -> int:
+    watch = Watch(Daemon.chosen(options.run_dir, os.environ), options.interval)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Blocked, a resize waits until it is looked for; else it could be lost between two looks.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGWINCH})
+    try:
+        watch.run()
+    except KeyboardInterrupt:
+        if watch.on_terminal:
+            print()  # what the shell says next begins a line
+    return watch.code()
+
+
+class Watch:
+    def __init__(self, daemon: Daemon, interval: float) -> None:
+        self.on_terminal = os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb"
+        self._daemon = daemon
+        self._interval = interval
+        self._known = Known()
+
+    def code(self) -> int:
+        """The exit code of what is known now."""
+        if self._known.trouble or self._known.status is None:
+            return UNKNOWN
+        return HEALTH_CODES.get(str(self._known.status["status"]), UNKNOWN)
+
+    def run(self) -> None:
+        """Until a signal raises KeyboardInterrupt. Raises CommandError if this user may not ask."""
+        self._look()
+        if self.on_terminal:
+            print("\n" * (_size()[1] - 1), end="")  # keeps above what was on the screen
+        standing: tuple[str, ...] = ()
+        due = 0.0  # when to draw again though nothing changed
+        while True:
+            now = time.monotonic()
+            if self._known.standing() != standing or (self.on_terminal and now >= due):
+                self._show()
+                standing, due = self._known.standing(), now + self._interval
+            if signal.sigtimedwait({signal.SIGWINCH}, min(LOOK_AGAIN, self._interval)):
+                due = 0.0
+            else:
+                self._look()
+
+    def _look(self) -> None:
+        try:
+            self._known = self._known.answer(self._daemon.ask("status"), time.time())
+        except CommandError as error:
+            if error.code == NOT_ALLOWED and self._known.status is None:  # waiting would not change it
+                raise CommandError(str(error), UNKNOWN) from error
+            self._known = self._known.silence(str(error), time.time())
+
+    def _show(self) -> None:
+        if self.on_terminal:
+            print(screen(self._known, time.time(), *_size()), end="", flush=True)
+        else:
+            print(block(self._known, time.time()), flush=True)
+
+
+def _size() -> tuple[int, int]:
+    """Columns and rows of the terminal now; COLUMNS and LINES would not know that it was resized."""
+    try:
+        columns, rows = os.get_terminal_size(1)
+    except OSError:
+        return USUAL
+    return columns or USUAL[0], rows or USUAL[1]
