@@ -53,7 +53,7 @@ test: lint pytest
 
 pytest: $(VENV)/.dev
 	@command -v gcc >/dev/null || { echo 'The tests compile a library: apt-get install gcc libc6-dev'; exit 1; }
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST) || $(ALONE)
+	$(BIN)/python -m pytest -n 3 --dist loadgroup $(PYTEST) || $(ALONE)
 
 bench: $(VENV)/.dev
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

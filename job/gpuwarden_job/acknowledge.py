@@ -1,21 +1,26 @@
 """Telling the daemon that the job has saved: through its socket, else by a file. Neither is needed, and failing is quiet.
 
-It shortens the wait: without it the daemon waits for the job's end or for the deadline.
+It shortens the wait: without it the daemon waits for the job's end or for the deadline. A daemon that does not know the
+rank yet, or has too many to listen to, says "try again", and is asked again.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-_PATIENCE = 1.0  # s, for the whole conversation
+_PATIENCE = 3.0  # s, for all tries; the daemon takes 2 at most to find out whose process this is
+_PAUSES = (0.1, 0.2, 0.4, 0.8)  # s between tries, half of it to one and a half: all ranks of a node speak at once
 _LIMIT = 4096  # bytes of an answer
+_TRY_AGAIN = 75  # EX_TEMPFAIL
 _JOB = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _JOB_VARIABLES = ("GPUWARDEN_JOB", "SLURM_JOB_ID", "DSTACK_JOB_ID")
 
@@ -27,7 +32,7 @@ def job_name(environ: Mapping[str, str]) -> str | None:
 
 
 def acknowledge(run_dir: Path, job: str | None, notice: str, rank: int, *, saved: bool, step: int | None) -> bool:
-    """Whether anybody was told. Takes about a second at most, raises nothing."""
+    """Whether anybody was told. Takes a few milliseconds, three seconds at most; raises nothing."""
     said = {"notice": notice, "rank": rank, "saved": saved, "step": step}
     with suppress(Exception):
         if _by_socket(run_dir / "job.sock", {"verb": "acknowledge", **said}):
@@ -40,18 +45,32 @@ def acknowledge(run_dir: Path, job: str | None, notice: str, rank: int, *, saved
 def _by_socket(path: Path, message: Mapping[str, object]) -> bool:
     """Raises OSError, ValueError."""
     until = time.monotonic() + _PATIENCE
+    for pause in _PAUSES:
+        answer = _answer(path, message, until)
+        if answer.get("code") != _TRY_AGAIN:
+            return answer.get("ok") is True
+        time.sleep(max(0.0, min(pause * random.uniform(0.5, 1.5), until - time.monotonic())))  # noqa: S311 - spreads load
+    return _answer(path, message, until).get("ok") is True
+
+
+def _answer(path: Path, message: Mapping[str, object], until: float) -> Mapping[str, Any]:
+    """Raises OSError, ValueError."""
+    answer = b""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as talk:
-        talk.settimeout(_PATIENCE)
-        talk.connect(str(path))
-        talk.sendall(json.dumps(message).encode() + b"\n")
-        answer = b""
-        while b"\n" not in answer and len(answer) < _LIMIT:
-            talk.settimeout(max(until - time.monotonic(), 0.001))
-            if not (more := talk.recv(_LIMIT)):
-                break
-            answer += more
+        talk.settimeout(max(until - time.monotonic(), 0.001))
+        # The kernel takes no more at its door, or it ended this talk to make room for others.
+        with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+            talk.connect(str(path))
+            talk.sendall(json.dumps(message).encode() + b"\n")
+            while b"\n" not in answer and len(answer) < _LIMIT:
+                talk.settimeout(max(until - time.monotonic(), 0.001))
+                if not (more := talk.recv(_LIMIT)):
+                    break
+                answer += more
+    if not answer:
+        return {"code": _TRY_AGAIN}
     parsed = json.loads(answer.partition(b"\n")[0])
-    return isinstance(parsed, dict) and parsed.get("ok") is True
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def _by_file(folder: Path, rank: int, said: Mapping[str, object]) -> bool:

@@ -157,7 +157,7 @@ class CheckpointGuard:
             return not late
 
     def acknowledge(self, *, saved: bool, step: int | None) -> bool:
-        """Tell the daemon. Whether anybody heard it; takes a second at most."""
+        """Tell the daemon. Whether anybody heard it; takes three seconds at most."""
         told = None if self.interruption is None else self.interruption.notice
         if told is None:
             return False

@@ -91,23 +91,24 @@ class Looks:
         return Look(seen=None if jobs is None else _seen(jobs, told), listed=listed.known, trouble=trouble)
 
     async def _listed(self) -> Listed:
-        """Where there is no Slurm, nothing of it is here."""
-        if self.slurm is None:
-            return Listed(as_of=asyncio.get_running_loop().time())
-        return await self.slurm.pids.listed()
+        return self._known() if self.slurm is None else await self.slurm.pids.listed()
+
+    def _known(self) -> Listed:
+        """Without asking. Where there is no Slurm, nothing of it is here."""
+        return Listed(as_of=asyncio.get_running_loop().time()) if self.slurm is None else self.slurm.pids.last
 
     async def _containers(self, early: Early) -> None:
         """Of others slurmd may say that they are of a job."""
         if self._reading is not None:  # somebody who asks for a key has slurmd's list, too
             return
-        jobs, _ = await self._scan(Listed())
+        jobs, _ = await self._scan(self._known())
         containers = tuple(job for job in jobs or () if job.kind is Kind.CONTAINER)
         if containers:
             await early(Seen(jobs=containers))
 
     async def warm(self) -> None:
         """Look at the processes of this host, so that the next look takes a third of the time. Nobody else is asked."""
-        await self._scan(Listed())
+        await self._scan(self._known())
 
     async def key_of(self, process: Process) -> str | None:
         """The job that a process belongs to, None for none. For one that is new the host is looked at once more, and once a second
@@ -154,9 +155,7 @@ class Looks:
 
     def _begin(self, listed: Listed) -> asyncio.Future[_Read]:
         pids, owners = frozenset(self._gpu_pids()), self._owners
-        return detached(
-            "receivers", lambda: _Read(self._reader.read(pids, listed.still_there(), owners), listed.as_of)
-        )
+        return detached("receivers", lambda: _Read(self._reader.read(pids, listed.still_there(), owners), listed.as_of))
 
     def _remember(self, read: _Read) -> None:
         """Without a newer list a process that is new may be a rank, and not on its own as it seems to be."""

@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from gpuwarden.config_slurm import SlurmOptions
 from gpuwarden.departing.slurm_pids import SlurmPids
@@ -50,11 +51,9 @@ class SlurmLooks:
         inherited: Mapping[str, str] = os.environ,
         hostname: str = "",
     ) -> None:
-        self.commands, of_slurmd = (
-            Commands(conf=options.conf, folder=options.folder, timeout=options.timeout, inherited=inherited)
-            for _ in range(2)
-        )
-        self.pids = SlurmPids(of_slurmd, self._name)
+        make = partial(Commands, conf=options.conf, folder=options.folder, timeout=options.timeout, inherited=inherited)
+        self.commands = make()
+        self.pids = SlurmPids(make(), self._name)
         told = inherited.get(NAME_VARIABLE, "")
         self.node = options.node or (told if is_node_name(told) else "")
         self._hostname = hostname or os.uname().nodename

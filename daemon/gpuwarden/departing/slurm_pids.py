@@ -46,7 +46,7 @@ class Listed:
 
 
 class SlurmPids:
-    """`node` gives the name of this one in Slurm; it may raise SlurmError.
+    """`node` gives the name of this one in Slurm; it may raise SlurmError. `last`: what is known without asking.
 
     With `commands` of its own: those that wait for the controller must not take its turn, for slurmd's folder answers always.
     """
@@ -54,7 +54,7 @@ class SlurmPids:
     def __init__(self, commands: Commands, node: Callable[[], Awaitable[str]]) -> None:
         self._commands = commands
         self._node = node
-        self._last = Listed()
+        self.last = Listed()
         self._error = ""
         self._listing: asyncio.Task[None] | None = None
 
@@ -69,7 +69,7 @@ class SlurmPids:
         if self._listing is None:
             self._listing = asyncio.create_task(self._list())
         await asyncio.wait((self._listing,), timeout=LISTED_WITHIN)
-        last = self._last
+        last = self.last
         if last.known and clock() - last.as_of < SILENT_AFTER:
             return last
         why = self._error or f"no answer within {LISTED_WITHIN:g} s"
@@ -81,7 +81,7 @@ class SlurmPids:
         try:
             pids = await listpids(self._commands, await self._node())
             started = await detached("listed", lambda: {pid: at for pid in pids if (at := _started(pid)) is not None})
-            self._last, self._error = Listed(pids=pids, started=started, as_of=asked), ""
+            self.last, self._error = Listed(pids=pids, started=started, as_of=asked), ""
         except SlurmError as error:
             self._error = str(error)
         finally:
