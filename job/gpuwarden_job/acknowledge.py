@@ -45,11 +45,12 @@ def acknowledge(run_dir: Path, job: str | None, notice: str, rank: int, *, saved
 def _by_socket(path: Path, message: Mapping[str, object]) -> bool:
     """Raises OSError, ValueError."""
     until = time.monotonic() + _PATIENCE
+    chance = random.SystemRandom()  # the other one is the training's: what it draws next is not ours to change
     for pause in _PAUSES:
         answer = _answer(path, message, until)
         if answer.get("code") != _TRY_AGAIN:
             return answer.get("ok") is True
-        time.sleep(max(0.0, min(pause * random.uniform(0.5, 1.5), until - time.monotonic())))  # noqa: S311 - spreads load
+        time.sleep(max(0.0, min(pause * chance.uniform(0.5, 1.5), until - time.monotonic())))
     return _answer(path, message, until).get("ok") is True
 
 

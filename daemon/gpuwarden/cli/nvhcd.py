@@ -22,6 +22,7 @@ exit code: 0 after SIGTERM or SIGINT, 64 for bad usage, 69 when it cannot listen
 
 examples:
   systemctl enable --now gpuwarden-nvhcd.socket
+  gpuwarden nvhcd --socket /tmp/nvhcd.sock --run-dir .run/run
   ft_launcher --ft-node-health-check-endpoint unix:///run/gpuwarden/nvhcd.sock …
 """
 
