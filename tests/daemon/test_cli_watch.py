@@ -24,7 +24,7 @@ from support.commands import COMMAND, environment, gpuwarden
 from support.control_server import refusal, result, serving
 from support.daemons import PATIENCE, FakeHost
 from support.prometheus import wait
-from support.snapshots import UPTIME, at, finding, missing, snapshot
+from support.snapshots import UPTIME, at, finding, missing, slot, snapshot
 from support.terminal import CTRL_C, on_a_terminal
 
 
@@ -77,12 +77,13 @@ def test_on_a_terminal_a_fault_shows_and_a_daemon_that_hangs_or_dies_is_told_and
         with on_a_terminal("watch", "--run-dir", host.run_dir, temporary=tmp_path, columns=70, rows=24) as terminal:
             terminal.wait_shows("node7 is HEALTHY")
             host.xid(1, 79)
-            told = terminal.wait_shows("node7 is FAILURE: xid", f"GPU 1 (0000:28:00.0)")
+            told = terminal.wait_shows("node7 is FAILURE: xid", "GPU 1 (0000:28:00.0)")
             assert max(map(len, told)) <= 70
             terminal.resize(40, 60)
             narrow = terminal.wait_shows("node7 is FAILURE: xid", "ends when the GPU was reset, the node\n")
             assert 24 < len(narrow) <= 59
             assert max(map(len, narrow)) <= 40
+            terminal.resize(200, 40)
             daemon.process.send_signal(signal.SIGSTOP)
             terminal.wait_shows("NO ANSWER since", "has not answered")
             daemon.process.send_signal(signal.SIGCONT)
@@ -108,7 +109,7 @@ def test_over_a_pipe_each_change_is_a_block_and_ages_and_readings_are_none(tmp_p
             count = len(asked)
             wait(lambda: len(asked) > count + 3, "three more questions")
             said.append(document(failing))
-            watch.wait_block(2, "gpu-node01 is FAILURE: gpu_missing")
+            watch.wait_block(2, "gpu-node01 is FAILURE\nmay not take work")
             assert watch.end(signal.SIGTERM) == 2
         assert len(watch.blocks()) == 3
     assert (tmp_path / "errors").read_text() == ""
@@ -178,7 +179,7 @@ def test_for_want_of_room_healthy_gpus_and_the_columns_that_tell_least_are_left_
     assert wide.count("NVIDIA H100") == 8
     assert "NVIDIA H100" not in narrow
     assert "7 healthy GPUs are not shown, for want of room" in narrow
-    assert "5    failure" in narrow
+    assert f"failure  {slot(5)}" in narrow
     assert "gpu_missing" in narrow
 
 

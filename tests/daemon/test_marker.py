@@ -128,6 +128,26 @@ async def test_of_an_earlier_boot_it_is_void_where_readers_know_the_boot_and_sta
     assert json.loads(path.read_text())["boot_id"] == BOOT
 
 
+async def test_whoever_answers_by_it_can_read_it_whatever_the_umask_of_the_daemon(tmp_path: Path) -> None:
+    """Those that answer dstack and ft_launcher run as other users; the daemon's unit has a umask of 077."""
+    path = tmp_path / "excluded" / "file"
+    one = MarkerActuator(
+        "file",
+        path,
+        node="n1",
+        boot_id=BOOT,
+        counter=NoCounter("n1", allowed=True),
+        clock=lambda: NOW,
+        make_folder=True,
+    )
+    before = os.umask(0o077)
+    try:
+        await applied(one, intent())
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(it.stat().st_mode) for it in (path.parent, path)] == [0o755, 0o644]
+
+
 async def test_a_reader_sees_all_of_it_or_nothing(tmp_path: Path) -> None:
     path, one = tmp_path / "out", marker(tmp_path / "out")
     seen = set()
