@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import http.client
 import subprocess
-import threading
 import urllib.parse
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from gpuwarden_collectors.facts import GpuReadings, Stamp
 from support.daemons import FakeHost
 from support.dcgm_exporter import DEFAULTS
 from support.prometheus import Server, ask, program, prometheus
+from support.serving import serving
 from support.snapshots import UPTIME, at
 from support.trees import DATA
 from support.whole_snapshots import everything
@@ -69,15 +69,8 @@ def as_text(port: int) -> Iterator[int]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the library's
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(Handler) as proxy:
+        yield proxy
 
 
 @dataclass(frozen=True, slots=True)

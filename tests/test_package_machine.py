@@ -21,11 +21,30 @@ pytestmark = [pytest.mark.xdist_group("package"), pytest.mark.disposable]
 # It holds its node out without a scheduler: its exclusion is a file. The kernel log is that of all machines on this host.
 ACTS = 'mode = "enforce"\n'
 BLIND = "[collectors.kernel_log]\nenabled = false\n"
-HOLDS = '[nvhcd]\nenabled = true\n[breaker]\nuncounted = "allow"\n'
+HOLDS = '[nvhcd]\nenabled = true\n[dstack]\nenabled = true\n[breaker]\nuncounted = "allow"\n'
+ANSWERING = ("gpuwarden-dstack.socket", "gpuwarden-nvhcd.socket")
+ASK_DSTACK = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:10998/api/instance/health', timeout=60).read().decode())"
+ASK_NVHCD = """
+import asyncio
+from grpclib.client import Channel, UnaryUnaryMethod
+from grpclib.encoding.base import CodecBase
+
+class Bytes(CodecBase):
+    __content_subtype__ = "proto"
+    def encode(self, message, message_type): return message
+    def decode(self, data, message_type): return data
+
+async def ask():
+    channel = Channel(path="/run/gpuwarden/nvhcd.sock", codec=Bytes())
+    print(await UnaryUnaryMethod(channel, "/nvhcd.HealthCheckService/RunHealthCheck", bytes, bytes)(b"", timeout=60))
+    channel.close()
+
+asyncio.run(ask())
+"""
 MARKER = "/run/gpuwarden/excluded/nvhcd"
 LEDGER = "/var/lib/gpuwarden/ledger.db"
 NEWER = Path(__file__).parent / "data/ledger/newer.sql"
-KEPT = ("/run/gpuwarden", "/run/gpuwarden/job.sock")
+KEPT = ("/run/gpuwarden", "/run/gpuwarden/job.sock", "/run/gpuwarden/nvhcd.sock")
 """What containers mount."""
 
 
@@ -95,6 +114,19 @@ class Node:
     def inodes(self) -> list[int]:
         return [self.machine.path(path).stat().st_ino for path in KEPT]
 
+    def answer_others(self) -> None:
+        """The agent of dstack, moved away as it should be, and what answers in its place and ft_launcher."""
+        self.machine.write("/root/shim/api/instance/health", '{"dcgm":null}')
+        serve = ("python3", "-m", "http.server", "--bind=127.0.0.1", "--directory=/root/shim", "10996")
+        self.machine.run("systemd-run", "--unit=shim", *serve)
+        self.machine.run("systemctl", "enable", "--now", *ANSWERING)
+
+    def told(self) -> tuple[str, str]:
+        """What dstack and ft_launcher hear, each from a process with a user of its own."""
+        ask = "/opt/gpuwarden/bin/python"
+        dstack = self.machine.run("python3", "-c", ASK_DSTACK).stdout.strip()
+        return dstack, self.machine.run(ask, "-c", ASK_NVHCD).stdout
+
     def happened(self) -> set[str]:
         return {json.loads(line)["kind"] for line in self.machine.say("gpuwarden", "events", "--json").splitlines()}
 
@@ -147,11 +179,18 @@ def test_a_fault_outlasts_restart_upgrade_and_downgrade_and_nothing_is_restored(
     assert machine.say("systemctl", "is-enabled", "gpuwarden.service") == "enabled"
     node.wait_until_healthy()
     assert machine.run("gpuwarden", "config", "check").stdout.startswith("the configuration is sound")
+    node.answer_others()
+    dstack, nvhcd = node.told()
+    assert dstack == '{"dcgm":null}'
+    assert '"fail_count":0' in nvhcd
     since, inodes = node.fail(), node.inodes()
 
     def check(last: str) -> str:
         assert node.since() == since
         assert node.has(MARKER)
+        dstack, nvhcd = node.told()
+        assert json.loads(dstack)["dcgm"]["overall_health"] == 20
+        assert '"fail_count":1' in nvhcd
         assert node.inodes() == inodes
         assert "restored" not in node.happened()
         assert node.pid() not in ("0", last)
@@ -174,17 +213,22 @@ def test_a_fault_outlasts_restart_upgrade_and_downgrade_and_nothing_is_restored(
 def test_a_purge_keeps_the_ledger_while_an_exclusion_stands_and_says_so(node: Node) -> None:
     node.dpkg("--install", "/root/this.deb")
     node.wait_until_healthy()
+    node.machine.run("systemctl", "enable", "--now", *ANSWERING)
     since = node.fail()
     node.machine.write("/etc/slurm/slurm.conf", "Prolog=/usr/libexec/gpuwarden/gpuwarden-slurm-prolog\n")
     said = node.apt("remove", "gpuwarden")
     assert "a prolog that is\nmissing drains the node" in said
     assert "removed and lifts nothing" in said
+    assert "dstack has asked this host by way of gpuwarden" in said
     assert "nvhcd: stands since" in said
     assert (node.has("/opt/gpuwarden"), node.has(MARKER), node.has(LEDGER)) == (False, True, True)
     said = node.dpkg("--purge", "gpuwarden")
     assert "The ledger stays in /var/lib/gpuwarden" in said
     assert "nvhcd: stands since" in said
     assert node.has(LEDGER)
+    assert node.machine.say("find", "/etc/systemd/system", "-name", "gpuwarden-*.socket") == "", (
+        "nothing that was enabled"
+    )
     node.dpkg("--install", "/root/this.deb")
     assert node.since() == since
     node.machine.run("gpuwarden", "ack", node.finding)
@@ -198,6 +242,11 @@ def test_a_purge_keeps_the_ledger_while_an_exclusion_stands_and_says_so(node: No
 
 def test_on_a_ledger_of_another_major_version_nothing_starts_and_only_force_purges_it(node: Node) -> None:
     node.dpkg("--install", "/root/this.deb")
+    node.machine.run("systemctl", "enable", "--now", *ANSWERING)
+    node.dpkg("--remove", "gpuwarden")
+    assert node.machine.say("systemctl", "is-active", *ANSWERING).split() == ["inactive"] * 2
+    node.dpkg("--install", "/root/this.deb")
+    assert node.machine.say("systemctl", "is-active", *ANSWERING).split() == ["active"] * 2
     node.wait_until_healthy()
     node.machine.run("systemctl", "stop", "gpuwarden.service", "gpuwarden-job.socket")
     node.ledger("UPDATE meta SET value = '2.0' WHERE key = 'schema'; PRAGMA wal_checkpoint(TRUNCATE)")

@@ -41,10 +41,11 @@ async def run_elsewhere(path: str, name: str, timeout: float) -> Run:  # noqa: A
                 writer.close()
     except TimeoutError:
         return Run(None, trouble=f"{path} has not answered within {timeout + _SLACK:g} s")
-    except OSError as error:
-        return Run(None, trouble=f"cannot be started by way of {path}: {error.strerror or error}")
-    except ValueError:
+    except (ValueError, ConnectionResetError, BrokenPipeError):
         return Run(None, trouble=f"{path} gave no answer; the journal of gpuwarden-checks@ says why")
+    except OSError as error:
+        why = error.strerror or error
+        return Run(None, trouble=f"cannot be started by way of {path}: {why}; is gpuwarden-checks.socket up?")
 
 
 def _run(answer: bytes) -> Run:

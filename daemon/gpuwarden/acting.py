@@ -12,17 +12,18 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from gpuwarden.acting_orders import Orders, Outcomes
 from gpuwarden.actuators.base import Actuator
 from gpuwarden.actuators.outbox import Limits, Outbox
 from gpuwarden.health.model import Event, EventKind, Json
 from gpuwarden.log import get_logger
 from gpuwarden.notifying import Notifying
-from gpuwarden.policy import checkpoint, orders
+from gpuwarden.policy import checkpoint
 from gpuwarden.policy.exclusion import Decision, decide
 from gpuwarden.policy.model import Act, Flag, Intent, Notice, Outcome, Result, Settings, Standing
 from gpuwarden.policy.notices import differences, imminent
 from gpuwarden.policy.situation import Situation, excluded
-from gpuwarden.policy.state import PolicyState, fold, outcome_data
+from gpuwarden.policy.state import UNCOUNTED, PolicyState, fold, outcome_data
 from gpuwarden.publish.snapshot import Acted, Wanted
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.cloud.facts import Kind
@@ -30,8 +31,9 @@ from gpuwarden_collectors.facts import Stamp
 
 log = get_logger("gpuwarden")
 
-SETTLES_WITHIN = 3.0
-"""Seconds that an operator waits for the outcome of an order; the control socket answers within 4."""
+
+FIRST_LOOK = 5.0
+"""Seconds, or where that is less a twelfth of `look_often`: a scheduler that may be asked often may be asked soon, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +47,14 @@ class ActingOptions:
     limits: Limits = field(default_factory=Limits)
     look_every: float = 600.0
     look_often: float = 60.0
-    first_look: float = 5.0
+    first_look: float = FIRST_LOOK
 
 
 class Acting:
     """`record` takes events that were folded here already: they are to be written, and a step made.
 
-    `changed` asks for a step; `committed` is whether what was recorded is on disk, after a short while at most.
+    `changed` asks for a step; `committed` is whether what was recorded is on disk, after a short while at most. `orders`: what
+    operators order.
     """
 
     def __init__(
@@ -82,11 +85,14 @@ class Acting:
             for actuator in actuators
         }
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
-        self._counts: Counter[tuple[str, str]] = Counter()
-        self._outcomes: dict[str, tuple[str, Outcome]] = {}  # by actuator, of the intent with this key
+        self._counts: Counter[str] = Counter()  # of what is tried again, by this process
+        self._outcomes = Outcomes()
+        self.orders = Orders(
+            self._boxes, self._outcomes, take=self._take, state=lambda: self.state,
+            settings=lambda: self._options.settings, boot_id=boot_id, clock=clock,
+        )  # fmt: skip
         self._blocked: Mapping[str, str] = {}
         self._waiting: frozenset[str] = frozenset()
-        self._settled = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     # --- life
@@ -154,11 +160,6 @@ class Acting:
             return ()
         self.state, self._waiting = decision.state, decision.waiting
         self._notice_blocked(decision)
-        for event in decision.events:
-            if event.kind == EventKind.INTENDED and event.data.get("observed") is True:
-                self._counts[str(event.data["intent"]), Result.OBSERVED.value] += 1
-            elif event.kind == EventKind.OUTCOME:
-                self._counts[str(event.data["intent"]), str(event.data["result"])] += 1
         return decision.events
 
     def carry_out(self) -> None:
@@ -229,19 +230,16 @@ class Acting:
         return seconds * self._chance.uniform(0.9, 1.1)  # so that a fleet does not come in step
 
     def _finished(self, intent: Intent, outcome: Outcome) -> None:
-        name = intent.actuator
-        said = self._outcomes.get(name)
-        self._outcomes[name] = (intent.key, outcome)
-        self._counts[intent.act.value, outcome.result.value] += 1
+        said = self._outcomes.put(intent, outcome)
+        if outcome.result in UNCOUNTED:
+            self._counts[f"{intent.act.value}_{outcome.result.value}"] += 1
         if outcome.result is Result.RETRY:
             if said is None or said[1].text != outcome.text:
                 log.info("not done yet", **outcome_data(intent, outcome.result, outcome.text))
             self._changed()
-        elif said is None or outcome.result is not Result.REFUSED or said != self._outcomes[name]:
-            events = self._events(intent, outcome)
-            self.remember(events)
-            self._record(events)
-        self._settled.set()
+        elif outcome.result is not Result.REFUSED or said != (intent.key, outcome):
+            self._take(self._events(intent, outcome))
+        self._outcomes.settled()
 
     def _events(self, intent: Intent, outcome: Outcome) -> list[Event]:
         now = self._clock()
@@ -259,35 +257,7 @@ class Acting:
     def _event(self, kind: EventKind, data: Mapping[str, Json], now: Stamp) -> Event:
         return Event(kind=kind, at=now, boot_id=self._boot_id, data=data)
 
-    # --- what operators order
-
-    async def exclude(self, by: str, text: str) -> str:
-        """What came of it, for people. Raises ValueError with the reason why it cannot be ordered, or cannot be done."""
-        return await self._order([orders.exclude(by, text, self._boot_id, self._clock())], Act.EXCLUDE)
-
-    async def restore(self, by: str, situation: Situation) -> str:
-        """As `exclude`."""
-        ordered = orders.restore(
-            self.state, situation.verdict, self._boxes, by=by, boot_id=self._boot_id, now=self._clock(),
-            horizon=self._options.settings.horizon,
-        )  # fmt: skip
-        return await self._order(ordered, Act.RESTORE)
-
-    def announce(self, within: float, text: str, by: str) -> str:
-        """What follows from it, for people."""
-        self._take([orders.announce(within, text, by, self._boot_id, self._clock())])
-        settings = self._options.settings
-        when = f"{settings.horizon:g} s before it" if within > settings.horizon else "at once"
-        told = f"the heartbeat says so {when}"
-        if self._boxes:
-            told += (
-                ", and the node is excluded" if settings.enforce else "; mode is observe, so that no scheduler is told"
-            )
-        return f"announced: this machine ends in {within:g} s; {told}"
-
-    def call_off(self, by: str) -> None:
-        """Raises ValueError where there is nothing to call off."""
-        self._take([orders.call_off(self.state, by, self._boot_id, self._clock(), self._options.settings.horizon)])
+    # --- what is announced
 
     def told(self, source: str, notices: Iterable[Notice]) -> None:
         """All that `source` announces of the end of this machine. What is the same as before is no news.
@@ -306,41 +276,13 @@ class Acting:
         self.remember(events)
         self._record(events)
 
-    async def _order(self, events: Sequence[Event], act: Act) -> str:
-        self._take(events)
-        keys = {name: intent.key for name, intent in self.state.pending.items() if intent.act is act}
-        for name in keys:  # whoever asks again has mended what it was refused for
-            self._outcomes.pop(name, None)
-            self._boxes[name].wake.set()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SETTLES_WITHIN):
-                while any(self._said(name, key) is None for name, key in keys.items()):
-                    self._settled.clear()
-                    await self._settled.wait()
-        said = {name: self._said(name, key) for name, key in keys.items()}
-        told = [f"{name}: {_told(outcome)}" for name, outcome in said.items()]
-        if any(o is not None and o.result in (Result.DROPPED, Result.REFUSED) for o in said.values()):
-            raise ValueError("; ".join(told))
-        return "; ".join(told) or self._nobody_asked(act)
-
-    def _nobody_asked(self, act: Act) -> str:
-        if self._boxes:
-            stands = "; ".join(hold.reason for hold in self.state.holds.values())
-            return f"excluded already, and left as it is: {stands}" if stands else "it waits for the scheduler"
-        done = "excluded" if act is Act.EXCLUDE else "no longer excluded by an operator"
-        return f"{done}: the heartbeat and the verdict file say so; no scheduler is configured"
-
-    def _said(self, name: str, key: str) -> Outcome | None:
-        known, outcome = self._outcomes.get(name, ("", None))
-        return outcome if known == key else None
-
     # --- what is published
 
     def trouble(self) -> str:
         """What an actuator refuses for good of what is wanted or held there; one that is away is no fault of this node."""
         concerned = {*self.state.would, *self.state.pending, *self.state.holds}
         refused = {name: box.refused for name, box in self._boxes.items() if box.refused and name in concerned}
-        for name, (key, outcome) in self._outcomes.items():
+        for name, key, outcome in self._outcomes:
             pending = self.state.pending.get(name)
             if outcome.result is Result.REFUSED and pending is not None and pending.key == key:
                 refused[name] = outcome.text
@@ -363,7 +305,7 @@ class Acting:
         ]
         return Acted(
             actuators=tuple(self._boxes), excluded=tuple(excluded(self.state, standings)), standings=standings,
-            pending=tuple(pending), would=tuple(would), blocked=dict(self._blocked), counts=dict(self._counts),
+            pending=tuple(pending), would=tuple(would), blocked=dict(self._blocked), counts={**self.state.tried, **self._counts},
             breaker=self._held_back(),
             person=tuple(sorted(map(str, self.state.person))),
             order="" if self.state.order is None else self.state.order.reason, notices=tuple(self.state.notices.values()),
@@ -379,20 +321,5 @@ class Acting:
     def _text(self, name: str, key: str) -> str:
         if name in self._waiting:
             return "waits, since what it is for is not found just now"
-        outcome = self._said(name, key)
+        outcome = self._outcomes.of(name, key)
         return "not tried yet" if outcome is None else outcome.text
-
-
-def _told(outcome: Outcome | None) -> str:
-    match outcome:
-        case None:
-            return "no answer yet: it stays wanted, and is done when the scheduler answers"
-        case Outcome(result=Result.DONE):
-            return "done"
-        case Outcome(result=Result.ALREADY):
-            return outcome.text or "so it was already"
-        case Outcome(result=Result.DROPPED):
-            return f"not done: {outcome.text}"
-        case Outcome(result=Result.REFUSED):
-            return f"refused: {outcome.text}"
-    return f"not done yet, and tried again: {outcome.text}"

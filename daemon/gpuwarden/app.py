@@ -319,13 +319,15 @@ class Daemon:
         return {name: text for name, text in texts.items() if text}
 
     async def _tick(self) -> None:
-        """A step at least each interval, whatever the collectors do: silence must become visible too."""
+        """A step at least each interval, and once what is shown is too old: silence must become visible too."""
         interval = self._site.sources.nvml.interval
         while True:
-            await asyncio.sleep(interval)
+            left = self.holder.snapshot.lasts(self._clock())
+            await asyncio.sleep(min(interval, left) if left > 0 else interval)
             if found := await self._slurm.found():
                 self.record(found)
-            if asyncio.get_running_loop().time() - self._stepped >= interval:
+            waited = asyncio.get_running_loop().time() - self._stepped
+            if waited >= interval or self.holder.snapshot.lasts(self._clock()) <= 0:
                 self._step()
 
     # --- the ledger

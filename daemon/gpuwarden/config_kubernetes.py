@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,8 +38,11 @@ class KubernetesOptions:
     heartbeat: float = 300.0
 
 
-_KEY = re.compile(r"(?:[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_NODE = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+EXTRA = "pip install 'gpuwarden[kubernetes]'"
+_PACKAGE = "lightkube"
+_DOMAIN = r"(?=[^/]{1,253}(?:/|$))[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+_KEY = re.compile(_DOMAIN + r"/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_NODE = re.compile(_DOMAIN)
 _SELECTOR_MOST = 500
 _DURATIONS = (
     ("timeout", 1.0, 60.0, "an API server that hangs must not hold up what is wanted"),
@@ -47,7 +51,9 @@ _DURATIONS = (
 
 
 def kubernetes_misfits(options: KubernetesOptions) -> Iterator[Misfit]:
-    """Values that are of the right kind and yet wrong, by their keys."""
+    """Values that are of the right kind and yet wrong, by their keys; and what is needed and not installed."""
+    if options.enabled and importlib.util.find_spec(_PACKAGE) is None:
+        yield ("kubernetes.enabled",), f"needs the package {_PACKAGE}, which is not installed: {EXTRA}"
     for key, least, most, why in _DURATIONS:
         value = getattr(options, key)
         if not least <= value <= most:
@@ -57,7 +63,7 @@ def kubernetes_misfits(options: KubernetesOptions) -> Iterator[Misfit]:
         yield ("kubernetes.node",), f"expected the name of a Node, found {options.node[:60]!r}"
     if not _KEY.fullmatch(options.key):
         yield ("kubernetes.key",), f"expected prefix/name as of a label, found {options.key[:60]!r}"
-    if options.key.split("/")[0].endswith(("kubernetes.io", "k8s.io")):
+    if f".{options.key.split('/')[0]}".endswith((".kubernetes.io", ".k8s.io")):
         yield ("kubernetes.key",), f"expected a prefix of your own, found {options.key[:60]!r}: that is Kubernetes' own"
     if not options.pool.isprintable() or len(options.pool) > _SELECTOR_MOST:
         yield ("kubernetes.pool",), f"expected a label selector, found {options.pool[:60]!r}"

@@ -14,6 +14,7 @@ from typing import Self
 
 _FIRST_PASSED = 3  # SD_LISTEN_FDS_START
 _PASSED_MOST = 16
+_WAITING_MOST = 1024
 _VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
 
 
@@ -39,6 +40,13 @@ class ServiceManager:
             watchdog=_number(given["WATCHDOG_USEC"]) / 1e6 if timed else 0.0,
             sockets=_passed(given) if given["LISTEN_PID"] == here else {},
         )
+
+    def turn_away(self) -> None:
+        """Those who wait on a socket that was handed over: no daemon comes. As long as one waits, systemd starts the next at once."""
+        for listener in self.sockets.values():
+            with contextlib.suppress(OSError):  # nobody waits any more
+                for _ in range(_WAITING_MOST):
+                    listener.accept()[0].close()
 
     def tell(self, *lines: str) -> None:
         """`READY=1` and its like. Never blocks and never raises: who does not listen misses it."""

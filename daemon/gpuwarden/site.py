@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from gpuwarden.acting import ActingOptions
+from gpuwarden.acting import FIRST_LOOK, ActingOptions
 from gpuwarden.actuators.azure_approval import AzureApproval
 from gpuwarden.actuators.base import Actuator
 from gpuwarden.actuators.outbox import Limits
@@ -141,6 +141,7 @@ class Site:
             ),
             limits=Limits(budget=budget(breaker), recount_after=breaker.recount_after),
             look_every=policy.look_every, look_often=policy.look_often,
+            first_look=min(FIRST_LOOK, policy.look_often / 12.0),
         )  # fmt: skip
 
     @property

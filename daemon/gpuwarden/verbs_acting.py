@@ -32,13 +32,13 @@ def acting_verbs(service: Service, name_of: Callable[[int], Awaitable[str]], clo
     async def exclude(arguments: dict[str, Any], peer: Peer) -> Any:
         text = _reason(arguments)
         try:
-            return await service.acting.exclude(await name_of(peer.uid), text)
+            return await service.acting.orders.exclude(await name_of(peer.uid), text)
         except ValueError as error:
             raise VerbError(str(error)) from error
 
     async def restore(_: dict[str, Any], peer: Peer) -> Any:
         try:
-            return await service.acting.restore(await name_of(peer.uid), service.situation)
+            return await service.acting.orders.restore(await name_of(peer.uid), service.situation)
         except ValueError as error:
             raise VerbError(str(error)) from error
 
@@ -57,7 +57,7 @@ class _Notify:
         if arguments.get("cancel") is True:
             self._in_turn(peer)
             try:
-                self._service.acting.call_off(by)
+                self._service.acting.orders.call_off(by)
             except ValueError as error:
                 raise VerbError(str(error)) from error
             return "called off"
@@ -70,7 +70,7 @@ class _Notify:
             return f"announced already: this machine ends in {within:g} s"
         if not is_sooner(acting.state, within, now):
             self._in_turn(peer)
-        return acting.announce(within, text, by)
+        return acting.orders.announce(within, text, by)
 
     def _in_turn(self, peer: Peer) -> None:
         if (seconds := self._pushes.wait(peer.uid)) > 0:

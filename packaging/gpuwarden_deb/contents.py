@@ -45,7 +45,7 @@ TABLE = (
     Row("systemd/*.sysusers", "usr/lib/sysusers.d", name="{stem}.conf"),
     Row("systemd/*.tmpfiles", "usr/lib/tmpfiles.d", name="{stem}.conf"),
     Row("systemd/profiles/*.conf", f"{SHARE}/profiles"),
-    Row("systemd/*.conf", SHARE),  # drop-ins that an administrator enables: see docs/install.md
+    Row("systemd/*.conf", SHARE),  # drop-ins that an administrator enables: see docs/packaging.md
     Row("systemd/slurm/*", "usr/libexec/gpuwarden", 0o755),
     Row("packaging/gpuwarden.toml", "etc/gpuwarden"),
     Row("README.md", DOC),
@@ -117,7 +117,7 @@ def maintainer_scripts(root: Path, folder: Path) -> None:
     words = {
         "@UNITS@": " ".join(f"'{unit}'" if "*" in unit else unit for unit in ours),
         "@ENABLED@": " ".join(on),
-        "@LISTENING@": " ".join(unit for unit in on if unit.endswith(".socket")),
+        "@LISTENING@": " ".join(unit for unit in ours if unit.endswith(".socket")),
         "@RESTARTED@": " ".join(
             unit for unit in ours if unit.endswith(".service") and unit != MAIN and "@" not in unit
         ),

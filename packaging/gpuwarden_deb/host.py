@@ -49,7 +49,7 @@ def this_host(python: Path = Path("/usr/bin/python3")) -> Host:
         wanted = ".".join(map(str, OLDEST))
         raise BuildError(
             f"{real} is Python {'.'.join(version)}, gpuwarden needs {wanted}: on this distribution install it with "
-            "`uv tool` or `pipx`, which bring a Python of their own (docs/install.md)"
+            "`uv tool` or `pipx`, which bring a Python of their own (docs/packaging.md)"
         )
     release = platform.freedesktop_os_release()
     return Host(real, _suffix(release), _asked("dpkg", "--print-architecture"))

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pynvml
 import pytest
 
-from gpuwarden_collectors.facts import GpuReadings, LinkFacts
+from gpuwarden_collectors.facts import GpuAnswer, GpuReadings, LinkFacts
 from gpuwarden_collectors.nvml.calls import _FIELD_VALUE, decode_field
 from gpuwarden_collectors.nvml.gpm import _METRIC
 from gpuwarden_collectors.nvml.library import Code
-from gpuwarden_collectors.nvml.readings import CALLS, FIELDS, GPM, LINK_FIELDS, LINK_SUMS, MEMORY_V2, VITAL, Call
+from gpuwarden_collectors.nvml.options import NvmlOptions
+from gpuwarden_collectors.nvml.readings import (
+    CALLS,
+    FIELDS,
+    GPM,
+    GPM_OF_INSTANCES,
+    LINK_FIELDS,
+    LINK_SUMS,
+    MEMORY_V2,
+    VITAL,
+    Call,
+)
+from gpuwarden_collectors.nvml.sweep import NvmlReader
 from support.fake_nvml_library import names
 from support.nvml_nodes import MINUTE, Node, node_in
 
@@ -25,6 +39,7 @@ SMALL = {
     "mig_mode": 0,
     "inforom_valid": 1,
     "vgpu_license": 1,
+    **{name: 90 + number for number, name in enumerate(GPM_OF_INSTANCES)},  # per cent
 }  # only these values mean something
 
 
@@ -204,6 +219,106 @@ def test_gpm_allocates_once_and_a_gpu_without_it_is_asked_once(node: Node, monke
     for _ in range(5):
         node.read()
     assert asked == {"nvmlGpmQueryDeviceSupport": 1}
+
+
+@pytest.mark.parametrize("code", [Code.GPU_IS_LOST, Code.TIMEOUT, Code.RESET_REQUIRED, Code.UNKNOWN, 4711])
+def test_gpm_that_fails_costs_its_metrics_for_a_minute_and_says_nothing_of_the_gpu(node: Node, code: int) -> None:
+    node.fake.write(gpus=1, frozen=True)
+    node.reader.connect()
+    node.read()
+    well = node.gpu()
+    node.fake.error(0, "nvmlGpmSampleGet", code)
+    sick = node.gpu()
+    assert (sick.answer, [(error.call, error.code) for error in sick.errors]) == (GpuAnswer.OK, [("GPM", code)])
+    assert sick.readings == replace(well.readings, **dict.fromkeys(GPM))
+    node.fake.clear()
+    assert (node.gpu().readings.gpm_sm_active, node.gpu().errors) == (None, ())
+    node.gpu(after=MINUTE)
+    assert node.gpu().readings == well.readings
+
+
+def test_bindings_that_stumble_over_gpm_cost_the_metrics_only(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(pynvml, "nvmlGpmQueryDeviceSupport")
+    node.reader.connect()
+    gpu = node.gpu()
+    assert (gpu.answer, gpu.errors[0].call, gpu.readings.gpm_sm_active) == (GpuAnswer.OK, "GPM", None)
+    assert gpu.readings.temperature is not None
+
+
+def test_an_instance_whose_gpm_fails_keeps_none_of_the_others_from_theirs(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.fake.write(gpus=1, frozen=True)
+    for number in (1, 2, 3):
+        node.fake.mig(0, number, 0, "1g.10gb", 9728)
+    sample = pynvml.nvmlGpmMigSampleGet
+
+    def failing(handle: object, instance: int, buffer: object) -> object:
+        if instance == 1:
+            raise pynvml.NVMLError(Code.UNKNOWN)
+        return sample(handle, instance, buffer)
+
+    monkeypatch.setattr(pynvml, "nvmlGpmMigSampleGet", failing)
+    node.reader.connect()
+    for _ in range(2):
+        node.read()
+    assert [one.gpm_sm_active is None for one in node.gpu().mig] == [True, False, False]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, 102.0, 1e19])
+def test_a_share_that_is_none_is_left_out(node: Node, monkeypatch: pytest.MonkeyPatch, value: float) -> None:
+    get: Callable[..., object] = pynvml.nvmlGpmMetricsGet
+
+    def odd(request: Any) -> None:
+        get(request)
+        request.metrics[0].value = value
+
+    monkeypatch.setattr(pynvml, "nvmlGpmMetricsGet", odd)
+    node.reader.connect()
+    node.read()
+    readings = node.gpu().readings
+    assert (readings.gpm_graphics_active, readings.gpm_sm_active is None) == (None, False)
+
+
+def test_an_instance_that_got_the_number_of_another_between_two_passes_is_measured_anew(node: Node) -> None:
+    node.fake.write(gpus=1, frozen=True).mig(0, 5, 0, "1g.10gb", 9728)
+    node.reader.connect()
+    node.read()
+    assert node.gpu().mig[0].gpm_sm_active is not None
+    node.fake.write(gpus=1, frozen=True).clear().mig(0, 5, 0, "3g.40gb", 40448)
+    assert node.gpu().mig[0].gpm_sm_active is None
+
+
+def test_gpm_gives_every_buffer_back_whatever_happens_to_the_gpu(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: Counter[str] = Counter()
+    for name in ("nvmlGpmSampleAlloc", "nvmlGpmSampleFree"):
+        monkeypatch.setattr(pynvml, name, _counted(asked, name))
+    node.fake.write(gpus=2).mig(1, 5, 0, "1g.10gb", 9728)
+    node.reader.connect()
+    changes: tuple[Callable[[], object], ...] = (
+        lambda: node.fake.lost(1), node.fake.clear, lambda: node.fake.error(1, "nvmlGpmSampleGet", Code.UNKNOWN),
+        node.fake.clear, lambda: node.fake.write(gpus=1), lambda: node.fake.write(gpus=2),
+    )  # fmt: skip
+    for change in changes:
+        node.read()
+        change()
+        node.read()
+    node.reader.close()
+    assert asked["nvmlGpmSampleAlloc"] == asked["nvmlGpmSampleFree"] > 6
+
+
+def test_gpm_can_be_switched_off_and_is_not_called_then(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: Counter[str] = Counter()
+    for name in ("nvmlGpmQueryDeviceSupport", "nvmlGpmSampleGet", "nvmlGpmMigSampleGet"):
+        monkeypatch.setattr(pynvml, name, _counted(asked, name))
+    node.fake.mig(0, 5, 0, "1g.10gb", 9728)
+    reader = NvmlReader(NvmlOptions(library=str(node.fake.library), gpm=False))
+    try:
+        reader.connect()
+        first = reader.read().gpus[0]
+    finally:
+        reader.close()
+    assert (asked, first.answer, len(first.mig)) == ({}, GpuAnswer.OK, 1)
 
 
 def _counted(counts: Counter[str], name: str) -> Callable[..., object]:

@@ -141,9 +141,7 @@ def test_a_gpu_whose_every_call_fails_hides_none_of_the_others(node: Node, code:
     assert [gpu.answer for gpu in node.read().gpus] == [GpuAnswer.OK] * 8
 
 
-@pytest.mark.parametrize(
-    "call", ["nvmlDeviceGetUUID", *VITAL, "nvmlDeviceGetNvLinkState", "nvmlGpmSampleGet", "field:230"]
-)
+@pytest.mark.parametrize("call", ["nvmlDeviceGetUUID", *VITAL, "nvmlDeviceGetNvLinkState", "field:230"])
 @pytest.mark.parametrize(("code", "answer"), [(Code.GPU_IS_LOST, GpuAnswer.LOST), (Code.TIMEOUT, GpuAnswer.TIMEOUT)])
 def test_a_gpu_lost_in_the_middle_of_a_pass_gives_no_readings(
     node: Node, call: str, code: Code, answer: GpuAnswer

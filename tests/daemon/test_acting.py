@@ -163,9 +163,9 @@ async def test_a_person_who_asks_again_after_a_refusal_is_not_told_the_old_answe
     rig.client.before = refuse
     rig.acting.run()
     with pytest.raises(ValueError, match="Invalid user id"):
-        await rig.acting.exclude("alice", "replacing a fan")
+        await rig.acting.orders.exclude("alice", "replacing a fan")
     rig.client.before = lambda _: None
-    assert await rig.acting.exclude("alice", "replacing a fan") == "fake: done"
+    assert await rig.acting.orders.exclude("alice", "replacing a fan") == "fake: done"
     await rig.kill()
 
 
@@ -195,7 +195,7 @@ async def test_a_disk_that_takes_nothing_stops_no_exclusion_but_every_restoratio
     fails(rig)
     await rig.until(lambda: rig.state.holds)
     heals(rig)
-    await rig.until(lambda: rig.acting.shown().counts.get(("restore", "retry"), 0) > 3)
+    await rig.until(lambda: rig.acting.shown().counts.get("restore_retry", 0) > 3)
     assert rig.writes == ["exclude"]
     rig.committed = True
     await rig.until(lambda: not rig.state.holds)
@@ -235,7 +235,7 @@ async def test_mode_observe_asks_the_scheduler_how_the_node_is_and_writes_nothin
     await rig.until(lambda: len(rig.client.calls) > 10)
     shown = rig.acting.shown()
     assert (rig.writes, set(rig.client.calls), len(shown.would)) == ([], {"look"}, 1)
-    assert shown.counts["exclude", "observed"] == 1
+    assert shown.counts["exclude_observed"] == 1
     await rig.kill()
 
 
@@ -244,17 +244,17 @@ async def test_mode_observe_asks_the_scheduler_how_the_node_is_and_writes_nothin
 
 async def test_a_person_is_told_what_came_of_it(rig: Rig) -> None:
     rig.acting.run()
-    assert await rig.acting.exclude("alice", "replacing a fan") == "fake: done"
+    assert await rig.acting.orders.exclude("alice", "replacing a fan") == "fake: done"
     assert rig.reason == "gpuwarden: operator by=alice replacing a fan"
     assert ("fake", "operator") in rig.acting.shown().excluded
-    assert "left as it is: gpuwarden: operator by=alice" in await rig.acting.exclude("bob", "its fan again")
-    assert await rig.acting.restore("alice", rig.situation) == "fake: done"
-    assert "no exclusion of ours" in await rig.acting.restore("alice", rig.situation)
+    assert "left as it is: gpuwarden: operator by=alice" in await rig.acting.orders.exclude("bob", "its fan again")
+    assert await rig.acting.orders.restore("alice", rig.situation) == "fake: done"
+    assert "no exclusion of ours" in await rig.acting.orders.restore("alice", rig.situation)
     rig.cluster.nodes["n1"] = Node(reason="rack move", since=time.time())
     with pytest.raises(ValueError, match="rack move"):
-        await rig.acting.exclude("alice", "replacing a fan")
+        await rig.acting.orders.exclude("alice", "replacing a fan")
     with pytest.raises(ValueError, match="rack move"):
-        await rig.acting.restore("alice", rig.situation)
+        await rig.acting.orders.restore("alice", rig.situation)
     assert (rig.reason, rig.state.order) == ("rack move", None)
     await rig.kill()
 
@@ -266,7 +266,7 @@ async def test_a_person_s_restore_goes_before_an_exclusion_that_waits() -> None:
     rig.acting.run()
     fails(rig)
     await rig.until(lambda: rig.acting.shown().breaker)
-    assert "no exclusion of ours" in await rig.acting.restore("alice", rig.situation)
+    assert "no exclusion of ours" in await rig.acting.orders.restore("alice", rig.situation)
     await rig.until(lambda: not rig.acting.shown().breaker)
     assert (rig.writes, rig.state.pending) == ([], {})
     await rig.kill()
@@ -277,7 +277,7 @@ async def test_a_person_s_restore_does_not_wait_for_the_second_count() -> None:
     rig.acting.run()
     fails(rig)
     await rig.until(lambda: rig.reason)
-    await rig.acting.restore("alice", rig.situation)
+    await rig.acting.orders.restore("alice", rig.situation)
     await rig.until(lambda: not rig.state.pending)
     assert (rig.reason, rig.writes) == ("", ["exclude", "restore"])
     await rig.kill()
@@ -347,7 +347,7 @@ async def test_a_node_that_stepped_back_comes_again_when_there_is_room() -> None
     rig = Rig(cluster, options=options)
     rig.acting.run()
     fails(rig)
-    await rig.until(lambda: rig.acting.shown().counts.get(("exclude", "retry"), 0) > 3)
+    await rig.until(lambda: rig.acting.shown().counts.get("exclude_retry", 0) > 3)
     assert (rig.writes, bool(rig.acting.shown().breaker)) == ([], True)
     cluster.restore("n2")
     await rig.until(lambda: rig.state.holds)
@@ -382,7 +382,7 @@ async def test_a_wider_breaker_holds_from_the_next_count_on(rig: Rig) -> None:
     rig.begin()
     rig.acting.run()
     fails(rig)
-    await rig.until(lambda: rig.acting.shown().counts.get(("exclude", "retry"), 0) > 3)
+    await rig.until(lambda: rig.acting.shown().counts.get("exclude_retry", 0) > 3)
     (intent,) = rig.state.pending.values()
     rig.acting.adopt(acting_options(LIMITS))
     await rig.until(lambda: rig.state.holds)
@@ -419,8 +419,8 @@ async def test_terminations_are_neither_counted_nor_held_back(rig: Rig) -> None:
     rig.options = acting_options(Limits(budget=Budget(count=1)))
     rig.begin()
     rig.acting.run()
-    assert "600 s before it, and the node is excluded" in rig.acting.announce(7_200.0, "spot", "root")
-    assert "at once, and the node is excluded" in rig.acting.announce(120.0, "spot", "root")
+    assert "600 s before it, and the node is excluded" in rig.acting.orders.announce(7_200.0, "spot", "root")
+    assert "at once, and the node is excluded" in rig.acting.orders.announce(120.0, "spot", "root")
     await rig.until(lambda: rig.state.holds)
     assert "termination" in rig.reason
     assert "census" not in rig.client.calls

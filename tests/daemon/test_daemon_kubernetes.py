@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from support.daemons import FakeHost
+from support.daemons import FakeHost, slots
 from support.kubernetes_api import BUILT_IN, ApiServer, Json, beside, node, refusing
 
 KEY = "gpuwarden.io/failure"
@@ -30,7 +30,7 @@ def taints(server: ApiServer) -> list[str]:
     return [taint["key"] for taint in server.nodes["n1"]["spec"].get("taints", [])]
 
 
-def test_a_bad_gpu_taints_the_node_and_an_acknowledged_one_brings_it_back(tmp_path: Path) -> None:
+def test_a_bad_gpu_taints_the_node_and_a_mended_one_brings_it_back(tmp_path: Path) -> None:
     host = FakeHost(tmp_path, gpus=2)
     host.seclude()
     with beside(ApiServer(*(node(f"n{number}") for number in range(1, 9)))) as server:
@@ -38,21 +38,18 @@ def test_a_bad_gpu_taints_the_node_and_an_acknowledged_one_brings_it_back(tmp_pa
         with host.daemon() as daemon:
             daemon.wait_status("healthy")
             daemon.wait(lambda: condition(server)["status"] == "True", "the condition")
-            host.xid(1, 79)
+            host.xid(1, 95)
             daemon.wait(lambda: KEY in taints(server), "the taint")
             daemon.wait(lambda: condition(server)["status"] == "False", "the condition to follow")
             assert condition(server)["reason"] == "xid"
             daemon.wait(lambda: daemon.heartbeat()["excluded_by"], "the daemon to read it back")
-            assert json.loads(server.nodes["n1"]["metadata"]["annotations"]["gpuwarden.io/exclusion"]) == {
-                "reason": "gpuwarden: failure gpu=1 xid=79", "cordoned": False,
-            }  # fmt: skip
+            told = json.loads(server.nodes["n1"]["metadata"]["annotations"]["gpuwarden.io/exclusion"])
+            assert (told["reason"], told["cordoned"]) == ("gpuwarden: failure gpu=1 xid=95", False)
         writes = len(server.writes)
         with host.daemon() as daemon:  # a restart writes nothing but its word that it is there
             daemon.wait(lambda: standing(daemon.status())["excluded"] == "failure", "the daemon to look")
             assert [path for _, path in server.writes[writes:] if not path.endswith("/status")] == []
-            finding = daemon.status()["findings"][0]["id"]
-            assert host.command("ack", finding, "--run-dir", host.run_dir).returncode == 0
-            assert host.command("restore", "--run-dir", host.run_dir).returncode == 0
+            host.kernel_line(f"nvidia {slots(2)[1]}: reset done")
             daemon.wait(lambda: taints(server) == [BUILT_IN["key"]], "the taint to go")
             daemon.wait(lambda: condition(server)["status"] == "True", "the condition to follow")
         assert KEY not in server.nodes["n1"]["metadata"]["labels"]

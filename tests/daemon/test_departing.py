@@ -175,6 +175,19 @@ async def test_an_end_that_another_source_still_announces_goes_on(tmp_path: Path
         assert one.heard_all() == []
 
 
+async def test_who_was_told_and_is_not_seen_is_missed_for_as_long_as_he_lives(tmp_path: Path, one: Rank) -> None:
+    rig = Rig(tmp_path, one)
+    rig.committed.set()
+    async with running(rig):
+        rig.acts(ending())
+        await rig.writes(EventKind.SIGNALLED)
+    answers = Answers(tmp_path / "run", rig.proc, rig.written.extend, boot_id=BOOT, clock=host_clock)
+    assert answers.misses(rig.departing.state, ())
+    assert not answers.misses(rig.departing.state, ReceiversReader(rig.proc).read(rig.holders))
+    one.heard_all()
+    assert not answers.misses(rig.departing.state, ())
+
+
 async def test_what_has_been_begun_is_done_before_the_daemon_stops(tmp_path: Path, one: Rank) -> None:
     rig = Rig(tmp_path, one)
     rig.departing.run()

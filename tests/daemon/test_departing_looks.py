@@ -57,9 +57,13 @@ class Host:
 
     def is_silent(self) -> None:
         (self.folder / "silent").touch()
+        (self.folder / "asked").unlink(missing_ok=True)
 
     async def speaks(self) -> None:
-        """The question that hangs is answered, and so are those that follow."""
+        """Once it was asked: the question that hangs is answered, and so are those that follow."""
+        async with asyncio.timeout(PATIENCE):
+            while not self.asked:
+                await asyncio.sleep(0.01)
         (self.folder / "silent").unlink()
         await asyncio.to_thread((self.folder / "door").write_text, "go\n")
 
@@ -180,10 +184,8 @@ async def test_of_many_who_are_not_known_all_wait_for_one_look(tmp_path: Path, o
         stranger = host.sees(one)
         host.is_silent()
         asks = [asyncio.create_task(host.looks.key_of((stranger[0], stranger[1] + n))) for n in range(200)]
+        await host.speaks()
         async with asyncio.timeout(PATIENCE):
-            while not host.asked:
-                await asyncio.sleep(0.01)
-            await host.speaks()
             assert await asyncio.gather(*asks) == [None] * 200
         assert host.asked <= 2  # those who asked while it was being listed wait for the next one
 

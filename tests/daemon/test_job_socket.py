@@ -251,6 +251,16 @@ async def test_what_the_daemon_refuses_after_all_reaches_the_caller(tmp_path: Pa
         assert (await ask(served.path, SAYING))["error"] == "slurm/71 was not told anything"
 
 
+async def test_who_is_not_found_out_in_time_may_try_again_and_is_not_refused(tmp_path: Path) -> None:
+    daemon = Daemon()
+    async with listening(tmp_path, daemon) as served:
+        daemon.known.clear()
+        answer = await ask(served.path, SAYING)
+        assert (answer["code"], "was not found out in time; try again" in answer["error"]) == (75, True)
+        daemon.known.set()
+        assert (await ask(served.path, SAYING))["ok"]
+
+
 async def test_who_leaves_right_after_its_words_is_heard(tmp_path: Path) -> None:
     daemon = Daemon()
     async with listening(tmp_path, daemon) as served:

@@ -43,9 +43,9 @@ async def server() -> AsyncIterator[ApiServer]:
         yield running
 
 
-def actuator(server: ApiServer, folder: Path, **options: object) -> KubernetesActuator:
+def actuator(server: ApiServer, folder: Path, boot_id: str = "", **options: object) -> KubernetesActuator:
     given = KubernetesOptions(**{"kubeconfig": server.kubeconfig(folder), "node": "n1", **options})  # type: ignore[arg-type]
-    return KubernetesActuator(given, clock=host_clock, hostname="N1", inherited={})
+    return KubernetesActuator(given, clock=host_clock, hostname="N1", boot_id=boot_id, inherited={})
 
 
 def intent(act: Act, reason: str = REASON, why: Why = Why.FAILURE) -> Intent:
@@ -187,10 +187,75 @@ async def test_the_census_is_in_the_order_of_the_servers_clock_and_of_failures_a
         acts = actuator(server, tmp_path)
         census = await acts.census()
         assert census.pool == 1200
+        asked = len(server.requests)
+        await acts.census()
+        assert len(server.requests) == asked + 1, "the pool is not counted again for the second count"
         assert [held.node for held in sorted(census.held)] == ["n3", "n1"]
         assert (await acts.look()).pool == 1200
         assert abs(census.now - host_clock().wall) < 3600
         await acts.close()
+
+
+async def test_the_first_look_of_a_big_cluster_is_two_small_requests(tmp_path: Path) -> None:
+    """Writes are spread by the size of the cluster, without going through its nodes: all of them may be started at once."""
+    async with ApiServer(*(node(f"n{number}") for number in range(1200))) as server:
+        acts = actuator(server, tmp_path)
+        assert (await acts.look()).pool == acts.pool == 1200
+        await acts.look()
+        assert len(server.requests) == 3
+        await acts.close()
+
+
+async def test_a_node_that_more_than_ten_have_written_counts_by_the_time_that_its_annotation_tells(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    """The server then has merged our entry with others."""
+    acts = actuator(server, tmp_path)
+    await exclude(acts)
+    server.edit("n1", lambda found: found["metadata"].update(managedFields=[]))
+    census = await acts.census()
+    assert abs(census.held[0].since - census.now) < 60
+    assert (await acts.look()).owner is Owner.OURS
+    await acts.close()
+
+
+async def test_the_node_of_another_machine_is_neither_written_nor_taken_for_ours(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    """A configuration that was copied, a node that was renamed: whose boot the kubelet reports is not this machine."""
+    here, there = "1b4e28ba-2fa1-11d2-883f-0016d3cca427", "6fa459ea-ee8a-3ca4-894e-db77e160355e"
+    acts = actuator(server, tmp_path, boot_id=here)
+    look = await acts.look()
+    server.edit("n1", lambda found: found["status"].update(nodeInfo={"bootID": there}))
+    for call in (acts.look(), acts.apply(intent(Act.EXCLUDE), look)):
+        with pytest.raises(ActuatorUnavailable, match=r"n1 is another machine \(boot 6fa459ea, here 1b4e28ba"):
+            await call
+    assert server.writes == []
+    server.edit("n1", lambda found: found["status"].update(nodeInfo={"bootID": here}))
+    await exclude(acts)
+    assert (await acts.look()).owner is Owner.OURS
+    await acts.close()
+
+
+async def test_a_node_that_was_deleted_and_came_back_has_nothing_of_ours_and_one_without_a_version_is_not_written(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    acts = actuator(server, tmp_path)
+    look = await acts.look()
+    await exclude(acts)
+    server.nodes.pop("n1")
+    with pytest.raises(ActuatorUnavailable, match="no such node"):
+        await acts.look()
+    server.nodes["n1"] = node("n1")
+    assert (await acts.look()).owner is Owner.NONE
+    await exclude(acts)
+    assert (await acts.look()).owner is Owner.OURS
+    server.nodes["n1"] = {**(bare := node("n1")), "metadata": {**bare["metadata"], "resourceVersion": None}}
+    writes = len(server.writes)
+    with pytest.raises(ActuatorUnavailable, match="which version"):
+        await acts.apply(intent(Act.EXCLUDE), look)
+    assert len(server.writes) == writes
+    await acts.close()
 
 
 def _stamp(found: Json, time: str) -> None:
@@ -204,7 +269,8 @@ def _stamp(found: Json, time: str) -> None:
     [
         (refusing(401), False, "does not accept our token"),
         (refusing(403), True, "rbac.yaml"),
-        (refusing(404), True, "kubectl get nodes"),
+        (refusing(400), True, "kubernetes.pool"),
+        (refusing(404), False, "kubectl get nodes"),
         (refusing(422), True, "invalid"),
         (refusing(429, **{"Retry-After": "1"}), False, "too often"),
         (refusing(500), False, "500"),
@@ -214,7 +280,7 @@ def _stamp(found: Json, time: str) -> None:
         (silent, False, "no answer within 1 s"),
         (endless, False, "longer than 16 MiB"),
     ],
-    ids=["401", "403", "404", "422", "429", "500", "redirect", "garbage", "half-closed", "silent", "endless"],
+    ids=["401", "403", "400", "404", "422", "429", "500", "redirect", "garbage", "half-closed", "silent", "endless"],
 )  # fmt: skip
 async def test_every_bad_answer_is_one_error_that_says_what_to_do(
     server: ApiServer, tmp_path: Path, fault: Fault, permanent: bool, said: str

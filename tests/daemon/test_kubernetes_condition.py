@@ -8,6 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+from aiohttp import web
+
+from gpuwarden.actuators.kubernetes import condition as module
 from gpuwarden.actuators.kubernetes.actuator import KubernetesActuator
 from gpuwarden.actuators.kubernetes.condition import OSMO_TYPE, TYPE, ConditionKeeper
 from gpuwarden.config_kubernetes import KubernetesOptions
@@ -15,9 +19,11 @@ from gpuwarden.health.model import Health
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden_collectors.base import host_clock
 from support.kubernetes_api import ApiServer, Json, node, refusing
+from support.kubernetes_api import status as refusing_reply
 from support.snapshots import snapshot
 
 PATIENCE = 60.0
+BOOT = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 
 
 def shown(health: Health, *reasons: str) -> Snapshot:
@@ -45,6 +51,7 @@ async def keeper(server: ApiServer, folder: Path, heartbeat: float = 300.0) -> A
         KubernetesOptions(kubeconfig=server.kubeconfig(folder), node="n1"),
         clock=host_clock,
         hostname="n1",
+        boot_id=BOOT,
         inherited={},
     )
     keeps = ConditionKeeper(acts, heartbeat=heartbeat, osmo=True, clock=host_clock)
@@ -77,6 +84,52 @@ async def test_a_change_is_told_at_once_and_since_when_it_holds_outlives_a_resta
 def _since(found: Json, time: str) -> None:
     for one in found["status"]["conditions"]:
         one["lastTransitionTime"] = time
+
+
+async def test_a_node_that_is_not_there_yet_or_is_anothers_is_told_when_that_lasts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kubelet that boots passes by; and the first word is told once it has registered its node."""
+    monkeypatch.setattr(module, "RETRY_FIRST", 0.01)
+    monkeypatch.setattr(module, "RETRY_MOST", 0.01)
+    async with ApiServer() as server, keeper(server, tmp_path) as keeps:
+        keeps.publish(shown(Health.HEALTHY))
+        await until(lambda: len(server.requests) >= 2)
+        assert not keeps.trouble
+        await until(lambda: "no such node" in keeps.trouble)
+        server.nodes["n1"] = node("n1")
+        server.edit("n1", lambda found: found["status"].update(nodeInfo={"bootID": "another"}))
+        await until(lambda: "another machine" in keeps.trouble)
+        assert server.writes == []
+        server.edit("n1", lambda found: found["status"].update(nodeInfo={"bootID": BOOT}))
+        await until(lambda: condition(server).get("status") == "True" and not keeps.trouble)
+
+
+async def test_a_second_daemon_for_the_same_node_is_told_and_a_write_without_an_answer_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_FIRST", 0.01)
+    lost: list[int] = []
+
+    async def done_and_lost(request: web.Request) -> web.StreamResponse:
+        server.take("n1", await request.json(), request, "status")
+        lost.append(len(server.writes))
+        return refusing_reply(500, "etcd did not answer in time")
+
+    async with ApiServer(node("n1")) as server, keeper(server, tmp_path, heartbeat=0.05) as keeps:
+        keeps.publish(shown(Health.HEALTHY))
+        await until(lambda: len(server.writes) >= 2)
+        server.of_patch = done_and_lost
+        await until(lambda: lost and len(server.writes) > lost[0] + 1)
+        assert not keeps.trouble
+        server.edit("n1", lambda found: _heartbeat(found, "2026-01-02T03:04:05Z"))
+        await until(lambda: "second daemon" in keeps.trouble)
+        await until(lambda: not keeps.trouble)
+
+
+def _heartbeat(found: Json, time: str) -> None:
+    for one in found["status"]["conditions"]:
+        one["lastHeartbeatTime"] = time
 
 
 async def test_the_same_is_told_again_with_each_heartbeat_and_a_server_that_fails_is_not_stormed(

@@ -77,6 +77,8 @@ FOREIGN: dict[str, bytes] = {
     "half of ours": b'{"format":1,"node":"n1"',
     "another node's": json.dumps({"format": 1, "owner": "gpuwarden", "actuator": "file", "node": "n2", "reason": FAILED,
                                   "since": "2026-03-01T12:00:00Z", "boot_id": BOOT}).encode(),
+    "a reason that would drive a terminal": json.dumps({"format": 1, "owner": "gpuwarden", "actuator": "file", "node": "n1",
+                                  "reason": f"{FAILED}\x1b[2J", "since": "2026-03-01T12:00:00Z", "boot_id": BOOT}).encode(),
     "not our reason": json.dumps({"format": 1, "owner": "gpuwarden", "actuator": "file", "node": "n1", "reason": "x",
                                   "since": "2026-03-01T12:00:00Z", "boot_id": BOOT}).encode(),
     "a later format": json.dumps({"format": 2, "owner": "gpuwarden"}).encode(),
@@ -113,6 +115,30 @@ async def test_a_place_that_cannot_hold_one_is_for_a_person_to_mend(tmp_path: Pa
         await one.apply(intent(), Standing(at=NOW))
     assert kind != "link" or (tmp_path / "other").read_text() == "theirs"
     assert not (tmp_path / "away").exists()
+
+
+async def test_a_folder_that_is_gone_does_not_say_that_somebody_lifted_the_exclusion(tmp_path: Path) -> None:
+    """A file system that was unmounted; a folder that is ours to make may be away."""
+    with pytest.raises(ActuatorRefused, match="No such file or directory; check the folder"):
+        await marker(tmp_path / "away" / "out").look()
+    counter = NoCounter("n1", allowed=True)
+    ours = MarkerActuator(
+        "dstack", tmp_path / "away" / "dstack", node="n1", boot_id=BOOT, counter=counter, clock=lambda: NOW, make_folder=True
+    )  # fmt: skip
+    assert (await ours.look()).owner is Owner.NONE
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+async def test_where_anybody_may_write_only_what_belongs_to_us_counts(tmp_path: Path) -> None:
+    path, one = tmp_path / "out", marker(tmp_path / "out")
+    await applied(one, intent())
+    os.chown(path, 1, 1)
+    assert (await one.look()).owner is Owner.OURS  # a server of files may give what root writes to nobody
+    tmp_path.chmod(0o1777)
+    for forged in (one.look(), one.apply(intent(), Standing(at=NOW)), one.apply(intent(Act.RESTORE), Standing(at=NOW))):
+        with pytest.raises(ActuatorRefused, match=f"belongs to user 1, .* chmod o-w {tmp_path}"):
+            await forged
+    assert path.exists()
 
 
 async def test_of_an_earlier_boot_it_is_void_where_readers_know_the_boot_and_stands_where_they_do_not(

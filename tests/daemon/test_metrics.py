@@ -8,11 +8,11 @@ from dataclasses import fields, replace
 import pytest
 
 from gpuwarden.health.conditions import CONDITIONS
-from gpuwarden.health.model import NODE, Health, Severity, Subject, gpu
+from gpuwarden.health.model import NODE, Health, LemonDays, Severity, Subject, gpu
 from gpuwarden.health.xid_catalogue import XIDS, XidClass
 from gpuwarden.publish.dcgm_names import FIELDS, Telemetry, Traffic, nvlink_mb_per_second
 from gpuwarden.publish.exposition import Renderer
-from gpuwarden.publish.metrics import METRICS
+from gpuwarden.publish.metrics import LEMONS_MOST, METRICS, XIDS_MOST
 from gpuwarden.publish.snapshot import Clients, CollectorStatus, XidCount
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.facts import GpuAnswer, GpuProcess, GpuReadings
@@ -348,3 +348,22 @@ def test_a_snapshot_between_two_passes_keeps_the_nvlink_rate() -> None:
     assert scrape(shown, renderer).value(name) is None
     assert scrape(later, renderer).value(name) == 3000
     assert scrape(replace(later, made=at(UPTIME + 3)), renderer).value(name) == 3000
+
+
+def test_of_xids_that_are_no_failures_the_latest_are_told_and_of_those_that_are_the_count_always() -> None:
+    dead = XidCount(slot=slot(0), xid=79, count=3, last=1.0)
+    xids = (dead, *(XidCount(slot=slot(n % 8), xid=200 + n, count=1, last=10.0 + n) for n in range(100)))
+    page = scrape(replace(snapshot(8), xids=xids))
+    told = {labels["xid"] for labels in page.labels("gpuwarden_xid_last_timestamp_seconds")}
+    assert told == {str(200 + n) for n in range(100 - XIDS_MOST, 100)}
+    assert page.value("gpuwarden_xid_total", gpu="0", xid="79") == 3
+    others = {labels["xid"] for labels in page.labels("gpuwarden_xid_total")}
+    assert {number for number in others if int(number) >= 200} == told
+
+
+def test_the_worst_boards_are_told_however_many_there_are() -> None:
+    lemons = tuple(LemonDays(what="xids", days=n, slot=slot(n)) for n in range(1, 40))
+    shown = snapshot(1)
+    page = scrape(replace(shown, verdict=replace(shown.verdict, lemons=lemons)))
+    days = sorted(value for value in page.values("gpuwarden_lemon") if value)
+    assert days == list(range(40 - LEMONS_MOST, 40))

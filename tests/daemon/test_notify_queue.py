@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -81,7 +82,7 @@ async def test_a_disk_that_takes_nothing_loses_nothing_and_gets_it_when_it_is_we
     first, second, third = await store.head("a", 10)
     assert [one.message.key for one in (first, second, third)] == ["k1", "k2", "k3"]
     assert "kept in memory" in store.trouble
-    store.done("a", first.id)
+    store.done("a", first)
     folder.unlink()
     store.put([("a", Message("health", "k4", "{}"))])
     assert [one.message.key for one in await store.head("a", 10)] == ["k2", "k3", "k4"]
@@ -99,7 +100,7 @@ async def test_what_was_told_is_not_told_again_while_the_disk_cannot_forget_it(t
     first, second = await store.head("a", 10)
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("CREATE TRIGGER never BEFORE DELETE ON message BEGIN SELECT RAISE(FAIL, 'no'); END")
-    store.done("a", first.id)
+    store.done("a", first)
     assert await store.head("a", 10) == [second]
     assert "kept in memory" in store.trouble
     holder.execute("DROP TRIGGER never")
@@ -110,21 +111,72 @@ async def test_what_was_told_is_not_told_again_while_the_disk_cannot_forget_it(t
     await asyncio.to_thread(store.close)
 
 
-async def test_nobody_waits_for_a_disk_that_hangs(tmp_path: Path) -> None:
-    """Another process holds the file, so that every write waits for it."""
+async def test_what_a_disk_did_not_take_goes_to_it_with_the_next_look_that_finds_it_well(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    folder.touch()
+    store = QueueStore(folder / "notify.db", ["a"])
+    store.put([("a", Message("health", "k1", "{}"))])
+    assert len(await store.head("a", 10)) == 1
+    assert "kept in memory" in store.trouble
+    folder.unlink()
+    (one,) = await store.head("a", 10)
+    assert (one.id > 0, one.message.key, store.trouble) == (True, "k1", "")
+    await asyncio.to_thread(store.close)
+
+
+async def test_nobody_waits_for_a_disk_that_hangs_which_is_told_and_what_does_not_fit_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process holds the file; SQLite waits 5 s for it."""
+    monkeypatch.setattr("gpuwarden.notify.store.STALLED", 0.05)
     path = tmp_path / "notify.db"
     Queue(path).close()
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
     store = QueueStore(path, ["a"])
-    for n in range(3_000):
+    for n in range(1_500):
         store.put([("a", Message("health", f"k{n}", "{}"))])
     assert (holder.in_transaction, store.rows.total()) == (True, 0)
+    async with asyncio.timeout(60):
+        while "is it frozen?" not in store.trouble:
+            await asyncio.sleep(0.01)
+    monkeypatch.undo()
     holder.execute("ROLLBACK")
     holder.close()
-    assert store.dropped > 0  # of three thousand, each of which SQLite would have let wait for 5 s
-    assert [waiting.message.key for waiting in await store.head("a", 1)] == ["k0"]
+    kept = len(await store.head("a", 2_000))
+    assert store.gone["a"] > 0
+    assert (kept + store.gone["a"], store.trouble) == (1_500, "")
     await asyncio.to_thread(store.close)
+
+
+async def test_a_queue_belongs_to_one_daemon_and_a_second_keeps_its_own_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "notify.db"
+    first, second = QueueStore(path, ["a"]), QueueStore(path, ["b"])
+    first.put([("a", Message("health", "k1", "{}"))])
+    assert len(await first.head("a", 10)) == 1
+    second.put([("b", Message("health", "k2", "{}"))])
+    assert [one.message.key for one in await second.head("b", 10)] == ["k2"]
+    assert "belongs to another gpuwarden that runs" in second.trouble
+    assert (await second.head("a", 10), len(await first.head("a", 10))) == ([], 1)
+    await asyncio.to_thread(first.close)
+    assert [one.message.key for one in await second.head("b", 10)] == ["k2"]
+    assert second.trouble == ""
+    await asyncio.to_thread(second.close)
+
+
+async def test_a_message_told_from_a_file_that_broke_meanwhile_is_not_taken_for_another(tmp_path: Path) -> None:
+    path = tmp_path / "notify.db"
+    store = QueueStore(path, ["a"])
+    store.put([("a", Message("health", "k1", "{}"))])
+    (told,) = await store.head("a", 10)
+    await asyncio.to_thread(store.close)
+    for file in tmp_path.iterdir():
+        file.unlink()
+    anew = QueueStore(path, ["a"])
+    anew.put([("a", Message("health", "k2", "{}"))])
+    anew.done("a", told)
+    assert [one.message.key for one in await anew.head("a", 10)] == ["k2"]
+    await asyncio.to_thread(anew.close)
 
 
 async def test_what_is_for_nobody_any_more_is_forgotten(tmp_path: Path) -> None:

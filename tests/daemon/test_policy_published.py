@@ -64,7 +64,7 @@ def test_every_series_of_acting_stands_from_the_start() -> None:
 
 def test_an_open_breaker_is_said_everywhere_and_the_heartbeat_still_says_failure() -> None:
     why = "2 of 8 nodes are held out for failures, and 2 may be"
-    counts = {("exclude", "retry"): 4}
+    counts = {"exclude_retry": 4}
     shown = acted(FAILING, pending=(wanted(f"the breaker is open: {why}"),), breaker=why, counts=counts)
     code, beat = heartbeat(shown, NOW)
     assert (code, beat["status"], beat["excluded_by"]) == (503, "failure", [])
@@ -76,7 +76,7 @@ def test_an_open_breaker_is_said_everywhere_and_the_heartbeat_still_says_failure
 
 
 def test_what_mode_observe_would_do_is_shown_and_excludes_nobody() -> None:
-    shown = acted(FAILING, would=(wanted("mode is observe"),), counts={("exclude", "observed"): 1})
+    shown = acted(FAILING, would=(wanted("mode is observe"),), counts={"exclude_observed": 1})
     assert heartbeat(shown, NOW)[1]["excluded_by"] == []
     assert file_of(shown)["excluded"] == "0"
     assert scrape(shown).value("gpuwarden_intents_total", kind="exclude", outcome="observed") == 1

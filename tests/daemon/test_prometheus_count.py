@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,7 @@ from gpuwarden_collectors.facts import Stamp
 from support.daemons import FakeHost, RunningDaemon
 from support.prometheus import Server, prometheus
 from support.prometheus_script import Answer, api_server, drip, endless, plain, series, vector
+from support.serving import serving
 
 BOOT = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 NOW = 1_800_000_000.0
@@ -74,6 +75,20 @@ async def test_it_counts_nodes_in_the_order_in_which_they_went_out() -> None:
     assert refusal(Budget(percent=25), ours) == ""
 
 
+async def test_a_node_that_two_jobs_scrape_does_not_stand_before_itself() -> None:
+    once = site(pool=2, n1=NOW - 50)
+    twice = {**named("n1"), "job": "again"}
+
+    def respond(path: str, query: str, headers: dict[str, str]) -> Answer:
+        if query == QUERIES["ours"]:
+            return vector([series(NOW, NOW - 10, named("n1")), series(NOW, NOW - 12, twice)])
+        if query == QUERIES["held"]:
+            return vector([series(NOW, 1, twice), series(NOW, 1, named("n1"))])
+        return once(path, query, headers)
+
+    assert refusal(Budget(percent=50, count=1), await census(respond)) == ""
+
+
 HANG = drip(b"")
 NO_COUNT: dict[str, tuple[Callable[..., Answer], str]] = {
     "it has not scraped us for long": (site(scraped=NOW - 61), "has not scraped this node for 61 s"),
@@ -114,7 +129,9 @@ async def test_the_size_of_the_pool_is_learned_beside_the_looks_and_long_after_t
         assert (await counting.census()).pool == counting.pool == 8
 
 
-async def test_credentials_come_from_a_file_and_are_read_anew_each_time(tmp_path: Path) -> None:
+async def test_credentials_come_from_a_file_and_are_read_anew_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     token = tmp_path / "token"
     seen: list[str] = []
 
@@ -130,6 +147,13 @@ async def test_credentials_come_from_a_file_and_are_read_anew_each_time(tmp_path
         token.unlink()
         with pytest.raises(BudgetUnknown, match=f"cannot read {token}"):
             await asking.census()
+        monkeypatch.setattr("gpuwarden.actuators.prometheus_count.ANSWERS_WITHIN", 0.0)
+        monkeypatch.setattr("gpuwarden.actuators.prometheus_count.READ_WITHIN", 0.1)
+        os.mkfifo(token)
+        with pytest.raises(BudgetUnknown, match="does their file system hang"):
+            await asking.census()
+        with token.open("w"):  # whoever waits for it ends
+            pass
     assert list(dict.fromkeys(seen)) == ["Bearer first", "Bearer second"]
 
 
@@ -191,7 +215,7 @@ async def test_of_all_that_fail_between_two_scrapes_as_many_stay_out_as_may_and_
 
 
 @contextmanager
-def page(text: str) -> Iterator[int]:
+def page(text: Callable[[], str]) -> Iterator[int]:
     """A node's metrics."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -199,26 +223,13 @@ def page(text: str) -> Iterator[int]:
             self.send_response(200)
             self.send_header("Content-Type", "text/plain; version=0.0.4")
             self.end_headers()
-            self.wfile.write(text.encode())
+            self.wfile.write(text().encode())
 
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-def targets(folder: Path, *ports: int) -> None:
-    listed = [{"targets": [f"127.0.0.1:{port}" for port in ports], "labels": {"cluster": "a"}}]
-    (folder / "targets.new").write_text(json.dumps(listed))
-    (folder / "targets.new").replace(folder / "targets.yml")
+    with serving(Handler) as port:
+        yield port
 
 
 def configure(host: FakeHost, server: Server) -> None:
@@ -238,41 +249,48 @@ OUT = (
 @pytest.mark.xdist_group("prometheus")
 def test_by_a_real_prometheus_a_node_is_kept_in_and_taken_out(tmp_path: Path) -> None:
     """First it does not know the node; then it does, and of another one that it was taken out two hours ago."""
-    (tmp_path / "prometheus.yml").write_text(
-        "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
-        "scrape_configs: [{job_name: gpuwarden, file_sd_configs: [{files: [targets.yml]}]}]\n"
-    )
-    (tmp_path / "targets.yml").write_text("[]")
     host = FakeHost(tmp_path, gpus=2)
     host.seclude()
-    marker = tmp_path / "out"
-    with prometheus(tmp_path / "prometheus.yml", tmp_path) as server:
-        configure(host, server)
-        with host.daemon() as daemon:
-            daemon.wait_status("healthy")
-            host.xid(1, 79)
-            daemon.wait(partial(held_back, daemon, "budget_unknown"), "nobody to count")
-            assert "gpuwarden_breaker_open 1" in daemon.get("/metrics")[1].decode()
-            assert not marker.exists()
-            daemon.kill()
-        shutil.rmtree(host.state_dir)
-        host.kmsg.write_text("")
-        since = int(time.time() - 7200)
-        with page(f"{OUT}{since}\n") as other, host.daemon() as daemon:
-            targets(tmp_path, daemon.port, other)
-            ours = f'instance="127.0.0.1:{daemon.port}"'
-            server.wait_query(f"gpuwarden_node_info{{{ours}}}")
-            server.wait_query(f"gpuwarden_excluded_since_timestamp_seconds == {since}")
-            daemon.wait_status("healthy")
-            host.xid(1, 79)
-            daemon.wait(marker.exists, "the node to be taken out")
-            server.wait_query(f"gpuwarden_excluded_since_timestamp_seconds{{{ours}}}")
-            found = asyncio.run(counted(server, daemon.heartbeat()["boot_id"]))
-            daemon.kill()
+    marker, config = tmp_path / "out", tmp_path / "prometheus.yml"
+    since = int(time.time() - 7200)
+    scraped: list[RunningDaemon] = []  # one, behind an address that is known before its own
+
+    def ours() -> str:
+        return scraped[0].get("/metrics")[1].decode() if scraped else ""
+
+    with page(ours) as us, page(lambda: f"{OUT}{since}\n") as other:
+        config.write_text(
+            "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
+            "scrape_configs: [{job_name: gpuwarden, static_configs: [{labels: {cluster: a}, "
+            f'targets: ["127.0.0.1:{us}", "127.0.0.1:{other}"]}}]}}]\n'
+        )
+        with prometheus(config, tmp_path) as server:
+            configure(host, server)
+            with host.daemon() as daemon:
+                daemon.wait_status("healthy")
+                host.xid(1, 79)
+                daemon.wait(partial(held_back, daemon, "budget_unknown"), "nobody to count")
+                assert "gpuwarden_breaker_open 1" in daemon.get("/metrics")[1].decode()
+                assert not marker.exists()
+                daemon.kill()
+            shutil.rmtree(host.state_dir)
+            host.kmsg.write_text("")
+            with host.daemon() as daemon:
+                scraped.append(daemon)
+                server.wait_query(f'gpuwarden_node_info{{instance="127.0.0.1:{us}"}}')
+                server.wait_query(f"gpuwarden_excluded_since_timestamp_seconds == {since}")
+                daemon.wait_status("healthy")
+                host.xid(1, 79)
+                daemon.wait(marker.exists, "the node to be taken out")
+                server.wait_query(f'gpuwarden_excluded_since_timestamp_seconds{{instance="127.0.0.1:{us}"}}')
+                found = asyncio.run(counted(server, daemon.heartbeat()["boot_id"]))
+                scraped.clear()
+                daemon.kill()
     written = datetime.fromisoformat(json.loads(marker.read_text())["since"]).timestamp()
-    us, them = f"a/gpuwarden/127.0.0.1:{daemon.port}", f"a/gpuwarden/127.0.0.1:{other}"
-    assert (found.node, found.pool) == (us, 2)
-    assert [(held.node, round(held.since)) for held in sorted(found.held)] == [(them, since), (us, round(written))]
+    node, them = f"a/gpuwarden/127.0.0.1:{us}", f"a/gpuwarden/127.0.0.1:{other}"
+    assert (found.node, found.pool) == (node, 2)
+    held = {(one.node, round(one.since)) for one in found.held}
+    assert held == {(them, since), (node, round(written))}
 
 
 async def counted(server: Server, boot_id: str) -> Census:

@@ -15,6 +15,8 @@ from gpuwarden.publish.unix_socket import SocketFile
 from gpuwarden.service_manager import ServiceManager
 from gpuwarden_collectors.base import Observation, PassOutcome
 from gpuwarden_collectors.facts import NvmlFacts, NvmlProblem, Stamp
+from support.daemons import PATIENCE
+from support.passive import activated, unix
 
 PACES = {"nvml": 15.0, "pci": 20.0}
 NOW = Stamp(1.0, 1.0)
@@ -99,6 +101,17 @@ def test_a_listening_socket_is_taken_by_its_name_and_nothing_else_is(tmp_path: P
             env={"PYTHONPATH": os.pathsep.join(sys.path), "LISTEN_FDS": "2", "LISTEN_FDNAMES": "job.sock:other"},
         )  # fmt: skip
     assert done.stdout.strip() == str({"job.sock": str(tmp_path / "job.sock")})
+
+
+def test_a_daemon_that_may_not_start_lets_nobody_wait_for_whom_it_would_be_started_again(tmp_path: Path) -> None:
+    with unix(tmp_path / "job.sock") as listener, socket.socket(socket.AF_UNIX) as waiting:
+        waiting.connect(str(tmp_path / "job.sock"))
+        faulty = {"LISTEN_FDNAMES": "job.sock", "GPUWARDEN_MODE": "neither"}
+        with activated(listener, "run", folder=tmp_path, **faulty) as service:
+            assert service.process is not None
+            assert service.process.wait(PATIENCE) == 64
+            waiting.settimeout(PATIENCE)
+            assert waiting.recv(1) == b""
 
 
 def test_a_socket_that_systemd_listens_on_is_used_and_left_to_it(tmp_path: Path) -> None:

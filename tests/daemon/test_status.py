@@ -53,6 +53,17 @@ def test_an_old_observation_is_unknown_and_says_why() -> None:
     assert document["reasons"] == ["observation_too_old"]
 
 
+@pytest.mark.parametrize("age", [0.0, FRESH_FOR / 2, FRESH_FOR, FRESH_FOR * 3])
+def test_how_long_gpus_may_be_shown_ends_when_they_are_no_longer_fresh(age: float) -> None:
+    """So that what wakes then finds them too old, and no earlier."""
+    shown, now = snapshot(), at(UPTIME + age)
+    assert shown.observed is not None
+    seconds = shown.lasts(now)
+    assert (seconds > 0) is shown.fresh(now)
+    assert not shown.fresh(at(now.boottime + max(0.0, seconds)))
+    assert replace(shown, nvml=None).lasts(now) == math.inf
+
+
 def test_a_failure_stays_a_failure_however_old_it_grows() -> None:
     shown = snapshot(health=Health.FAILURE, findings=[finding("gpu_missing", gpu(slot(1)))])
     code, document = status.heartbeat(shown, LATER)

@@ -15,12 +15,15 @@ from pathlib import Path
 import pytest
 
 from support.machine import Machine, debian_tree
-from support.machine_gpuwarden import ENABLED, HOME, UNITS, FakeGpus, install, require_same_python, set_profile
+from support.machine_gpuwarden import HOME, UNITS, FakeGpus, install, require_same_python, set_profile
 from support.mounts import ext4, frozen
 
 pytestmark = [pytest.mark.disposable, pytest.mark.xdist_group("systemd")]
 
 UNIT = "gpuwarden.service"
+DROP_INS = f"/etc/systemd/system/{UNIT}.d"
+QUICK = "[Service]\nRestartSec=100ms\nTimeoutAbortSec=1\n"
+"""Only what would be waited for."""
 NOT_LOADED, UNKNOWN = 9, 999  # nvml.h
 CAPABILITIES = {"CHOWN": 0, "DAC_READ_SEARCH": 2, "SETGID": 6, "SETUID": 7, "SYSLOG": 34}
 DENIED = {"Read-only file system", "Permission denied", "Operation not permitted"}
@@ -40,6 +43,8 @@ sources = ["shutdown"]
 rise = "1s"
 [checks.mount_missing]
 rise = "1s"
+fall = "1s"
+[checks.device_permission]
 fall = "1s"
 """
 PROBE = """
@@ -82,22 +87,36 @@ class Watched:
         stats = self.machine.path(f"/proc/{pid}/task").glob("*/stat")
         return any(stat.read_text().rpartition(") ")[2].startswith("D") for stat in stats)
 
+    def shown(self) -> dict[str, str]:
+        names = "MainPID,ActiveState,StatusText"
+        lines = self.machine.say("systemctl", "show", f"--property={names}", UNIT).splitlines()
+        said = {name: value for name, _, value in (line.partition("=") for line in lines)}
+        return {name: said.get(name, "") for name in names.split(",")}
+
     def says(self, text: str) -> bool:
-        return text in self.machine.show(UNIT, "StatusText")
+        return text in self.shown()["StatusText"]
 
     def active(self) -> bool:
-        return self.machine.show(UNIT, "ActiveState") == "active"
+        return self.shown()["ActiveState"] == "active"
 
-    def wait_says(self, text: str) -> None:
-        self.machine.wait(
-            lambda: self.active() and self.says(text), f"{text}; last: {self.machine.show(UNIT, 'StatusText')}"
-        )
+    def wait_says(self, *texts: str) -> None:
+        """Of a daemon that is ready, all of them."""
+
+        def said() -> bool:
+            shown = self.shown()
+            return shown["ActiveState"] == "active" and all(text in shown["StatusText"] for text in texts)
+
+        self.machine.wait(said, f"{texts}; at first it said {self.machine.show(UNIT, 'StatusText')}")
 
     def wait_another(self, pid: int) -> None:
-        self.machine.wait(lambda: self.pid() not in (0, pid) and self.active(), "another daemon that is ready")
+        def another() -> bool:
+            shown = self.shown()
+            return shown["MainPID"] not in ("0", str(pid)) and shown["ActiveState"] == "active"
+
+        self.machine.wait(another, "another daemon that is ready")
 
     def drop_in(self, text: str) -> None:
-        self.machine.write("/etc/systemd/system/gpuwarden.service.d/60-test.conf", text)
+        self.machine.write(f"{DROP_INS}/60-test.conf", text)
         self.machine.run("systemctl", "daemon-reload")
 
 
@@ -116,6 +135,7 @@ def watched() -> Iterator[Watched]:
             "/etc/fstab", "tmpfs /home/data tmpfs size=1m,mode=0755\ntmpfs /home/private/data tmpfs size=1m\n"
         )
         machine.path("/home/private").mkdir(parents=True, mode=0o700)
+        machine.write(f"{DROP_INS}/55-quick.conf", QUICK)
         machine.write("/root/ask.py", PROBE)
         machine.copy(Path(__file__).parents[1] / "support/probe.py", "/root/probe.py")
         gpus.fake.hang("*", "nvmlInitWithFlags")
@@ -135,7 +155,8 @@ def test_a_driver_that_hangs_in_its_initialisation_is_a_verdict_and_no_start_tha
 
 
 def test_the_units_are_without_fault(watched: Watched) -> None:
-    units = [*ENABLED, "gpuwarden-checks@1.service"]
+    units = [unit.name.replace("@.", "@1.") for kind in ("service", "socket") for unit in UNITS.glob(f"*.{kind}")]
+    assert len(units) >= 8
     done = watched.machine.run("systemd-analyze", "verify", "--man=no", *units)
     assert done.stdout + done.stderr == ""
     assert watched.machine.say("systemctl", "--failed", "--quiet", "--plain") == ""
@@ -234,6 +255,29 @@ def test_jobs_and_containers_see_the_same_folder_and_socket_whatever_becomes_of_
     assert (run_dir.stat().st_ino, job.stat().st_ino) == before
 
 
+def test_a_configuration_with_a_fault_is_tried_once_for_a_job_that_connects_and_a_check_says_why_it_was_not_run(
+    watched: Watched,
+) -> None:
+    machine = watched.machine
+    fault = "/etc/gpuwarden/conf.d/99-fault.toml"
+    machine.write(fault, "[plugins.who]\nnonsense = 1\n")
+    asked = machine.run("python3", "/root/ask.py", "/run/gpuwarden-checks.sock", "who", check=False)
+    assert "exit_code" not in asked.stdout
+    machine.wait(lambda: "nonsense" in machine.journal("gpuwarden-checks@*"), "the reason in the journal")
+
+    machine.run("systemctl", "stop", UNIT)
+    started = machine.journal(UNIT).count("Starting gpuwarden.service")
+    asked = machine.run("python3", "/root/ask.py", "/run/gpuwarden/job.sock", '{"verb": "status"}', check=False)
+    assert "ok" not in asked.stdout
+    machine.wait(lambda: machine.show(UNIT, "ActiveState") == "failed", "the refusal to start")
+    assert machine.show(UNIT, "ExecMainStatus") == "64"
+    assert machine.show("gpuwarden-job.socket", "ActiveState") == "active"
+    assert machine.journal(UNIT).count("Starting gpuwarden.service") == started + 1
+    machine.run("rm", fault)
+    machine.run("systemctl", "start", UNIT)
+    watched.wait_says("2 of 2 GPUs")
+
+
 def test_nothing_of_systemds_reaches_a_child_of_the_daemon(watched: Watched) -> None:
     watched.machine.wait(watched.workers, "a worker")
     environment = watched.machine.path(f"/proc/{watched.workers()[0]}/environ").read_bytes()
@@ -252,7 +296,7 @@ def test_a_worker_that_is_killed_is_replaced_and_the_daemon_stays(watched: Watch
 
 def test_beside_a_worker_in_d_state_restart_and_watchdog_bring_the_daemon_back(watched: Watched) -> None:
     machine = watched.machine
-    watched.drop_in("[Service]\nWatchdogSec=10\nReadWritePaths=/frozen\n")
+    watched.drop_in("[Service]\nWatchdogSec=6\nReadWritePaths=/frozen\n")
     machine.run("systemctl", "restart", UNIT)
     watched.wait_says("2 of 2 GPUs")
     with frozen(watched.disk):
@@ -273,8 +317,7 @@ def test_beside_a_worker_in_d_state_restart_and_watchdog_bring_the_daemon_back(w
         assert "Watchdog timeout" in machine.journal(UNIT)
         watched.wait_says("2 of 2 GPUs")
         assert watched.in_d_state(second)
-    watched.drop_in("")
-    machine.run("systemctl", "restart", UNIT)
+    watched.drop_in("")  # for the next start
 
 
 def stuck_worker(watched: Watched, name: str) -> int:
@@ -296,9 +339,13 @@ def test_a_full_disk_and_a_state_directory_that_is_removed_stop_neither_the_daem
     machine.run("systemctl", "start", UNIT)
     watched.wait_says("2 of 2 GPUs")
     machine.run("dd", "if=/dev/zero", "of=/var/lib/gpuwarden/fill", "bs=4k", check=False)
-    watched.fake.xid(1, 95)
-    watched.wait_says("ledger_unavailable")
-    watched.wait_says("FAILURE")
+
+    def failed() -> bool:
+        watched.fake.xid(1, 95)  # who listens only later hears the next one
+        return watched.says("FAILURE")
+
+    machine.wait(failed, "a failure that is judged without a ledger")
+    watched.wait_says("FAILURE", "ledger_unavailable")
     watched.fake.clear()
 
     machine.run("systemctl", "stop", UNIT)
@@ -324,14 +371,14 @@ def test_a_driver_that_comes_later_and_may_not_be_opened_is_said_and_starts_the_
     watched.wait_another(daemon)
     assert watched.restarts() == before + 1
     assert "the driver came after the start" in machine.journal(UNIT)
-    machine.wait(lambda: watched.says("UNKNOWN") and watched.says("device_permission"), "what is wrong")
+    watched.wait_says("UNKNOWN", "device_permission")
 
     watched.fake.clear().init_error(NOT_LOADED)
     machine.run("systemctl", "restart", UNIT)
     machine.wait(lambda: watched.active() and not watched.says("device_permission"), "no driver")
     daemon = watched.pid()
     watched.fake.clear().init_error(UNKNOWN)
-    machine.wait(lambda: watched.says("UNKNOWN") and watched.says("device_permission"), "what is wrong")
+    watched.wait_says("UNKNOWN", "device_permission")
     assert watched.pid() == daemon  # once in a boot
     machine.run("rm", "/dev/nvidiactl")
     watched.fake.clear()

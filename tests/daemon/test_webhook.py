@@ -221,7 +221,7 @@ async def test_no_secret_is_in_what_is_said_of_it(receiving: Receiving, tmp_path
 @asynccontextmanager
 async def telling(receiver: Receiver, folder: Path, most: float = 0.02) -> AsyncIterator[tuple[Courier, QueueStore]]:
     store = QueueStore(folder / "notify.db", [TARGET])
-    courier = Courier(TARGET, receiver, store, first=0.01, most=most)
+    courier = Courier(TARGET, receiver, store, first=0.01, most=most, look_again=0.02)
     task = asyncio.create_task(courier.run())
     try:
         yield courier, store
@@ -290,6 +290,24 @@ async def test_what_was_not_told_is_told_after_a_restart_with_the_same_key(
                 await until(lambda: courier.told.counts[Result.DELIVERED] == 2)
     keys = [request.headers["Idempotency-Key"] for request in receiving.requests]
     assert keys == ["key1"] * (len(keys) - 1) + ["key2"]
+
+
+async def test_what_a_disk_did_not_give_is_told_once_it_does_without_any_news(
+    receiving: Receiving, tmp_path: Path
+) -> None:
+    folder, away = tmp_path / "state", tmp_path / "away"
+    store = QueueStore(folder / "notify.db", [TARGET])
+    store.put(numbered(1))
+    await asyncio.to_thread(store.close)
+    folder.rename(away)
+    folder.touch()
+    receiver = WebhookReceiver(WebhookOptions(url=receiving.url, timeout=PATIENCE))
+    async with telling(receiver, folder) as (_, store):
+        await until(lambda: store.trouble)
+        assert receiving.requests == []
+        folder.unlink()
+        away.rename(folder)
+        await until(lambda: receiving.requests and not store.trouble)
 
 
 async def test_a_connection_that_the_server_closed_meanwhile_costs_no_message_and_no_pause(

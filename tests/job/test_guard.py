@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import threading
@@ -177,20 +178,21 @@ def test_off_the_main_thread_there_are_no_signals_but_the_notice(tmp_path: Path)
 
 
 @contextmanager
-def daemon(path: Path, answer: bytes) -> Iterator[list[bytes]]:
-    """A real socket, one answer; what was said to it. An empty answer: silence until the peer gives up."""
+def daemon(path: Path, *answers: bytes) -> Iterator[list[bytes]]:
+    """A real socket, one answer to each who comes; what was said to it. An empty answer: silence until the peer gives up."""
     said: list[bytes] = []
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
 
         def serve() -> None:
-            peer, _ = listener.accept()
-            with peer:
-                said.append(peer.recv(4096))
-                peer.sendall(answer)
-                while not answer and peer.recv(1):
-                    pass
+            for answer in answers:
+                peer, _ = listener.accept()
+                with peer:
+                    said.append(peer.recv(4096))
+                    peer.sendall(answer)
+                    while not answer and peer.recv(1):
+                        pass
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -211,6 +213,17 @@ def test_the_daemon_is_told_through_its_socket(tmp_path: Path) -> None:
     assert (told, file.exists()) == (True, False)
     message = {"verb": "acknowledge", "notice": "n-1", "rank": 3, "saved": True, "step": 1200}
     assert [json.loads(line) for line in said] == [message]
+
+
+def test_a_daemon_that_does_not_know_the_rank_yet_is_told_again(tmp_path: Path) -> None:
+    """Nor does the training draw other numbers for it."""
+    again = b'{"ok": false, "code": 75, "error": "whose process 7 is was not found out in time; try again"}\n'
+    drawn = random.getstate()
+    with daemon(tmp_path / "job.sock", again, again, b'{"ok": true}\n') as said:
+        told, file = acknowledged(tmp_path)
+    assert (told, file.exists(), random.getstate() == drawn) == (True, False, True)
+    assert len(said) == 3
+    assert len(set(said)) == 1
 
 
 @pytest.mark.parametrize("answer", [b'{"ok": false}\n', b"not JSON\n", b"[" * 5000, b""])

@@ -129,3 +129,10 @@ def test_a_ledger_of_another_machine_leaves_nothing_of_policy() -> None:
     story = Story().fails()
     story.happened(EventKind.MACHINE_CHANGED)
     assert durable(story.state) == PolicyState(boot_id=story.boot_id)
+
+
+def test_what_intents_came_to_is_counted_once_over_restarts_and_summaries() -> None:
+    story = Story().fails()
+    assert story.state.tried == {"exclude_done": 1}
+    story.restarts_daemon().checkpoints().restarts_daemon().checkpoints().restarts_daemon().fails()
+    assert story.state.tried == {"exclude_done": 1}

@@ -96,6 +96,15 @@ def test_a_node_that_comes_back_everywhere_came_back_once() -> None:
     assert places.out == set(NAMES)  # after three times within a day only a person brings it back
 
 
+def test_a_clock_that_was_set_back_does_not_hide_that_it_came_back() -> None:
+    places = Places()
+    for times in (1, 2):
+        places.passes(xid())
+        places.passes(times=4)
+        assert (places.out, len(places.state.returns)) == (set(), times)
+        places.now = Stamp(places.now.boottime, places.now.wall - 3_600.0)
+
+
 def test_one_that_is_away_keeps_what_it_holds_and_the_others_come_back_and_are_counted() -> None:
     places = Places()
     places.passes(xid())
@@ -142,3 +151,24 @@ def test_where_an_order_was_refused_a_failure_still_counts() -> None:
     places.passes(xid())
     assert places.standings["slurm"].why is Why.FAILURE
     assert places.standings["file"].why is Why.OPERATOR
+
+
+def test_what_an_operator_excluded_stays_out_where_nobody_lifted_it() -> None:
+    """That somebody lifted it in one place ended the order, and not what stands in the others."""
+    places = Places()
+    places.took(orders.exclude("al", "a fan", BOOT, places.now))
+    places.passes()
+    assert places.out == set(NAMES)
+    places.standings["file"] = Standing(at=Stamp(places.now.boottime + 1.0, places.now.wall + 1.0))
+    places.passes(times=10)
+    assert (places.out, places.state.order) == ({"slurm", "exec"}, None)
+
+
+def test_since_when_a_node_is_out_is_kept_by_a_daemon_that_lost_its_ledger_and_finds_another_failure() -> None:
+    places = Places()
+    places.passes(xid())
+    stood = dict(places.standings)
+    places.state = PolicyState()
+    places.took(Event(kind=EventKind.BOOT, at=places.now, boot_id=BOOT))
+    places.passes(xid(5), times=3)
+    assert places.standings == stood

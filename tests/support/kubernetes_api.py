@@ -58,7 +58,8 @@ def node(name: str, *, gpu: bool = True, taints: list[Json] | None = None, **lab
 class ApiServer:
     """async with ApiServer(node("n1")) as server: ...
 
-    `faults` happen to the next requests, one each; None lets one pass. `requests`: method and path of each.
+    `faults` happen to the next requests, one each; None lets one pass; `of_patch` to the next write. `requests`: method and path of each. `denied`: verbs of
+    resources that our account may not, as it answers who asks; nothing is refused by it.
     """
 
     def __init__(self, *nodes: Json, tls: ssl.SSLContext | None = None) -> None:
@@ -66,7 +67,10 @@ class ApiServer:
         self.tokens = {TOKEN}
         self.faults: deque[Fault | None] = deque()
         self.always: Fault | None = None
+        self.of_patch: Fault | None = None
         self.requests: list[tuple[str, str]] = []
+        self.denied: set[tuple[str, str]] = set()
+        self.account = "system:serviceaccount:kube-system:gpuwarden"
         self.before_patch: Callable[[], None] = lambda: None
         self._tls = tls
         self._version = 1
@@ -91,9 +95,12 @@ class ApiServer:
     def kubeconfig(self, folder: Path, *, token: str = TOKEN, **cluster: str) -> Path:
         """A kubeconfig with a token in a file of its own, as a host's service account has it."""
         (folder / "token").write_text(token)
+        plain = (
+            {} if self._tls else {"insecure-skip-tls-verify": True}
+        )  # else each client reads all authorities there are
         content = {
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
-            "clusters": [{"name": "c", "cluster": {"server": self.url, **cluster}}],
+            "clusters": [{"name": "c", "cluster": {"server": self.url, **plain, **cluster}}],
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
             "users": [{"name": "u", "user": {"tokenFile": str(folder / "token")}}],
         }  # fmt: skip
@@ -103,7 +110,7 @@ class ApiServer:
 
     @property
     def writes(self) -> list[tuple[str, str]]:
-        return [request for request in self.requests if request[0] != "GET"]
+        return [request for request in self.requests if request[0] == "PATCH"]
 
     def edit(self, name: str, change: Callable[[Json], None]) -> None:
         """Somebody else writes a node."""
@@ -113,11 +120,19 @@ class ApiServer:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.requests.append((request.method, request.path))
+        if request.method == "PATCH" and self.of_patch is not None:
+            once, self.of_patch = self.of_patch, None
+            return await once(request)
         fault = self.always or (self.faults.popleft() if self.faults else None)
         if fault is not None:
             return await fault(request)
         if request.headers.get("Authorization") not in {f"Bearer {token}" for token in self.tokens}:
             return status(401, "Unauthorized")
+        if request.method == "POST":
+            return self._review(request.path.rpartition("/")[2], await request.json())
+        return await self._of_nodes(request)
+
+    async def _of_nodes(self, request: web.Request) -> web.Response:
         parts = request.path.strip("/").split("/")[3:]
         if not parts:
             return self._list(request)
@@ -133,9 +148,16 @@ class ApiServer:
             n for n in self.nodes.values()
             if not key or (key in n["metadata"]["labels"] and value in ("", n["metadata"]["labels"][key]))
         ]  # fmt: skip
+        name = request.query.get("fieldSelector", "").removeprefix("metadata.name=")
+        found = [n for n in found if name in ("", n["metadata"]["name"])]
         start, limit = int(request.query.get("continue", "0")), int(request.query.get("limit", "0")) or len(found)
         page, rest = found[start : start + limit], found[start + limit :]
-        metadata = {"resourceVersion": str(self._version), **({"continue": str(start + limit)} if rest else {})}
+        metadata: Json = {"resourceVersion": str(self._version), **({"continue": str(start + limit)} if rest else {})}
+        if rest and not key and not name:  # with a selector a server does not know
+            metadata["remainingItemCount"] = len(rest)
+        if "as=PartialObjectMetadataList" in request.headers.get("Accept", ""):
+            items = [{"metadata": n["metadata"]} for n in page]
+            return web.json_response({"kind": "PartialObjectMetadataList", "metadata": metadata, "items": items})
         if "as=Table" in request.headers.get("Accept", ""):
             assert request.query["includeObject"] == "None"
             rows = [
@@ -144,10 +166,21 @@ class ApiServer:
             return web.json_response({"kind": "Table", "metadata": metadata, "columnDefinitions": [], "rows": rows})
         return web.json_response({"kind": "NodeList", "metadata": metadata, "items": page})
 
+    def _review(self, kind: str, given: Json) -> web.Response:
+        if kind == "selfsubjectreviews":
+            return web.json_response({**given, "status": {"userInfo": {"username": self.account}}}, status=201)
+        assert kind == "selfsubjectaccessreviews"
+        asked = given["spec"]["resourceAttributes"]
+        resource = "/".join(filter(None, (asked["resource"], asked.get("subresource", ""))))
+        allowed = (asked["verb"], resource) not in self.denied
+        return web.json_response({**given, "status": {"allowed": allowed}}, status=201)
+
     def take(self, name: str, patch: Json, request: web.Request, subresource: str = "") -> web.Response:
         self.before_patch()
         stands = self.nodes[name]
         version = patch.get("metadata", {}).get("resourceVersion")
+        if version == "":
+            return status(422, "metadata.resourceVersion: Invalid value: 0x0: must be specified for an update")
         if version not in (None, stands["metadata"]["resourceVersion"]):
             return status(409, "the object has been modified; please apply your changes to the latest version")
         if any(len(str(v)) > 63 for v in patch.get("metadata", {}).get("labels", {}).values() if v is not None):

@@ -26,6 +26,7 @@ from typing import Any, Self
 import pytest
 
 from support.disposable import require_disposable_host
+from support.systemd import remove_cgroup
 
 PATIENCE = 60.0
 """Seconds after which a test gives up waiting; nothing is asserted about how much of it is used."""
@@ -248,7 +249,7 @@ class Machine:
             self._process.wait()
         self._leader = 0
         for cgroup in self._cgroups:
-            _remove(cgroup)
+            remove_cgroup(cgroup)
 
     def _is_up(self) -> bool:
         assert self._process is not None
@@ -273,18 +274,6 @@ def _cgroup_mounts() -> list[Path]:
         for left, _, right in lines
         if right.startswith("cgroup2 ") or (right.startswith("cgroup ") and "name=systemd" in right)
     ]
-
-
-def _remove(cgroup: Path) -> None:
-    for _ in range(100):
-        folders = [*(folder for folder in cgroup.rglob("*") if folder.is_dir()), cgroup]
-        try:
-            for folder in sorted(folders, key=lambda folder: -len(folder.parts)):
-                folder.rmdir()
-        except OSError:  # its processes are still going
-            time.sleep(0.1)
-        else:
-            return
 
 
 if __name__ == "__main__":

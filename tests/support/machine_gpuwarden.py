@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import importlib.metadata
 import re
 import shutil
@@ -99,15 +100,18 @@ def _code(machine: Machine) -> None:
     """A virtual environment at its final place, with this tree in it and what it needs."""
     site = machine.path(f"{HOME}/lib/python{VERSION[0]}.{VERSION[1]}/site-packages")
     site.mkdir(parents=True)
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "daemon/gpuwarden", site / "gpuwarden", ignore=ignored)
-    shutil.copytree(ROOT / "collectors/gpuwarden_collectors", site / "gpuwarden_collectors", ignore=ignored)
+    half_written = shutil.ignore_patterns("*.pyc.*")
+    shutil.copytree(ROOT / "daemon/gpuwarden", site / "gpuwarden", ignore=half_written)
+    shutil.copytree(ROOT / "collectors/gpuwarden_collectors", site / "gpuwarden_collectors", ignore=half_written)
     for distribution in _needed("gpuwarden", set()):
         for file in distribution.files or ():
-            if ".." not in file.parts and "__pycache__" not in file.parts and file.suffix != ".pth":
+            source = Path(str(file.locate()))
+            if ".." not in file.parts and file.suffix != ".pth" and source.exists():
                 target = site / file
                 target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(str(file.locate()), target)
+                shutil.copy2(source, target)
+    # Who runs it there may not write beside it, and would compile it at every start. What is compiled already is taken as it is.
+    compileall.compile_dir(site, quiet=2)
     machine.write(f"{HOME}/pyvenv.cfg", "home = /usr/bin\ninclude-system-site-packages = false\n")
     machine.path(f"{HOME}/bin").mkdir()
     _link(machine, f"{HOME}/bin/python3", "/usr/bin/python3")

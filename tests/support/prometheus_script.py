@@ -9,10 +9,11 @@ import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from support.daemons import PATIENCE
+from support.serving import serving
 
 Json = dict[str, Any]
 
@@ -97,16 +98,8 @@ def api_server(respond: Respond, tls: ssl.SSLContext | None = None) -> Iterator[
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the library's
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    if tls is not None:
-        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        stopped.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(Handler, tls) as port:
+        try:
+            yield port
+        finally:
+            stopped.set()

@@ -2,17 +2,20 @@
 
     python saving_rank.py FOLDER
 
-Started again it begins where it saved. What it lives through goes to FOLDER/log.N, one JSON document a line. It waits
-to be ended, as a training does that leaves its requeue to the daemon.
+Started again it begins where it saved. What it lives through goes to FOLDER/log.N, one JSON document a line; each signal
+as it comes, also while it saves or talks to the daemon. It waits to be ended, as a training does that leaves its requeue to
+the daemon.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
+from types import FrameType
 
 from gpuwarden_job import CheckpointGuard, Ranks
 
@@ -29,14 +32,23 @@ def main() -> None:
             log.write(json.dumps({**about, **more}) + "\n")
 
     with CheckpointGuard(ranks=Ranks(rank=number), poll=float(os.environ.get("POLL", "1"))) as guard:
+
+        def also_says(caught: signal.Signals) -> None:
+            counts = signal.getsignal(caught)
+            assert callable(counts)
+
+            def hear(_: int, frame: FrameType | None) -> None:
+                counts(caught, frame)
+                say("signal", signals=guard.signals, name=caught.name)
+
+            signal.signal(caught, hear)
+
+        also_says(signal.SIGTERM)
+        also_says(signal.SIGUSR1)
         say("begins")
-        signals = 0
         while True:
             time.sleep(0.01)
             step += 1
-            if guard.signals > signals:
-                signals = guard.signals
-                say("signal", signals=signals)
             if (told := guard.check(step)) is not None:
                 temporary = saved.with_suffix(f".{os.getpid()}")
                 temporary.write_text(str(step))

@@ -17,10 +17,11 @@ _JOB = Path(__file__).parents[2] / "job"
 class Training:
     """Two ranks on two of the three nodes; `answers` False: they do not find the daemon, and have its signal only.
 
-    `rank`: the script of each; the one given here waits to be killed, whatever it is told.
+    `rank`: the script of each; the one given here waits to be killed, whatever it is told. `declares`: the signal that it asks
+    for, which with another one than TERM tells the daemon's from Slurm's.
     """
 
-    def __init__(self, slurm: Slurm, *, answers: bool = True, rank: str = "saving_rank.py") -> None:
+    def __init__(self, slurm: Slurm, *, answers: bool = True, rank: str = "saving_rank.py", declares: str = "") -> None:
         self.slurm = slurm
         self.folder = slurm.folder / "jobs" / "training"
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -29,13 +30,18 @@ class Training:
         run = f"{slurm.folder}/{'hosts' if answers else 'nowhere'}/$SLURMD_NODENAME/run"
         words = f"{sys.executable} {_SUPPORT / rank} {self.folder}"
         step = f"srun --input none bash -c 'GPUWARDEN_RUN_DIR={run} exec {words}'"
-        environment = f"export PYTHONPATH={_JOB}:{_SUPPORT.parent} PYTHONDONTWRITEBYTECODE=1; "
+        environment = f"export PYTHONPATH={_JOB}:{_SUPPORT.parent} PYTHONDONTWRITEBYTECODE=1"
+        environment += f" GPUWARDEN_SIGNAL={declares}; " if declares else "; "
         self.job = slurm.submit(environment + step, "--nodes=2", "--ntasks-per-node=1", user="")
         slurm.wait(lambda: len(self.said("begins")) == 2, f"both ranks to begin: {slurm.output(self.job)}")
 
     def said(self, what: str, *ranks: int) -> list[dict[str, Any]]:
         logs = [log.read_text() for n in ranks or (0, 1) if (log := self.folder / f"log.{n}").exists()]
         return [said for log in logs for line in log.splitlines() if (said := json.loads(line))["what"] == what]
+
+    def signals(self, rank: int) -> list[str]:
+        """The names of those that it got, Slurm's among them: SIGTERM, once or more, for what it requeues."""
+        return [said["name"] for said in self.said("signal", rank)]
 
     def nodes(self) -> set[str]:
         return {said["node"] for said in self.said("begins")}

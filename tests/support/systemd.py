@@ -49,7 +49,7 @@ def systemd(folder: Path, units: Mapping[str, str]) -> Iterator[Systemd]:
     finally:
         process.kill()
         process.wait()
-        _remove(cgroup)
+        remove_cgroup(cgroup)
 
 
 def _write(folder: Path, units: Mapping[str, str]) -> None:
@@ -83,7 +83,8 @@ def _cgroup_mount() -> Path:
     pytest.fail("this test needs a mounted cgroup2")
 
 
-def _remove(cgroup: Path) -> None:
+def remove_cgroup(cgroup: Path) -> None:
+    """With all below it, once its processes have gone."""
     for _ in range(100):
         folders = [*(folder for folder in cgroup.rglob("*") if folder.is_dir()), cgroup]
         try:

@@ -7,20 +7,34 @@ from dataclasses import replace
 
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.lemons import What
-from gpuwarden.health.model import Finding, LemonDays, gpu
+from gpuwarden.health.model import NODE, Finding, LemonDays, gpu
 from gpuwarden.health.view import COLLECTORS
+from gpuwarden.notify.delivery import Result
+from gpuwarden.notifying import DROPPED
+from gpuwarden.policy.model import Owner, Standing, Why
 from gpuwarden.publish.metrics import FAILURE_XIDS, INFOS_MOST
-from gpuwarden.publish.snapshot import Acted, Clients, CollectorStatus, JobLabels, NoticeSource, Snapshot, XidCount
+from gpuwarden.publish.snapshot import (
+    Acted,
+    Clients,
+    CollectorStatus,
+    JobLabels,
+    NoticeSource,
+    Snapshot,
+    Told,
+    XidCount,
+)
 from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmGpu, DcgmReadings
 from gpuwarden_collectors.facts import GpuReadings, MigInstance, NvmlFacts
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobsFacts
 from support.snapshots import UPTIME, at, collector, finding, gpu_facts, h100_readings, slot, snapshot
 
-XIDS_OF_A_GPU = (13, 31, int(FAILURE_XIDS[0]), int(FAILURE_XIDS[1]))
+XIDS_OF_A_GPU = (13, 31, 43, 45, 63, 94, 109, 154, int(FAILURE_XIDS[0]), int(FAILURE_XIDS[1]))
 """What has happened to each GPU."""
 
 
 WORKERS = ("nvml", "dcgm")
+ACTUATORS = ("slurm", "kubernetes", "load_balancer")
+OUTCOMES = (*(result.value for result in Result), DROPPED)
 
 
 def everything(gpus: int = 8, instances: int = 0) -> Snapshot:
@@ -39,7 +53,15 @@ def everything(gpus: int = 8, instances: int = 0) -> Snapshot:
         xids=tuple(
             XidCount(slot=slot(n), xid=x, count=1, last=at(UPTIME).wall) for n in numbers for x in XIDS_OF_A_GPU
         ),
-        acted=Acted(actuators=("slurm",), excluded=(("slurm", "failure"),), breaker="too many"),
+        acted=Acted(
+            actuators=ACTUATORS,
+            excluded=tuple((name, "failure") for name in ACTUATORS),
+            breaker="too many",
+            standings={
+                name: Standing(at=at(UPTIME), owner=Owner.OURS, why=Why.FAILURE, since=5.0) for name in ACTUATORS
+            },
+            told=tuple(Told(target=name, counts=dict.fromkeys(OUTCOMES, 1)) for name in ("pager", "chat", "tickets")),
+        ),
         notice_sources=tuple(NoticeSource(name=name, up=True) for name in ("aws", "shutdown")),
         clients=Clients(turned_away=1, refused={"login": 1}),
         hpc_jobs=JobLabels(jobs={str(n): ("4711",) for n in numbers}),
@@ -79,3 +101,5 @@ def _findings(gpus: int) -> Iterator[Finding]:
     checks = [row.code for row in CONDITIONS.values() if row.scope == "gpu"]
     for n in range(INFOS_MOST + 10):
         yield finding(checks[n % len(checks)], gpu(slot(n % gpus)), detail=str(n))
+    for n in range(16):
+        yield finding(f"site_{n}", NODE)  # no check of ours has such a name: a series more for each

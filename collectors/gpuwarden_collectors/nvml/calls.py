@@ -76,13 +76,19 @@ class Calls:
 
         What was `answered` before is supported, whatever the driver says of it now.
         """
-        if code in _UNSUPPORTED and not answered:
+        if self.missed(call, code, answered=answered):
             return True
-        self.note(call, code, error_text(self.nvml, code))
         if code in _ENDS_THE_PASS:
             raise Unanswered(_ENDS_THE_PASS[code])
         if code == Code.RESET_REQUIRED:
             self.reset_required = True
+        return False
+
+    def missed(self, call: str, code: int, *, answered: bool = False) -> bool:
+        """As `failed`, of a call whose failure says nothing about the GPU."""
+        if code in _UNSUPPORTED and not answered:
+            return True
+        self.note(call, code, error_text(self.nvml, code))
         return False
 
     def note(self, call: str, code: int, text: str) -> None:

@@ -2,10 +2,14 @@
 
 The two sample buffers are kept and change places in each pass; nothing is allocated anew. A GPU that does not support it
 is asked once.
+
+This is telemetry and nothing else: no failure here says how a GPU is, for whatever ails it shows in the calls that are
+there for that. What failed rests for a minute, since a call that takes long to fail takes its time from those.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,9 +18,13 @@ from typing import Any
 
 from gpuwarden_collectors.facts import MigInstance
 from gpuwarden_collectors.nvml.calls import Calls
+from gpuwarden_collectors.nvml.library import Code, bounded
 from gpuwarden_collectors.nvml.readings import GPM, GPM_OF_INSTANCES
 
 _SHORTEST = 0.1  # seconds between two samples (nvml.h, nvmlGpmMetricsGet)
+_REST = 60.0
+_MOST_PER_CENT = 101.0  # a share may be a little above its whole
+_MOST_MIB = 2.0**24  # of all links of a GPU in a second: several times what there is
 _METRIC = struct.Struct("=IId24x")  # nvmlGpmMetric_t: id, return code, value, three strings that are constants
 
 
@@ -32,20 +40,27 @@ class Gpm:
         self._earlier: Any = None
         self._later: Any = None
         self._taken: float | None = None
+        self._rests_until = -math.inf
         self._request: Any = None
 
     def read(self, now: float) -> dict[str, float]:
-        """The metrics by attribute of GpuReadings; none in the first pass. Raises Unanswered."""
-        if not self._supported or (self._taken is not None and now - self._taken < _SHORTEST):
+        """The metrics by attribute of GpuReadings; none in the first pass. Raises nothing."""
+        if not self._supported or self.rests(now) or (self._taken is not None and now - self._taken < _SHORTEST):
             return {}
         try:
             if self._request is None:
                 self._open()
             return self._sample(now) if self._supported else {}
         except self._calls.nvml.NVMLError as error:
-            self._taken = None
-            self._supported = not self._calls.failed("GPM", error.value, answered=self._answered)
-            return {}
+            self._supported = not self._calls.missed("GPM", error.value, answered=self._answered)
+        except Exception as mishap:  # noqa: BLE001 - bindings that stumble here must not cost the readings of the GPU
+            self._calls.note("GPM", Code.UNKNOWN.value, bounded(f"{type(mishap).__name__}: {mishap}"))
+        self._taken, self._rests_until = None, now + _REST
+        return {}
+
+    def rests(self, now: float) -> bool:
+        """It failed not long ago, and is not asked."""
+        return now < self._rests_until
 
     def close(self) -> None:
         for sample in (self._earlier, self._later):
@@ -82,27 +97,45 @@ class Gpm:
         self._answered = True
         start = type(request).metrics.offset
         answers = [_METRIC.unpack_from(request, start + place * _METRIC.size) for place in range(len(self._metrics))]
-        return {name: value for name, (_, code, value) in zip(self._metrics, answers, strict=True) if code == 0}
+        told = zip(self._metrics, answers, strict=True)
+        return {name: value for name, (_, code, value) in told if code == 0 and _plausible(name, value)}
+
+
+def _plausible(name: str, value: float) -> bool:
+    """Counters that began anew between the samples, as with a reset, may give any number; so may the library, NaN too."""
+    return 0.0 <= value <= (_MOST_MIB if name.endswith("_mib") else _MOST_PER_CENT)
 
 
 class InstancesGpm:
-    """The GPM of every GPU instance that there is; one that goes gives its buffers back."""
+    """The GPM of every GPU instance that there is; one that goes gives its buffers back, also where another has its number."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
-        self._of: dict[int, Gpm] = {}
+        self._of: dict[_Known, Gpm] = {}
 
     def read(self, instances: Sequence[MigInstance], now: float) -> tuple[MigInstance, ...]:
-        """The instances with their metrics. Raises Unanswered."""
-        here = dict.fromkeys(one.gpu_instance for one in instances)
-        for gone in self._of.keys() - here.keys():
+        """The instances with their metrics. Where one fails those behind it wait for the next pass. Raises nothing."""
+        here: dict[int, _Known] = {}
+        for one in instances:
+            here.setdefault(one.gpu_instance, (one.gpu_instance, one.uuid, one.profile))
+        for gone in self._of.keys() - set(here.values()):
             self._of.pop(gone).close()
-        for number in here.keys() - self._of.keys():
-            self._of[number] = Gpm(self._calls, GPM_OF_INSTANCES, instance=number)
-        values: dict[int, dict[str, Any]] = {number: self._of[number].read(now) for number in here}
-        return tuple(replace(one, **values[one.gpu_instance]) for one in instances)
+        values: dict[int, dict[str, Any]] = {}
+        for number, known in here.items():
+            gpm = self._of.get(known)
+            if gpm is None:
+                gpm = self._of[known] = Gpm(self._calls, GPM_OF_INSTANCES, instance=number)
+            asked = not gpm.rests(now)
+            values[number] = gpm.read(now)
+            if asked and gpm.rests(now):
+                break
+        return tuple(replace(one, **values.get(one.gpu_instance, {})) for one in instances)
 
     def close(self) -> None:
         for gpm in self._of.values():
             gpm.close()
         self._of.clear()
+
+
+_Known = tuple[int, str, str]
+"""The number of a GPU instance, and the UUID and profile of its first compute instance: a number is given again."""

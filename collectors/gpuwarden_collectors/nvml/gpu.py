@@ -20,9 +20,12 @@ _IDENTITY = {"name": "nvmlDeviceGetName", "serial": "nvmlDeviceGetSerial", "vbio
 
 
 class Gpu:
-    def __init__(self, nvml: Any, slot: str) -> None:
+    """`gpm`: performance is monitored, too."""
+
+    def __init__(self, nvml: Any, slot: str, *, gpm: bool = True) -> None:
         self.slot = slot
         self._nvml = nvml
+        self._with_gpm = gpm
         self._uuid = ""
         self._identity: dict[str, Any] = {}
         self._mig: tuple[int, bool] | None = None
@@ -63,8 +66,10 @@ class Gpu:
         self._questions.ask(now, hourly=hourly)
         links = self._links.read(now)
         sums = {name: total for name, total in self._links.sums.items() if values.get(name) is None}
-        readings = GpuReadings(**{**values, **sums, **self._gpm.read(now)})
-        mig = self._instances_gpm.read(read_mig(calls) if readings.mig_mode else (), now)
+        performance = self._gpm.read(now) if self._with_gpm else {}
+        readings = GpuReadings(**{**values, **sums, **performance})
+        mig = read_mig(calls) if readings.mig_mode else ()
+        mig = self._instances_gpm.read(mig, now) if self._with_gpm else mig
         facts = GpuFacts(
             slot=self.slot,
             index=index,

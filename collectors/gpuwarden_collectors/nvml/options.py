@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class NvmlOptions:
-    """Durations in seconds. `library` empty: the loader finds it. `simulate`: that many GPUs of our own, 0 for real ones.
+    """Durations in seconds. `library` empty: the loader finds it. `gpm`: read the performance monitoring of Hopper and later.
 
-    `simulate_dir` holds the injected faults (`faults.json`); without it nothing can be injected.
+    `simulate`: that many GPUs of our own, 0 for real ones. `simulate_dir` holds the injected faults (`faults.json`);
+    without it nothing can be injected.
     """
 
     enabled: bool = True
@@ -17,5 +18,6 @@ class NvmlOptions:
     deadline: float = 10.0
     init_deadline: float = 60.0
     library: str = ""
+    gpm: bool = True
     simulate: int = 0
     simulate_dir: str = ""

@@ -189,7 +189,7 @@ class NvmlReader:
     def _read_gpu(
         self, slot: str, index: int, handle: Any, error: CallError | None, now: float, *, hourly: bool
     ) -> GpuFacts:
-        gpu = self._gpus.get(slot) or Gpu(self._nvml, slot)
+        gpu = self._gpus.get(slot) or Gpu(self._nvml, slot, gpm=self._options.gpm)
         if slot:
             self._gpus[slot] = gpu
         if error is not None:

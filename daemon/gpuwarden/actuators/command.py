@@ -13,7 +13,6 @@ and 127: refused until a person changes something. All others: later.
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -92,7 +91,7 @@ class ExecActuator:
                 pool=pool,
             )  # fmt: skip
         return Standing(
-            at=at, owner=Owner.OURS, why=ours.why, reason=ours.text, suffix=ours.suffix, since=float(since), boot=ours.boot,
+            at=at, owner=Owner.OURS, why=ours.why, reason=reasons.line(ours.text), suffix=reasons.line(ours.suffix), since=float(since), boot=ours.boot,
             instance=ours.instance, schedulable=False, state="out", pool=pool,
         )  # fmt: skip
 
@@ -142,7 +141,7 @@ def _object(answer: bytes) -> Mapping[str, Any]:
 
 
 def _is_time(since: object) -> bool:
-    return isinstance(since, int | float) and math.isfinite(since) and abs(since) < 1e11
+    return isinstance(since, int | float) and abs(since) < 1e11  # which NaN is not either
 
 
 def exec_actuators(config: Config, clock: Clock, counter: Counter) -> list[ExecActuator]:

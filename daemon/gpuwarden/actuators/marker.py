@@ -6,7 +6,7 @@ One JSON object in one line, replaced atomically, readable by all, and there onl
      "since":"2026-03-01T12:00:00.000Z","boot_id":"…","owner":"gpuwarden"}
 
 `cause` is failure, termination, person or unknown; `check` the first code of the reason, empty if it has none. A file is ours by
-what is in it, and only then written over or removed.
+what is in it, and only then written over or removed; where anybody may write to its folder, by its owner too.
 """
 
 from __future__ import annotations
@@ -123,10 +123,17 @@ class MarkerActuator:
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
+            if not self._make_folder:
+                self._path.parent.stat()  # a folder that is gone says nothing of what stands in it
             return None
         with os.fdopen(descriptor, "rb") as file:
-            regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
-            data = file.read(_LARGEST + 1) if regular else b""
+            status = os.fstat(descriptor)
+            data = file.read(_LARGEST + 1) if stat.S_ISREG(status.st_mode) else b""
+        if status.st_uid not in (0, os.geteuid()) and self._path.parent.stat().st_mode & stat.S_IWOTH:
+            raise ActuatorRefused(
+                f"{self._path} belongs to user {status.st_uid}, and anybody may write to its folder: it counts for nothing, and "
+                f"is left as it is; remove it, and chmod o-w {self._path.parent}, or give {self.name} another place"
+            )
         marker = parse_marker(data, actuator=self.name, node=self._node)
         if marker is None:
             raise ActuatorRefused(
@@ -208,7 +215,9 @@ def parse_marker(data: bytes, *, actuator: str, node: str) -> Marker | None:
             } if (name, of) == (actuator, node):  # fmt: skip
                 told = reasons.parse(reason)
                 moment = datetime.fromisoformat(since).timestamp()
-                return None if told is None else Marker(why=told.why, reason=reason, since=moment, boot_id=boot)
+                if told is None or told.suffix or reason != reasons.line(reason):  # which no text of ours is
+                    return None
+                return Marker(why=told.why, reason=reason, since=moment, boot_id=boot)
     except (ValueError, RecursionError, OverflowError):
         pass
     return None

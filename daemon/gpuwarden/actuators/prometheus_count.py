@@ -26,6 +26,8 @@ from gpuwarden_collectors.base import Clock
 FRESH = 60.0
 """Seconds: an answer that knows less of this node itself says nothing of the others."""
 ANSWERS_WITHIN = 10.0
+READ_WITHIN = 5.0
+"""Seconds for the files of credentials, beside those for the answer."""
 SEEN_FOR = "20m"
 """For so long a node that fell silent counts on, as one of the pool and as one that is held out."""
 LARGEST = 8 << 20
@@ -81,7 +83,10 @@ class PrometheusCounter:
         """Whoever asks while it is asked gets the same answer. Raises BudgetUnknown."""
         if self._asking is None or self._asking.done():
             self._asking = detached("prometheus", self._ask)
-        await asyncio.wait((self._asking,))  # `ask` has a deadline, and heeds it whatever the server does
+        # `ask` has a deadline, and heeds it whatever the server does; a file of credentials may hang.
+        await asyncio.wait((self._asking,), timeout=ANSWERS_WITHIN + READ_WITHIN)
+        if not self._asking.done():
+            raise BudgetUnknown("the credentials of Prometheus cannot be read: does their file system hang?")
         try:
             found = census_of(self._asking.result(), self._clock().wall)
         except (PrometheusError, AccessError, SecretError) as error:
@@ -125,7 +130,10 @@ def census_of(answers: Answers, wall: float) -> Census:
             f"Prometheus has not scraped this node for {newest.at - newest.value:.0f} s, {FRESH:g} s may be"
         )
     since = {_name(sample): sample.value for sample in answers.samples["since"]}
-    held = tuple(Held(since.get(name, 0.0), name) for name in map(_name, answers.samples["held"]))
+    # Who is scraped by two jobs must not stand before itself.
+    also = {_name(sample) for sample in ours} - {_name(newest)}
+    names = (name for name in map(_name, answers.samples["held"]) if name not in also)
+    held = tuple(Held(since.get(name, 0.0), name) for name in names)
     return Census(node=_name(newest), pool=max(1, int(pool[0].value)), held=held, now=newest.at)
 
 

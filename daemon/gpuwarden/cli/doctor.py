@@ -19,7 +19,7 @@ from gpuwarden.doctor.row import Grade, Row, fail, ok, worst
 from gpuwarden.doctor.running import Running, daemon
 
 HELP = """
-Looks at this host, at Slurm and at Prometheus, and says in order what works, what does not, and what to type. Changes nothing.
+Looks at this host, at Slurm, Kubernetes and Prometheus, and says in order what works, what does not, and what to type. Changes nothing.
 
 Each row is ok, warn or fail, and has a deadline of its own; all are looked at together, so that it takes a minute and a half at
 most. Run it as the user that the daemon runs as.

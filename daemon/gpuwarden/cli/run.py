@@ -11,6 +11,7 @@ from gpuwarden.cli.sources import configuration
 from gpuwarden.cli.web_config import check_web_config
 from gpuwarden.config import Config
 from gpuwarden.places import LEDGER, make_private
+from gpuwarden.service_manager import ServiceManager
 
 HELP = """
 Runs the daemon in the foreground: reads the GPUs of this node, judges them, and publishes how they are, until SIGTERM.
@@ -45,9 +46,13 @@ def arguments(parser: Parser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    config = configuration(options, os.environ, secure=make_private)
-    check_web_config(config)
-    refuse_another_major(config.state.dir / LEDGER)
+    try:
+        config = configuration(options, os.environ, secure=make_private)
+        check_web_config(config)
+        refuse_another_major(config.state.dir / LEDGER)
+    except CommandError:
+        ServiceManager.of(os.environ).turn_away()
+        raise
     from gpuwarden.serve import serve  # noqa: PLC0415 - a fault in the configuration is told before asyncio is loaded
 
     return serve(config, lambda: _again(options), options.config and options.config.absolute())

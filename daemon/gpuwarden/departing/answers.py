@@ -110,6 +110,12 @@ class Answers:
         self._look_at_directories(known, jobs)
         return [*self._of_files(read.files, known, notices), *self._of_ended(read.ended, known)]
 
+    def misses(self, state: DepartureState, jobs: Sequence[LocalJob]) -> bool:
+        """Somebody who was told is alive and not among `jobs`: who is not seen has not ended, and may be saving."""
+        here = {(process.pid, process.started) for job in jobs for process in job.processes}
+        told = {process for job in jobs_of(state).values() for process in job.told} - here
+        return bool(told - ended(told, self._proc))
+
     async def _read(self, known: Mapping[str, JobState]) -> _Read | None:
         """None while an earlier read hangs."""
         if self._reading is None:

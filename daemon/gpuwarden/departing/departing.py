@@ -221,12 +221,14 @@ class Departing:
         look = await self._looks.look(lambda seen: self._tell_early(seen, near))
         self._say(look.trouble)
         now = self._clock()
-        if look.seen is None:
+        if (seen := look.seen) is None:
             return now.boottime + AGAIN_AFTER
-        views = [(notice, self._view(notice, look.seen, near)) for notice in near.notices]
+        if not look.listed and self._answers.misses(self.state, seen.jobs):
+            seen = replace(seen, controller=False)  # nothing that ends a job is done by such a look
+        views = [(notice, self._view(notice, seen, near)) for notice in near.notices]
         if self._enforce:
-            await self._expect(look.seen.jobs)
-            self._take(await self._answers.look(self.state, look.seen.jobs))
+            await self._expect(seen.jobs)
+            self._take(await self._answers.look(self.state, seen.jobs))
             again = await self._carry_out(views, near)
             self._hear_early()
         else:

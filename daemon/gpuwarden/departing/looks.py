@@ -29,7 +29,7 @@ Early = Callable[[Seen], Awaitable[None]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
     """`seen` None: the processes of this host could not be read. `listed` False: of Slurm's jobs those may be missing that only slurmd
-    tells of, for it never did. `trouble` is for people, empty if all answered.
+    tells of, for it is silent. `trouble` is for people, empty if all answered.
     """
 
     seen: Seen | None
@@ -88,7 +88,7 @@ class Looks:
         if any(job.kind is Kind.SLURM and job.id not in map(str, told.jobs) for job in jobs or ()):
             self.slurm.ask_anew()
         trouble = "; ".join(filter(None, (error, listed.trouble, told.trouble)))
-        return Look(seen=None if jobs is None else _seen(jobs, told), listed=listed.known, trouble=trouble)
+        return Look(seen=None if jobs is None else _seen(jobs, told), listed=not listed.trouble, trouble=trouble)
 
     async def _listed(self) -> Listed:
         return self._known() if self.slurm is None else await self.slurm.pids.listed()
@@ -160,7 +160,7 @@ class Looks:
     def _remember(self, read: _Read) -> None:
         """Without a newer list a process that is new may be a rank, and not on its own as it seems to be."""
         keys = _keys(read.jobs)
-        if read.as_of <= self._as_of or read.as_of == float("-inf"):
+        if read.as_of <= self._as_of:
             lone = _keys(job for job in read.jobs if job.kind is Kind.PROCESS)
             known = {process: self._keys[process] for process in lone if process in self._keys}
             keys = {process: key for process, key in keys.items() if process not in lone} | known

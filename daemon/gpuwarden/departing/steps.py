@@ -15,7 +15,7 @@ from gpuwarden.actuators.azure_approval import AzureApproval
 from gpuwarden.departing.answers import Answers
 from gpuwarden.departing.scheduler import give_up_node, put_elsewhere
 from gpuwarden.departing.slurm_looks import SlurmLooks
-from gpuwarden.departing.telling import WITHDRAWN, Told, tell_all, tell_here
+from gpuwarden.departing.telling import WITHDRAWN, Told, tell_all, tell_here, watch
 from gpuwarden.health.model import Event
 from gpuwarden.log import get_logger
 from gpuwarden.policy import departure_events as events
@@ -107,7 +107,7 @@ class Steps:
             if step.delivery.way in (Way.JOB_WIDE, Way.BATCH) and self._slurm is not None:
                 self._go(step, self._tell_all(notice, step, written))
             elif step.delivery.way is Way.WATCH:
-                self._told(notice, step, Told(result=Sent.WATCHED, text=step.delivery.text))
+                self._go(step, self._watch(notice, step))
         await written
         here = [(notice, step) for notice, step in sent if step.delivery.way is Way.LOCAL and self._goes_on(notice)]
         for notice, step in sent:
@@ -140,6 +140,9 @@ class Steps:
         assert self._slurm is not None  # noqa: S101 - checked by who calls
         now, goes_on = self._clock().wall, lambda: self._goes_on(notice)
         self._told(notice, step, await tell_all(self._slurm, step, written, goes_on, now))
+
+    async def _watch(self, notice: Notice, step: Tell) -> None:
+        self._told(notice, step, await watch(step.delivery.text))
 
     def _told(self, notice: Notice, step: Tell, told: Told) -> None:
         now = self._clock()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from gpuwarden.departing.slurm_looks import SlurmLooks
 from gpuwarden.log import get_logger
 from gpuwarden.policy.delivery import Delivery, Way
 from gpuwarden.policy.departure import Tell
+from gpuwarden.policy.departure_budget import MARK_TAKES
 from gpuwarden.policy.departure_model import Sent
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 
@@ -71,13 +73,21 @@ async def tell_all(
     finally:
         await written
     if marked.result is Marking.TAKEN:
-        return Told(result=Sent.WATCHED, text=marked.text)
+        return await watch(marked.text)
     if marked.result is not Marking.MARKED:
         return Told(result=Sent.UNSENT, text=marked.text)
     told = await _through_slurm(slurm, step.slurm, step.delivery) if goes_on() else WITHDRAWN
     if told.result is Sent.UNSENT:
         await _take_back(slurm, step.slurm, marked.mark)
     return told
+
+
+async def watch(text: str) -> Told:
+    """Another node tells the job, and has MARK_TAKES seconds for it: requeued before that, a rank would get Slurm's SIGTERM in
+    place of the signal that it asks for. Nothing else is begun for the job meanwhile.
+    """
+    await asyncio.sleep(MARK_TAKES)
+    return Told(result=Sent.WATCHED, text=text)
 
 
 async def _take_back(slurm: SlurmLooks, job: SlurmJob, mark: str) -> None:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterator
 
 from gpuwarden.config import Config
-from gpuwarden.doctor import host, job_side, prometheus, running, system, termination, unit, web
+from gpuwarden.doctor import host, job_side, kubernetes, prometheus, running, system, termination, unit, web
 from gpuwarden.doctor.row import Row, fail
 from gpuwarden.doctor.running import Running
 from gpuwarden.doctor.slurm import SlurmDoctor
@@ -19,6 +19,7 @@ DCGM_WITHIN = 45.0
 METADATA_WITHIN = 20.0
 """Two questions and two tokens, of `termination.<cloud>.timeout` (5 s at most) and 1 s."""
 SLURM_WITHIN = 90.0
+KUBERNETES_WITHIN = 60.0
 
 Look = Callable[[Running, Config], Awaitable[list[Row]]]
 
@@ -59,6 +60,7 @@ _LOOKS: dict[str, tuple[float, Look]] = {
     "metadata service": (METADATA_WITHIN, _loop(termination.metadata)),
     "shutdown budget": (HOST_WITHIN, _loop(termination.shutdown_budget)),
     "slurm": (SLURM_WITHIN, _slurm),
+    "kubernetes": (KUBERNETES_WITHIN, _loop(kubernetes.kubernetes)),
 }
 """By name, in the order in which they are told: seconds, and the look."""
 
@@ -74,7 +76,7 @@ async def _threaded(look: Callable[[], list[Row]]) -> list[Row]:
 
 
 async def _in_time(name: str, seconds: float, look: Awaitable[list[Row]]) -> list[Row]:
-    area = "slurm" if name == "slurm" else "host"
+    area = name if name in ("slurm", "kubernetes") else "host"
     try:
         async with asyncio.timeout(seconds):
             return await look

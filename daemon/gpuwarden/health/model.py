@@ -203,6 +203,7 @@ class EventKind(StrEnum):
     APPROVED = "approved"  # what came of it
     DEPARTED = "departed"  # withdrawn, or over
     ANSWERED = "answered"  # in checkpoints only: how many jobs gave each answer
+    TRIED = "tried"  # in checkpoints only: how many intents came to what
     SUMMED = "summed"  # in checkpoints only: what many events came to
 
 

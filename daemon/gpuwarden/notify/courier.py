@@ -7,6 +7,7 @@ chance somewhat sooner, so that a fleet does not come back in step; a wish to wa
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections import Counter
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from gpuwarden.notify.store import QueueStore
 log = get_logger("gpuwarden")
 
 FIRST, MOST = 1.0, 300.0  # seconds
+LOOK_AGAIN = 60.0
+"""Seconds after which a queue is looked at again that the disk does not give: there may be something in it."""
 AT_ONCE = 100
 """Messages that are read from the queue in one go."""
 
@@ -34,14 +37,15 @@ class Told:
 
 class Courier:
     def __init__(
-        self, target: str, receiver: Receiver, store: QueueStore, *, first: float = FIRST, most: float = MOST
-    ) -> None:
+        self, target: str, receiver: Receiver, store: QueueStore, *, first: float = FIRST, most: float = MOST,
+        look_again: float = LOOK_AGAIN,
+    ) -> None:  # fmt: skip
         self.target = target
         self.told = Told()
         self.wake = asyncio.Event()
         self._receiver = receiver
         self._store = store
-        self._first, self._most = first, most
+        self._first, self._most, self._look_again = first, most, look_again
         self._failed = 0
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
 
@@ -58,7 +62,9 @@ class Courier:
         waiting = await self._store.head(self.target, AT_ONCE)
         if not waiting:
             self._receiver.rest()
-            await self.wake.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._look_again if self._store.trouble else None):
+                    await self.wake.wait()
         for one in waiting:
             if not await self._tell(one):
                 return  # it went to make room meanwhile: see what is there now
@@ -71,7 +77,7 @@ class Courier:
             self._count(delivery)
             if delivery.result in (Result.DELIVERED, Result.REFUSED):
                 self._failed = 0
-                self._store.done(self.target, one.id)
+                self._store.done(self.target, one)
                 return True
             self._receiver.rest()
             await asyncio.sleep(self._pause(delivery))

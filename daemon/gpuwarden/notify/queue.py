@@ -115,10 +115,10 @@ class Queue:
         select = "SELECT id, subject, key, body FROM message WHERE target = ? ORDER BY id LIMIT ?"
         return [Waiting(number, Message(*words)) for number, *words in self._db.execute(select, (target, most))]
 
-    def done(self, target: str, number: int) -> None:
+    def done(self, target: str, number: int, key: str) -> None:
         """It was told, or never will be."""
-        size = "SELECT length(CAST(body AS BLOB)) + length(subject) FROM message WHERE id = ?"
-        found = self._db.execute(size, (number,)).fetchone()
+        size = "SELECT length(CAST(body AS BLOB)) + length(subject) FROM message WHERE id = ? AND key = ?"
+        found = self._db.execute(size, (number, key)).fetchone()
         if found is not None:  # else it had to go meanwhile
             self._db.execute("DELETE FROM message WHERE id = ?", (number,))
             self.rows[target] -= 1

@@ -1,13 +1,15 @@
 """The queue as the loop sees it: a thread owns it, and nobody waits for a disk but who asked for what is on it.
 
 While the disk takes nothing, what comes is kept in memory, within the same bounds and behind what is on disk; it goes to disk
-with the next message that finds it well.
+with the next message, or the next look, that finds it well. One daemon has a queue: two would both tell what is in it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
+import os
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
 
-from gpuwarden.background import BackgroundWriter
+from gpuwarden.background import BackgroundWriter, boottime
 from gpuwarden.log import get_logger
 from gpuwarden.notify.queue import BYTES_MOST, ROWS_MOST, Message, Queue, Waiting, is_corrupt, move_aside
 
@@ -27,38 +29,50 @@ _MEANWHILE = "what is to be told is kept in memory meanwhile"
 JOBS_MOST = 1_000
 """Steps of the daemon whose messages may wait for the disk."""
 CLOSES_WITHIN = 2.0
+STALLED = 10.0
+"""Seconds after which a disk that has not answered is said to hang; SQLite waits 5 s for another process."""
 
 
 class QueueStore:
-    """`gone`: messages that had to make room, by target. `trouble`: why nothing is on disk; empty if it is."""
+    """Once closed it is of no more use."""
 
     def __init__(
         self, path: Path, targets: Sequence[str], *, rows_most: int = ROWS_MOST, bytes_most: int = BYTES_MOST
     ) -> None:
-        self.gone: Counter[str] = Counter()
-        self.trouble = ""
+        self._gone: Counter[str] = Counter()
+        self._lost: Counter[str] = Counter()
+        self._trouble = ""
         self.rows: Counter[str] = Counter()
         self._path = path
         self._targets = tuple(targets)
         self._most = {"rows_most": rows_most, "bytes_most": bytes_most}
         self._queue: Queue | None = None
         self._spilled = Queue(None, **self._most)
-        self._told: dict[int, str] = {}  # by number, what is still on disk and was told
+        self._told: dict[int, tuple[str, str]] = {}  # by number, what is still on disk and was told: target and key
+        self._claim: int | None = None  # descriptor of the locked file
         self._writer = BackgroundWriter("notify", JOBS_MOST, on_error=self._failed)
 
     @property
-    def dropped(self) -> int:
-        """Steps whose messages are lost, since too many waited for the disk."""
-        return self._writer.dropped
+    def gone(self) -> Counter[str]:
+        """Messages that had to make room, or came while too many waited for the disk, by target."""
+        return self._gone + self._lost
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing is on disk; empty if it is."""
+        if self._writer.stalled_for(boottime()) > STALLED:
+            return f"cannot write {self._path}: its file system does not answer; is it frozen?"
+        return self._trouble
 
     def put(self, messages: Sequence[tuple[str, Message]]) -> None:
-        self._writer.submit(lambda: self._put(messages))
+        if not self._writer.submit(lambda: self._put(messages)):
+            self._lost.update(target for target, _ in messages)
 
-    def done(self, target: str, number: int) -> None:
-        self._writer.submit(lambda: self._done(target, number))
+    def done(self, target: str, one: Waiting) -> None:
+        self._writer.submit(lambda: self._done(target, one))
 
     async def head(self, target: str, most: int) -> list[Waiting]:
-        """The oldest first. The numbers of those in memory are negative."""
+        """The oldest first; what is in memory goes to disk where that is well again. The numbers of those in memory are negative."""
         return await self._asked(lambda: self._head(target, most))
 
     def close(self) -> None:
@@ -94,41 +108,42 @@ class QueueStore:
     # --- in the thread
 
     def _put(self, messages: Sequence[tuple[str, Message]]) -> None:
-        waiting = [*self._spilled.everything(), *messages]
         try:
-            self.gone.update(self._on_disk(lambda queue: queue.put(waiting)))
+            self._gone.update(self._on_disk(lambda queue: queue.put([*self._spilled.everything(), *messages])))
         except (sqlite3.Error, OSError) as error:
-            self.trouble = f"cannot write {self._path}: {error}; {_MEANWHILE}"
-            self.gone.update(self._spilled.put(messages))
+            self._trouble = f"cannot write {self._path}: {error}; {_MEANWHILE}"
+            self._gone.update(self._spilled.put(messages))
         else:
-            self.trouble = ""
+            self._trouble = ""
             self._spilled.forget(())
             self._forget_told()
         self._count()
 
-    def _done(self, target: str, number: int) -> None:
-        if number < 0:
-            self._spilled.done(target, -number)
+    def _done(self, target: str, one: Waiting) -> None:
+        if one.id < 0:
+            self._spilled.done(target, -one.id, one.message.key)
         else:
-            self._told[number] = target
+            self._told[one.id] = (target, one.message.key)
             self._forget_told()
         self._count()
 
     def _forget_told(self) -> None:
         """What the disk cannot forget now is not told again meanwhile."""
         try:
-            for number, target in list(self._told.items()):
-                self._on_disk(partial(Queue.done, target=target, number=number))
-                del self._told[number]
+            for number, (target, key) in list(self._told.items()):
+                self._on_disk(partial(Queue.done, target=target, number=number, key=key))
+                self._told.pop(number, None)  # where the file was corrupt, nothing of it is left
         except (sqlite3.Error, OSError) as error:
-            self.trouble = f"cannot write {self._path}: {error}; {_MEANWHILE}"
+            self._trouble = f"cannot write {self._path}: {error}; {_MEANWHILE}"
 
     def _head(self, target: str, most: int) -> list[Waiting]:
         found: list[Waiting] = []
+        if self._trouble:
+            self._put(())
         try:
             found = self._on_disk(lambda queue: queue.head(target, most + len(self._told)))
         except (sqlite3.Error, OSError) as error:
-            self.trouble = f"cannot read {self._path}: {error}; {_MEANWHILE}"
+            self._trouble = f"cannot read {self._path}: {error}; {_MEANWHILE}"
         self._count()
         left = [one for one in found if one.id not in self._told][:most]
         more = self._spilled.head(target, most - len(left))
@@ -148,10 +163,27 @@ class QueueStore:
             return work(self._opened())
 
     def _opened(self) -> Queue:
+        self._claimed()
         if self._queue is None:
             self._queue = Queue(self._path, **self._most)
             self._queue.forget(self._targets)
         return self._queue
+
+    def _claimed(self) -> None:
+        """The lock ends with its holder."""
+        if self._claim is not None:
+            return
+        self._path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        claim = os.open(self._path.with_name(f"{self._path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(claim)
+            if not isinstance(error, BlockingIOError):
+                raise
+            why = "it belongs to another gpuwarden that runs: stop one, or give one another state.dir"
+            raise OSError(why) from error
+        self._claim = claim
 
     def _count(self) -> None:
         self.rows = (Counter() if self._queue is None else self._queue.rows) + self._spilled.rows
@@ -159,6 +191,9 @@ class QueueStore:
     def _end(self) -> None:
         self._close()
         self._spilled.close()
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            os.close(claim)
 
     def _close(self) -> None:
         queue, self._queue = self._queue, None
@@ -167,4 +202,4 @@ class QueueStore:
                 queue.close()
 
     def _failed(self, error: Exception) -> None:
-        self.trouble = f"notifications failed unexpectedly: {error!r}"
+        self._trouble = f"notifications failed unexpectedly: {error!r}"

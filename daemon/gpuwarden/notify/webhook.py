@@ -34,6 +34,7 @@ from urllib.parse import urlsplit
 from gpuwarden.config_notify import WebhookOptions
 from gpuwarden.notify.delivery import DELIVERED, Delivery, Result
 from gpuwarden.notify.queue import Message
+from gpuwarden.policy import reasons
 from gpuwarden.prometheus.access import Access, AccessError, access
 from gpuwarden.schedule import detached
 from gpuwarden.secrets_file import SecretError, SecretFile
@@ -167,7 +168,7 @@ def _judged(answer: HTTPResponse, now: float, *, again: bool) -> Delivery:
     status = answer.status
     if 200 <= status < 300 or (status == 409 and again):
         return DELIVERED
-    said = f"it answers {status} {answer.reason[:_WORDS_MOST]}".rstrip()
+    said = f"it answers {status} {reasons.line(answer.reason)[:_WORDS_MOST]}".rstrip()
     if status in UNWANTED:
         return Delivery(Result.REFUSED, said)
     if status in BARRED:

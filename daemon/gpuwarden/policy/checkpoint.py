@@ -13,7 +13,7 @@ from gpuwarden_collectors.facts import Stamp
 
 def checkpoint(state: PolicyState, now: Stamp) -> list[Event]:
     """Events that make `state`, but for what spans only moments, once the boot of the judge's checkpoint was folded."""
-    return list(_events(state, now))
+    return [*_events(state, now), *_tried(state)]
 
 
 def _events(state: PolicyState, now: Stamp) -> Iterator[Event]:
@@ -35,6 +35,12 @@ def _events(state: PolicyState, now: Stamp) -> Iterator[Event]:
             yield Event(kind=EventKind.INTENDED, at=intent.at, boot_id=boot, data=data_of(intent, observed=observed))
     for key in sorted(state.person):  # after the intents, one of which may begin the list anew
         yield Event(kind=EventKind.NEEDS_PERSON, at=now, boot_id=boot, key=key)
+
+
+def _tried(state: PolicyState) -> Iterator[Event]:
+    """After the intents, which are counted once more as they are folded."""
+    if state.tried:
+        yield Event(kind=EventKind.TRIED, at=Stamp(0.0, 0.0), boot_id=state.boot_id, data=dict(state.tried))
 
 
 def ordered(order: Order, boot_id: str, declined: frozenset[str] = frozenset()) -> Event:

@@ -25,6 +25,8 @@ KEYS_MOST = 64
 """Findings remembered of one exclusion, and restorations remembered: more than any node has."""
 OVERRIDDEN_MOST = 1_024
 """Findings that one restoration is in spite of: eight GPUs with 18 links have less than 200."""
+UNCOUNTED = (Result.RETRY, Result.REFUSED)
+"""What is tried again and again, mostly without an event."""
 TEXT_MOST = 1_900
 """Characters; the ledger keeps 2,000 of a text."""
 
@@ -58,7 +60,8 @@ class PolicyState:
 
     `declined`: where an operator's order, which stands elsewhere, was refused for good and forgotten. `person`: findings of
     this exclusion that need a person. `overridden`: findings in spite of which an operator restored.
-    `returns`: Unix times of restorations without a person.
+    `returns`: Unix times of restorations without a person. `tried`: how many intents came to what, by both words, as
+    `exclude_done`, since the ledger began; not what is tried again without an event (retry, refused).
     """
 
     boot_id: str = ""
@@ -72,6 +75,7 @@ class PolicyState:
     person: frozenset[Key] = frozenset()
     overridden: frozenset[Key] = frozenset()
     returns: tuple[float, ...] = ()
+    tried: Mapping[str, int] = field(default_factory=dict)
     clean: int = 0
     sequence: int = 0
     unknown_since: Stamp | None = None
@@ -154,7 +158,7 @@ def _intended(state: PolicyState, event: Event) -> PolicyState:
     if intent is None:
         return state
     if event.data.get("observed") is True:
-        return replace(state, would={**state.would, intent.actuator: intent})
+        return replace(_counted(state, intent.act, Result.OBSERVED), would={**state.would, intent.actuator: intent})
     if intent.act is Act.EXCLUDE and not state.holds and not state.pending:
         state = replace(state, person=frozenset())  # it begins here
     pending = {**state.pending, intent.actuator: intent}
@@ -165,7 +169,10 @@ def _outcome(state: PolicyState, event: Event) -> PolicyState:
     """What was refused stays wanted: a person may mend it. An order that is dropped is forgotten there, the operator was told."""
     intent = state.pending.get(_text(event, "actuator"))
     result = _word(Result, event, "result", Result.RETRY)
-    if intent is None or intent.key != _text(event, "key") or result in (Result.RETRY, Result.REFUSED):
+    if result in UNCOUNTED:
+        return state
+    state = _counted(state, _word(Act, event, "intent", Act.EXCLUDE), result)
+    if intent is None or intent.key != _text(event, "key"):
         return state
     pending = _without(state.pending, intent.actuator)
     if result is Result.DROPPED and intent.act is Act.EXCLUDE and intent.why is Why.OPERATOR:
@@ -173,6 +180,16 @@ def _outcome(state: PolicyState, event: Event) -> PolicyState:
     left = result is not Result.DROPPED or state.holds or pending or state.would
     person = state.person if left else frozenset()
     return replace(state, pending=pending, person=person)
+
+
+def _counted(state: PolicyState, act: Act, result: Result) -> PolicyState:
+    name = f"{act.value}_{result.value}"
+    return replace(state, tried={**state.tried, name: state.tried.get(name, 0) + 1})
+
+
+def _tried(state: PolicyState, event: Event) -> PolicyState:
+    names = (f"{act.value}_{result.value}" for act in Act for result in Result)
+    return replace(state, tried={name: int(count) for name in names if (count := _number(event, name)) > 0})
 
 
 def _declined(state: PolicyState, actuator: str, pending: Mapping[str, Intent]) -> PolicyState:
@@ -198,7 +215,8 @@ def _restored(state: PolicyState, event: Event) -> PolicyState:
     actuator = _text(event, "actuator")
     alone = _word(Why, event, "why", Why.OPERATOR) is Why.FAILURE
     hold = state.holds.get(actuator)
-    counted = hold is not None and any(wall >= hold.at.wall for wall in state.returns)  # another actuator's was first
+    since, until = (event.at if hold is None else hold.at).wall, event.at.wall
+    counted = hold is not None and any(since <= wall <= until for wall in state.returns)  # another actuator's was first
     return _over(_returned(state, event) if alone and not counted else state, actuator)
 
 
@@ -305,6 +323,7 @@ _CHANGES: dict[str, Callable[[PolicyState, Event], PolicyState]] = {
     EventKind.HELD: _excluded,
     EventKind.RESTORED: _restored,
     EventKind.RETURNED: _returned,
+    EventKind.TRIED: _tried,
     EventKind.LIFTED: _lifted,
     EventKind.ORDERED: _ordered,
     EventKind.NOTICED: _noticed,

@@ -87,7 +87,7 @@ def _owner(cause: str) -> str:
 
 def intents(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
     counts = snapshot.acted.counts
-    return (((act, result), counts.get((act, result), 0)) for act in ACTS for result in RESULTS)
+    return (((act, result), counts.get(f"{act}_{result}", 0)) for act in ACTS for result in RESULTS)
 
 
 def exclusions_since(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:

@@ -7,6 +7,7 @@ a series that is born with it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from gpuwarden.health.model import Finding, GpuVerdict, Health
 from gpuwarden.health.xid_catalogue import XIDS, XidClass
 from gpuwarden.publish import acted, departures, notices
 from gpuwarden.publish.lines import COUNTER, GAUGE, HISTOGRAM, Number
-from gpuwarden.publish.snapshot import CollectorStatus, Snapshot
+from gpuwarden.publish.snapshot import CollectorStatus, Snapshot, XidCount
 from gpuwarden.publish.status import detail
 from gpuwarden_collectors.base import PassOutcome
 
@@ -41,6 +42,10 @@ NO_GPU: Labels = ("", "", "")
 SHADOW = "shadow"
 INFOS_MOST = 32
 """Of so many findings, the worst, the words are told: a host on which everything is wrong must not grow its page by much."""
+XIDS_MOST = 32
+"""Of so many pairs of GPU and Xid, the latest, the time is told, and the count where it does not stand at 0 from the start."""
+LEMONS_MOST = 16
+"""Of so many GPUs and what happened to them, the worst."""
 FAILURE_XIDS = tuple(str(row.xid) for row in XIDS.values() if row.klass is XidClass.FAILURE)
 
 
@@ -98,11 +103,12 @@ def _finding_words(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 def _lemons(snapshot: Snapshot) -> Iterator[Sample]:
-    for labels in (NO_GPU, *map(gpu_labels, _expected(snapshot))):
-        for what in What:
-            yield (*labels, what.value), 0
+    for what in What:
+        yield (*NO_GPU, what.value), 0
     labels_of = _labels_of_slot(snapshot)
-    for row in snapshot.verdict.lemons:
+    rows = snapshot.verdict.lemons
+    boards = sorted((row for row in rows if row.slot), key=lambda row: -row.days)[:LEMONS_MOST]
+    for row in (*(row for row in rows if not row.slot), *boards):
         yield (*labels_of(row.slot), row.what), row.days
 
 
@@ -115,18 +121,25 @@ def _missing(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 def _xids(snapshot: Snapshot) -> Iterator[Sample]:
-    for gpu in _expected(snapshot):
+    failures = (*FAILURE_XIDS, *snapshot.site_failures)
+    expected = _expected(snapshot)
+    for gpu in expected:
         labels = gpu_labels(gpu)
-        for number in (*FAILURE_XIDS, *snapshot.site_failures):
+        for number in failures:
             yield (*labels, number), 0
-    labels_of = _labels_of_slot(snapshot)
+    labels_of, slots, latest = _labels_of_slot(snapshot), {gpu.slot for gpu in expected}, set(_latest_xids(snapshot))
     for xid in snapshot.xids:
-        yield (*labels_of(xid.slot), str(xid.xid)), xid.count
+        if xid in latest or (str(xid.xid) in failures and xid.slot in slots):
+            yield (*labels_of(xid.slot), str(xid.xid)), xid.count
 
 
 def _last_xids(snapshot: Snapshot) -> Iterator[Sample]:
     labels_of = _labels_of_slot(snapshot)
-    return (((*labels_of(x.slot), str(x.xid)), x.last) for x in snapshot.xids if x.last is not None)
+    return (((*labels_of(x.slot), str(x.xid)), x.last) for x in _latest_xids(snapshot) if x.last is not None)
+
+
+def _latest_xids(snapshot: Snapshot) -> list[XidCount]:
+    return sorted(snapshot.xids, key=lambda xid: -math.inf if xid.last is None else xid.last)[-XIDS_MOST:]
 
 
 def _up(collector: CollectorStatus) -> Number | None:
@@ -221,7 +234,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("gpuwarden_actuator_up", GAUGE, ("actuator",), acted.answering,
            "1 while whoever excludes this node can be read. No series before the first look."),
     Metric("gpuwarden_intents_total", COUNTER, ("kind", "outcome"), acted.intents,
-           "Attempts to exclude or restore this node, and what came of each. Outcome observed: mode is observe."),
+           "Intents to exclude or restore this node, and what came of each, since the ledger began. Outcome observed: mode is observe. "
+           "Outcomes retry and refused: attempts since the daemon started."),
     Metric("gpuwarden_intents_pending", GAUGE, (), lambda s: _one(len(s.acted.pending)),
            "Intents whose outcome is not known: the scheduler is away, refuses, or the breaker is open."),
     Metric("gpuwarden_breaker_open", GAUGE, (), lambda s: _one(int(bool(s.acted.breaker))),
@@ -262,13 +276,13 @@ METRICS: tuple[Metric, ...] = (
            "Always 1, while the finding is active: what it is and what to do, in words. Detail is the number of the Xid, "
            "the link, the mount. Of the 32 worst findings."),
     Metric("gpuwarden_xid_total", COUNTER, (*GPU, "xid"), _xids,
-           "Xids since the ledger began."),
+           "Xids since the ledger began. Those that are failures stand at 0 from the start; of others the 32 that came last."),
     Metric("gpuwarden_xid_last_timestamp_seconds", GAUGE, (*GPU, "xid"), _last_xids,
-           "When this Xid last came, Unix time."),
+           "When this Xid last came, Unix time. Of the 32 that came last."),
     Metric("gpuwarden_gpu_job_info", GAUGE, (*GPU, "job", "user", "job_name"), _gpu_jobs,
            "Always 1: a Slurm job that has this GPU, or processes on it. User and name are empty unless publish_jobs is set."),
     Metric("gpuwarden_lemon", GAUGE, (*GPU, "what"), _lemons,
-           "On how many of the last 28 days this happened to the board; of the node, with empty GPU labels, to any of its boards. "
+           "On how many of the last 28 days this happened to the node, with empty GPU labels, or to a board: the 16 worst. "
            "Three or more make the finding lemon_node."),
     # --- collectors
     Metric("gpuwarden_collector_up", GAUGE, PER_COLLECTOR, _each_collector(_up),

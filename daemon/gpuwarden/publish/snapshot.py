@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -82,8 +83,8 @@ class Told:
 class Acted:
     """What is wanted of schedulers and what stands there. `excluded`: pairs of actuator and owner; `breaker`: why it is open.
 
-    `would` is what mode observe does not do; `blocked`, by actuator, why what is wanted is not asked of it; `counts`, by kind
-    and outcome, the attempts of this process. `person`: findings after which only a person restores. `order`: the text of an
+    `would` is what mode observe does not do; `blocked`, by actuator, why what is wanted is not asked of it; `counts`, as
+    `exclude_done`, what intents came to since the ledger began, of retry and refused what this process tried. `person`: findings after which only a person restores. `order`: the text of an
     operator's exclusion. `notice`: of all the
     `notices` the one that is imminent.
     """
@@ -94,7 +95,7 @@ class Acted:
     pending: tuple[Wanted, ...] = ()
     would: tuple[Wanted, ...] = ()
     blocked: Mapping[str, str] = field(default_factory=dict)
-    counts: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
     breaker: str = ""
     person: tuple[str, ...] = ()
     order: str = ""
@@ -151,6 +152,10 @@ class JobLabels:
     trouble: str = ""
 
 
+_NEXT = 0.001
+"""Seconds by which something is older than it may be, where it is to be seen that it is."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """`sequence` grows, and `observed` moves, only when a GPU pass really observed. `nvml`, `dcgm` and `jobs` are None once
@@ -187,6 +192,11 @@ class Snapshot:
     def fresh(self, now: Stamp) -> bool:
         age = self.age(now)
         return age is not None and age <= self.service.fresh_for
+
+    def lasts(self, now: Stamp) -> float:
+        """Seconds for which what is shown of GPUs may be shown; not above 0 once it is too old, infinite where nothing is."""
+        age = self.age(now)
+        return math.inf if self.nvml is None or age is None else self.service.fresh_for - age + _NEXT
 
     def health(self, now: Stamp) -> Health:
         """The verdict as it stands at `now`: anything but a failure is unknown once the observation is not fresh."""

@@ -3,74 +3,111 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from gpuwarden.actuators.base import ActuatorUnavailable
+from gpuwarden.actuators.base import ActuatorError, ActuatorUnavailable
 from gpuwarden.actuators.kubernetes import node as nodes
-from gpuwarden.actuators.kubernetes.api import Conflict, Json, KubernetesApi
+from gpuwarden.actuators.kubernetes.api import Conflict, Json, KubernetesApi, Reply
 from gpuwarden.config_kubernetes import KubernetesOptions
 from gpuwarden.policy.looks import same
-from gpuwarden.policy.model import Act, Census, Intent, Owner, Standing
+from gpuwarden.policy.model import Act, Census, Held, Intent, Owner, Standing
 from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.host import boot_id
 
 if TYPE_CHECKING:  # `[kubernetes]` is its part of it
     from gpuwarden.config import Config
 
 NAME_VARIABLE = "NODE_NAME"
-POOL_AGE = 86_400.0
-"""Seconds after which the size of the pool is read again for spreading writes by it."""
+COUNT_AGE = 600.0
+"""Seconds for which a count of the pool holds: a count is 16 requests where there are 8,000 nodes, and all may want it at once."""
 TRIES = 20
 """Writes that somebody else's may come before, one after the other."""
 PAUSE = 0.2
 
 
+class AnotherMachine(ActuatorUnavailable):
+    """The node of that name runs elsewhere; or its kubelet has not reported since the boot, and then it takes no work either."""
+
+
 class KubernetesActuator:
-    """`hostname`: of this machine."""
+    """`hostname` and `boot_id` of this machine; without a boot id nobody notices that the node is another's."""
 
     name = "kubernetes"
 
     def __init__(
-        self, options: KubernetesOptions, *, clock: Clock, hostname: str, inherited: Mapping[str, str] = os.environ
+        self,
+        options: KubernetesOptions,
+        *,
+        clock: Clock,
+        hostname: str,
+        boot_id: str = "",
+        inherited: Mapping[str, str] = os.environ,
     ) -> None:
         self._options = options
         self._clock = clock
         self.node = options.node or inherited.get(NAME_VARIABLE, "") or hostname.lower()
         self.api = KubernetesApi(options, lambda: clock().wall)
+        self._boot_id = boot_id
         self._pool: int | None = None
-        self._pool_at = 0.0
+        self._counted_at: float | None = None
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
 
     @property
     def pool(self) -> int | None:
+        """All nodes of the cluster until those of the pool are counted."""
         return self._pool
 
     async def look(self) -> Standing:
-        found = (await self.api.node(self.node)).body
-        now = self._clock()
-        if self._pool is None or now.boottime - self._pool_at >= POOL_AGE:
-            await self._count_pool()
-        return nodes.standing_of(found, now, self._options.key, self._pool)
+        found = (await self.read()).body
+        if self._pool is None:
+            with contextlib.suppress(
+                ActuatorError
+            ):  # only writes are spread by it; whoever counts finds out what is wrong
+                self._pool = await self.api.total()
+        return nodes.standing_of(found, self._clock(), self._options.key, self._pool)
+
+    async def read(self) -> Reply:
+        """The node of this machine. Raises AnotherMachine for one that is not."""
+        reply = await self.api.node(self.node)
+        self.verify(reply.body)
+        return reply
+
+    def verify(self, found: Json) -> None:
+        theirs = nodes.boot_id_of(found)
+        if theirs and self._boot_id and theirs != self._boot_id:
+            raise AnotherMachine(
+                f"node {self.node} is another machine (boot {theirs[:8]}, here {self._boot_id[:8]}), or its kubelet has not"
+                " reported since the boot: look whether kubernetes.node is right and the kubelet runs"
+            )
 
     async def census(self) -> Census:
-        pool = await self._count_pool()
-        found, now = await self.api.labelled(self._options.key)
-        held = nodes.held(found, self._options.key)
-        return Census(node=self.node, pool=max(pool, 1), held=held, now=now)
+        held: list[Held] = []
+        now = 0.0
+        async for found, at in self.api.labelled(self._options.key):
+            held += nodes.held(found, self._options.key)
+            now = at
+        return Census(node=self.node, pool=max(await self._count(), 1), held=tuple(held), now=now)
 
     async def apply(self, intent: Intent, standing: Standing) -> None:
         """Read, change, write what was read; again where somebody else came between, as long as it is the same for us."""
         for _ in range(TRIES):
-            found = (await self.api.node(self.node)).body
+            reply = await self.read()
+            found = reply.body
+            if not nodes.version_of(found):
+                raise ActuatorUnavailable(
+                    f"cannot change node {self.node}: the server does not say which version it is"
+                )
             now = nodes.standing_of(found, self._clock(), self._options.key, self._pool)
             if (now.owner, now.reason) != (standing.owner, standing.reason):
                 raise ActuatorUnavailable(f"cannot change node {self.node}: it changed since it was looked at")
             if intent.act is Act.RESTORE and (now.owner is not Owner.OURS or not _meant(intent, now)):
                 return
             try:
-                await self.api.patch_node(self.node, self._change(intent, found))
+                await self.api.patch_node(self.node, self._change(intent, reply))
             except Conflict:
                 await asyncio.sleep(self._chance.uniform(0.0, PAUSE))
                 continue
@@ -80,16 +117,20 @@ class KubernetesActuator:
     async def close(self) -> None:
         await self.api.close()
 
-    def _change(self, intent: Intent, found: Json) -> Json:
+    def _change(self, intent: Intent, reply: Reply) -> Json:
         options = self._options
         if intent.act is Act.RESTORE:
-            return nodes.restoration(found, key=options.key)
+            return nodes.restoration(reply.body, key=options.key)
         return nodes.exclusion(
-            found, key=options.key, effect=options.effect, why=intent.why, reason=intent.reason, cordon=options.cordon
-        )
+            reply.body, key=options.key, effect=options.effect, why=intent.why, reason=intent.reason,
+            cordon=options.cordon, at=reply.at,
+        )  # fmt: skip
 
-    async def _count_pool(self) -> int:
-        self._pool, self._pool_at = await self.api.count(self._options.pool), self._clock().boottime
+    async def _count(self) -> int:
+        now = self._clock().boottime
+        if self._pool is None or self._counted_at is None or now - self._counted_at >= COUNT_AGE:
+            self._pool = await self.api.count(self._options.pool)
+            self._counted_at = now
         return self._pool
 
 
@@ -105,4 +146,5 @@ def kubernetes_actuator(
     """For the registry."""
     if not config.kubernetes.enabled:
         return None
-    return KubernetesActuator(config.kubernetes, clock=clock, hostname=os.uname().nodename)
+    boot = boot_id(config.paths.proc)
+    return KubernetesActuator(config.kubernetes, clock=clock, hostname=os.uname().nodename, boot_id=boot)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from gpuwarden.actuators.base import ActuatorError
-from gpuwarden.actuators.kubernetes.actuator import KubernetesActuator
-from gpuwarden.actuators.kubernetes.api import Json, NotAccepted
+from gpuwarden.actuators.kubernetes.actuator import AnotherMachine, KubernetesActuator
+from gpuwarden.actuators.kubernetes.api import Json, NoSuchNode, NotAccepted
 from gpuwarden.health.model import Health
 from gpuwarden.log import get_logger
 from gpuwarden.publish.snapshot import Snapshot
@@ -30,8 +30,21 @@ SPREAD = 0.2
 """Of the heartbeat's interval, up and down, by chance: a fleet is started in one go."""
 RETRY_FIRST = 5.0
 RETRY_MOST = 120.0
+_LASTING = 5  # failures in a row, about two minutes: a kubelet that starts has reported by then
 _LONGEST = 1_000  # characters of a message
+_UNSURE = 8  # writes without an answer that are remembered: each may be done
+_TOLD = ("status", "lastTransitionTime", "lastHeartbeatTime")
+_TWIN = "another gpuwarden writes the condition of node {}, too: look for a second daemon on this machine, and stop one"
 _OPPOSITE = {"True": "False", "False": "True", "Unknown": "Unknown"}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A condition as it stands; its times in the server's words."""
+
+    status: str
+    since: str
+    heartbeat: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +80,9 @@ class ConditionKeeper:
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
         self._snapshot: Snapshot | None = None
         self._written: Condition | None = None
-        self._since: dict[str, tuple[str, str]] = {}  # by type: status, and since when in the server's words
+        self._stamps: tuple[
+            str, ...
+        ] = ()  # heartbeats of ours that may stand: the last, and those whose write failed since
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.trouble = ""
@@ -94,12 +109,15 @@ class ConditionKeeper:
             if self._snapshot is not None and self._snapshot.ready:
                 try:
                     await self._write(condition_of(self._snapshot, self._clock()))
-                    failed, self.trouble = 0, ""
+                    failed = 0
                 except ActuatorError as error:
                     if not failed:
                         log.warning("the node condition is not written", reason=str(error))
-                    self.trouble = str(error) if error.permanent or isinstance(error, NotAccepted) else ""
                     pause, failed = min(RETRY_MOST, RETRY_FIRST * 2.0 ** min(failed, 8)), failed + 1
+                    self.trouble = str(error) if _for_a_person(error, failed) else ""
+                except Exception:  # a fault of ours in telling must not end it
+                    log.exception("the node condition failed unexpectedly")
+                    pause, failed = RETRY_MOST, failed + 1
             await self._pause(pause * self._chance.uniform(1 - SPREAD, 1 + SPREAD), hurried=not failed)
 
     async def _pause(self, seconds: float, *, hurried: bool) -> None:
@@ -112,35 +130,41 @@ class ConditionKeeper:
                 await self._wake.wait()
 
     async def _write(self, condition: Condition) -> None:
-        if not self._since:
-            self._since = self._standing((await self._actuator.api.node(self._actuator.node)).body)
+        """The node is read first: it must be this machine's, and nobody else's word must stand there."""
+        stands = self._standing((await self._actuator.read()).body)
+        twin = bool(self._stamps) and any(entry.heartbeat not in self._stamps for entry in stands.values())
         now = datetime.fromtimestamp(self._clock().wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        conditions = [self._entry(kind, condition, now) for kind in self._types]
+        self._stamps = (*self._stamps[-_UNSURE:], now)
+        conditions = [self._entry(kind, condition, stands.get(kind), now) for kind in self._types]
         await self._actuator.api.patch_status(self._actuator.node, {"status": {"conditions": conditions}})
-        self._since = {
-            str(entry["type"]): (str(entry["status"]), str(entry["lastTransitionTime"])) for entry in conditions
-        }
-        self._written = condition
+        self._stamps, self._written = (now,), condition
+        self.trouble = _TWIN.format(self._actuator.node) if twin else ""
 
-    def _entry(self, kind: str, condition: Condition, now: str) -> Json:
+    def _entry(self, kind: str, condition: Condition, stands: Told | None, now: str) -> Json:
         status = condition.status if kind == TYPE else _OPPOSITE[condition.status]
-        stood, since = self._since.get(kind, ("", now))
+        since = stands.since if stands is not None and stands.status == status else ""
         return {
             "type": kind, "status": status, "reason": condition.reason, "message": condition.message,
-            "lastHeartbeatTime": now, "lastTransitionTime": since if stood == status else now,
+            "lastHeartbeatTime": now, "lastTransitionTime": since or now,
         }  # fmt: skip
 
-    def _standing(self, node: Json) -> dict[str, tuple[str, str]]:
-        """Since when each of our conditions stands as it does, written by a daemon before this one."""
+    def _standing(self, node: Json) -> dict[str, Told]:
+        """By type, each of our conditions that stands, of this daemon or of one before it."""
         status = node.get("status")
         conditions = status.get("conditions") if isinstance(status, dict) else None
         return {
-            entry["type"]: (str(entry.get("status")), str(entry.get("lastTransitionTime")))
+            entry["type"]: Told(*(str(entry.get(name) or "") for name in _TOLD))
             for entry in (conditions if isinstance(conditions, list) else [])
-            if isinstance(entry, dict) and entry.get("type") in self._types and entry.get("lastTransitionTime")
+            if isinstance(entry, dict) and entry.get("type") in self._types
         }
 
     @staticmethod
     def _key(condition: Condition | None) -> tuple[str, str] | None:
         """What is news: figures in the message change with each pass, and are told with the heartbeat."""
         return None if condition is None else (condition.status, condition.reason)
+
+
+def _for_a_person(error: ActuatorError, failed: int) -> bool:
+    """What passes by itself where a machine boots is told only when it lasts."""
+    lasts = isinstance(error, NoSuchNode | AnotherMachine) and failed >= _LASTING
+    return error.permanent or isinstance(error, NotAccepted) or lasts

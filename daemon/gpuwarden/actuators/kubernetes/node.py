@@ -21,14 +21,16 @@ Json = dict[str, Any]
 
 ANNOTATION = "gpuwarden.io/exclusion"
 _LONGEST = 4_000  # characters of an annotation of ours that are looked at
+_LATEST = 1 << 40  # seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What our annotation says."""
+    """What our annotation says. `at`: the server's clock a moment before it was written."""
 
     reason: reasons.Reason
     cordoned: bool
+    at: float = 0.0
 
 
 def standing_of(node: Json, at: Stamp, key: str, pool: int | None) -> Standing:
@@ -47,13 +49,13 @@ def standing_of(node: Json, at: Stamp, key: str, pool: int | None) -> Standing:
     return Standing(at=at, state="schedulable", pool=pool)
 
 
-def exclusion(node: Json, *, key: str, effect: str, why: Why, reason: str, cordon: bool) -> Json:
+def exclusion(node: Json, *, key: str, effect: str, why: Why, reason: str, cordon: bool, at: float) -> Json:
     """A merge patch. It names all taints, since a patch replaces the list: `resourceVersion` makes the server refuse it
     where somebody else wrote meanwhile.
     """
     ours = mark_of(node)
     claimed = cordon and (not is_cordoned(node) or (ours is not None and ours.cordoned))
-    text = json.dumps({"reason": reason, "cordoned": claimed}, separators=(",", ":"))
+    text = json.dumps({"reason": reason, "cordoned": claimed, "at": int(at)}, separators=(",", ":"))
     taint = {"key": key, "value": why.value, "effect": effect}
     spec: Json = {"taints": [*_others(node, key), taint]}
     if claimed:
@@ -71,13 +73,16 @@ def restoration(node: Json, *, key: str) -> Json:
 
 
 def held(nodes: Iterable[Json], key: str) -> tuple[Held, ...]:
-    """Those that we hold out for a failure. A label that stayed when somebody took the taint away by hand does not count."""
+    """Those that we hold out for a failure. A label that stayed when somebody took the taint away by hand does not count.
+
+    A node that more than ten have written has no entry of ours any more: the server merges the oldest.
+    """
     found = []
     for node in nodes:
         mark = mark_of(node)
         out = taint_of(node, key) is not None or (mark is not None and mark.cordoned and is_cordoned(node))
         if mark is not None and out and mark.reason.why is Why.FAILURE:
-            found.append(Held(written_at(node), name_of(node)))
+            found.append(Held(written_at(node) or mark.at, name_of(node)))
     return tuple(found)
 
 
@@ -87,10 +92,12 @@ def mark_of(node: Json) -> Mark | None:
         return None
     try:
         content = _mapping(json.loads(text[:_LONGEST]))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     reason = reasons.parse(str(content.get("reason", "")))
-    return None if reason is None else Mark(reason, content.get("cordoned") is True)
+    at = content.get("at")
+    known = float(at) if isinstance(at, int) and 0 < at < _LATEST else 0.0
+    return None if reason is None else Mark(reason, content.get("cordoned") is True, known)
 
 
 def written_at(node: Json) -> float:
@@ -115,13 +122,24 @@ def is_cordoned(node: Json) -> bool:
     return _mapping(node.get("spec")).get("unschedulable") is True
 
 
+def version_of(node: Json) -> str:
+    """Empty if the server does not say; then a patch would be taken whoever wrote meanwhile."""
+    version = _mapping(node.get("metadata")).get("resourceVersion")
+    return version if isinstance(version, str) else ""
+
+
+def boot_id_of(node: Json) -> str:
+    """As its kubelet reported it when it last started; "" if it does not say."""
+    boot = _mapping(_mapping(node.get("status")).get("nodeInfo")).get("bootID")
+    return boot.strip().lower() if isinstance(boot, str) else ""
+
+
 def name_of(node: Json) -> str:
     return str(_mapping(node.get("metadata")).get("name", ""))
 
 
 def _patch(node: Json, metadata: Json, spec: Json) -> Json:
-    version = _mapping(node.get("metadata")).get("resourceVersion")
-    return {"metadata": {"resourceVersion": version, **metadata}, "spec": spec}
+    return {"metadata": {"resourceVersion": version_of(node), **metadata}, "spec": spec}
 
 
 def _others(node: Json, key: str) -> list[Json]:

@@ -1,0 +1,109 @@
+"""The authenticated connection to an API server, as a kubeconfig or a pod's service account describes it.
+
+lightkube reads them and makes the client. That takes files, YAML, certificates and 7 MB of modules, so that it is done in a
+thread; and a file system that hangs costs that one thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, Protocol, cast
+
+from gpuwarden.actuators.base import ActuatorRefused
+from gpuwarden.actuators.kubernetes.plugin import plugin_auth
+from gpuwarden.config_kubernetes import EXTRA, KubernetesOptions
+from gpuwarden.schedule import detached
+
+CLOSED_WITHIN = 2.0
+
+
+class Client(Protocol):
+    """The part of httpx's AsyncClient that is used here."""
+
+    auth: Any
+
+    def stream(self, method: str, url: str, **options: Any) -> Any: ...
+
+    async def aclose(self) -> None: ...
+
+
+class Connection:
+    """`drop` what failed: the next who asks gets a new one, made of what stands in the files by then. Who is in the middle of a
+    question with the old one comes to an end with it.
+    """
+
+    def __init__(self, options: KubernetesOptions) -> None:
+        self._options = options
+        self._client: Client | None = None
+        self._users: dict[Client, int] = {}
+        self._making: asyncio.Future[Client] | None = None
+
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        """Raises ActuatorError."""
+        client = await self._current()
+        self._users[client] = self._users.get(client, 0) + 1
+        try:
+            yield client
+        finally:
+            self._users[client] -= 1
+            if client is not self._client and not self._users[client]:
+                await self._close(client)
+
+    async def drop(self) -> None:
+        client, self._client = self._client, None
+        if client is not None and not self._users.get(client):
+            await self._close(client)
+
+    async def _current(self) -> Client:
+        while self._client is None:
+            making = self._making
+            if making is None:
+                making = self._making = detached("kubernetes-client", lambda: new_client(self._options))
+                making.add_done_callback(lambda made: made.exception())  # also if all who waited have given up
+            await asyncio.wait((making,))  # a shield: who gives up leaves the thread to the next
+            if self._making is making:
+                self._making = None
+                self._client = making.result()
+            else:
+                making.result()
+        return self._client
+
+    async def _close(self, client: Client) -> None:
+        self._users.pop(client, None)
+        with contextlib.suppress(Exception):  # it is given up, whatever is wrong with it
+            async with asyncio.timeout(CLOSED_WITHIN):
+                await client.aclose()
+
+
+def new_client(options: KubernetesOptions) -> Client:
+    """Raises ActuatorRefused where the package or the kubeconfig is missing or wrong. No message has a line of either file."""
+    try:
+        import yaml  # noqa: PLC0415 - 7 MB with the next two, only here
+        from lightkube.config import client_adapter  # noqa: PLC0415
+        from lightkube.config.kubeconfig import KubeConfig  # noqa: PLC0415
+    except ImportError as error:
+        raise ActuatorRefused(f"Kubernetes needs a package that is not here ({error}): {EXTRA}") from None
+    try:
+        if options.kubeconfig is not None:
+            found = KubeConfig.from_file(options.kubeconfig).get(options.context or None)
+        else:
+            found = KubeConfig.from_service_account(options.service_account).get()
+        if found is None or found.user is None:
+            raise ValueError("its context names no user")  # noqa: TRY301 - as whatever else is wrong with it
+        parameters = client_adapter.ConnectionParams(timeout=None, trust_env=False)  # whoever asks has a deadline
+        client = cast("Client", client_adapter.AsyncClient(found, parameters))
+        if found.user.exec is not None and found.user.token is None and found.user.token_file is None:
+            client.auth = plugin_auth(found.user.exec, found.abs_file, options.timeout)
+    except KeyError as error:
+        raise ActuatorRefused(f"the Kubernetes configuration lacks {error}: set kubernetes.kubeconfig") from None
+    except yaml.YAMLError as error:  # its own text quotes the line, which may hold a token
+        mark = getattr(error, "problem_mark", None)
+        line = f" in line {mark.line + 1}" if mark is not None else ""
+        raise ActuatorRefused(f"the Kubernetes configuration cannot be used: no YAML{line} of {options.kubeconfig}") from None  # fmt: skip
+    except Exception as error:  # noqa: BLE001 - a file that another program wrote: whatever may be wrong in it
+        text = " ".join(str(error).split())
+        raise ActuatorRefused(f"the Kubernetes configuration cannot be used: {text:.300}") from None
+    return client

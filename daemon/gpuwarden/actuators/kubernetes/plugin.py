@@ -1,0 +1,58 @@
+"""A kubeconfig's credential plugin: a program that prints a token. Bounded in time and size, and ended with all it started."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+from gpuwarden.actuators.base import ActuatorUnavailable
+from gpuwarden_collectors.plugin_run import run
+
+LARGEST = 64 << 10
+"""Bytes of its answer."""
+_TOLD = 200  # characters of what it complains; what it prints may be a token and is never told
+
+
+async def token(plugin: Any, place: Callable[[str], Any], timeout: float) -> str:  # noqa: ASYNC109 - that of the program
+    """`plugin` as of the kubeconfig, `place` of a path in it. Raises ActuatorUnavailable."""
+    command = str(place(plugin.command)) if "/" in plugin.command else plugin.command
+    asked = {"apiVersion": plugin.apiVersion, "kind": "ExecCredential", "spec": {"interactive": False}}
+    environment = {**os.environ, **{word.name: word.value for word in plugin.env or ()}}
+    done = await run(
+        [command, *(plugin.args or ())], {**environment, "KUBERNETES_EXEC_INFO": json.dumps(asked)}, timeout, kept=LARGEST,
+    )  # fmt: skip
+    if done.exit_code != 0:
+        first = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
+        what = done.trouble or f"exits with {done.exit_code}"
+        raise ActuatorUnavailable(
+            f"the kubeconfig's program {command} {what}" + (f": {first:.{_TOLD}}" if first else "")
+        )
+    try:
+        match json.loads(done.stdout):
+            case {"status": {"token": str(found)}} if found:
+                return found
+    except (ValueError, RecursionError):
+        pass
+    raise ActuatorUnavailable(f"the kubeconfig's program {command} gives no token: run it by hand and look")
+
+
+def plugin_auth(plugin: Any, place: Callable[[str], Any], timeout: float) -> Any:
+    """For the client: the token is kept until it is not accepted."""
+    from lightkube.config.client_adapter import ExecAuth  # noqa: PLC0415 - only here
+
+    class PluginAuth(ExecAuth):
+        bearer = ""
+
+        async def async_auth_flow(self, request: Any) -> AsyncGenerator[Any, Any]:
+            if self.bearer:
+                request.headers["Authorization"] = self.bearer
+                response = yield request
+                if response.status_code != 401:
+                    return
+            self.bearer = f"Bearer {await token(plugin, place, timeout)}"
+            request.headers["Authorization"] = self.bearer
+            yield request
+
+    return PluginAuth(plugin)

@@ -1,0 +1,115 @@
+"""Kubernetes: whether its API server answers, who we are there and what we may, and whether the node is this machine. Asks,
+changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator, Mapping
+
+from gpuwarden.actuators.base import ActuatorError
+from gpuwarden.actuators.kubernetes.actuator import AnotherMachine, KubernetesActuator
+from gpuwarden.actuators.kubernetes.api import NoSuchNode
+from gpuwarden.config import Config
+from gpuwarden.doctor.row import Row, fail, ok, warn
+from gpuwarden_collectors.base import host_clock
+from gpuwarden_collectors.host import boot_id
+
+AREA = "kubernetes"
+SKEW_MOST = 5.0
+KUBELET = "system:node:"
+_NEEDED = (("get", ""), ("list", ""), ("patch", ""), ("patch", "status"))
+"""Verb, and subresource of nodes."""
+
+
+async def kubernetes(config: Config, inherited: Mapping[str, str] = os.environ) -> list[Row]:
+    if not config.kubernetes.enabled:
+        return []
+    actuator = KubernetesActuator(
+        config.kubernetes, clock=host_clock, hostname=os.uname().nodename, boot_id=boot_id(config.paths.proc),
+        inherited=inherited,
+    )  # fmt: skip
+    try:
+        rows = [await _node(actuator)]
+        if "api server" not in {row.check for row in rows}:
+            rows += [row async for row in _more(actuator, config)]
+        return rows
+    finally:
+        await actuator.close()
+
+
+async def _node(actuator: KubernetesActuator) -> Row:
+    """Of the API server where that does not answer, or not to us; else of the node."""
+    try:
+        await actuator.read()
+    except AnotherMachine as error:
+        return fail(
+            AREA, "node name", str(error), "set kubernetes.node to the name of this machine in `kubectl get nodes`"
+        )
+    except NoSuchNode as error:
+        return fail(AREA, "node name", str(error), "set kubernetes.node, or start the kubelet: it registers the node")
+    except ActuatorError as error:
+        to_do = "correct [kubernetes], and see that the API server can be reached: until then nothing is written there"
+        return fail(AREA, "api server", str(error), to_do)
+    return ok(AREA, "node name", f"{actuator.node}, known to the API server")
+
+
+async def _more(actuator: KubernetesActuator, config: Config) -> AsyncIterator[Row]:
+    looks = (_account, _rights, _pool, _clock)
+    for look in looks:
+        try:
+            yield await look(actuator, config)
+        except ActuatorError as error:
+            yield warn(
+                AREA, look.__name__.strip("_"), str(error), "ask again; if it stays, ask who runs the API server"
+            )
+
+
+async def _account(actuator: KubernetesActuator, _: Config) -> Row:
+    try:
+        said = await actuator.api.review("authentication.k8s.io", "SelfSubjectReview", {})
+    except NoSuchNode:  # no such question: before Kubernetes 1.28
+        said = {}
+    info = said.get("userInfo")
+    name = str(info.get("username", "")) if isinstance(info, dict) else ""
+    if name.startswith(KUBELET):
+        to_do = "give gpuwarden an account of its own (kubernetes/rbac.yaml): a kubelet may not write taints"
+        return fail(AREA, "account", f"{name} is a kubelet's", to_do)
+    return ok(AREA, "account", name or "the server does not say whose")
+
+
+async def _rights(actuator: KubernetesActuator, _: Config) -> Row:
+    missing = []
+    for verb, subresource in _NEEDED:
+        attributes = {"verb": verb, "resource": "nodes", "subresource": subresource, "name": actuator.node}
+        if verb == "list":
+            del attributes["name"]
+        spec = {"resourceAttributes": attributes}
+        said = await actuator.api.review("authorization.k8s.io", "SelfSubjectAccessReview", spec)
+        if said.get("allowed") is not True:
+            missing.append(f"{verb} nodes{'/' * bool(subresource)}{subresource}")
+    if missing:
+        return fail(AREA, "rights", f"may not {', '.join(missing)}", "kubectl apply -f kubernetes/rbac.yaml")
+    return ok(AREA, "rights", "may get, list and patch nodes, and patch their status")
+
+
+async def _pool(actuator: KubernetesActuator, config: Config) -> Row:
+    selector = config.kubernetes.pool
+    nodes = await actuator.api.count(selector)
+    if not await actuator.api.count(selector, actuator.node):
+        found = f"{nodes} nodes match {selector!r}, and {actuator.node} is none of them"
+        to_do = "set kubernetes.pool to what selects the nodes with GPUs, or label them: the breaker takes its share of those"
+        return warn(AREA, "pool", found, to_do)
+    return ok(AREA, "pool", f"{nodes} nodes with {selector!r}" if selector else f"{nodes} nodes")
+
+
+async def _clock(actuator: KubernetesActuator, _: Config) -> Row:
+    """Half of what the call took is the error, and the server tells whole seconds."""
+    before = time.time()
+    at = (await actuator.api.node(actuator.node)).at + 0.5
+    skew = abs(at - (before + time.time()) / 2)
+    if skew > SKEW_MOST:
+        found = f"{skew:.0f} s away from the API server's"
+        return warn(AREA, "clock", found, "synchronise it: the condition's times are by this clock")
+    return ok(AREA, "clock", "the API server's, within a few seconds")
