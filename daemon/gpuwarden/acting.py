@@ -31,7 +31,6 @@ from gpuwarden_collectors.facts import Stamp
 
 log = get_logger("gpuwarden")
 
-
 FIRST_LOOK = 5.0
 """Seconds, or where that is less a twelfth of `look_often`: a scheduler that may be asked often may be asked soon, too."""
 
