@@ -22,8 +22,7 @@ COMMANDS = """#!/bin/sh
 cd {folder}
 case "$1" in
 listpids)
-    echo asked >>asked
-    [ -e silent ] && read line <door
+    if [ -e silent ]; then echo asked >>asked; read line <door; else echo asked >>asked; fi
     [ -e fails ] && exit 1
     echo "PID JOBID STEPID LOCALID GLOBALID"
     cat list;;
@@ -64,8 +63,19 @@ class Host:
         async with asyncio.timeout(PATIENCE):
             while not self.asked:
                 await asyncio.sleep(0.01)
-        (self.folder / "silent").unlink()
-        await asyncio.to_thread((self.folder / "door").write_text, "go\n")
+            (self.folder / "silent").unlink()
+            while not self._go_on():
+                await asyncio.sleep(0.01)
+
+    def _go_on(self) -> bool:
+        """Whether somebody waits at the door. In a thread this would wait for ever where nobody comes."""
+        try:
+            door = os.open(self.folder / "door", os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            return False
+        with os.fdopen(door, "w") as file:
+            file.write("go\n")
+        return True
 
     @property
     def asked(self) -> int:
