@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,9 @@ import pytest
 from hypothesis import settings
 
 from support.slurm import slurm, slurm_rig  # noqa: F401 - fixtures
+
+# A shell that runs the suite in the background has it ignore SIGINT, and all that it starts would.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("loaded", deadline=None, print_blob=True)  # the machine is shared: a slow example is no fault
 settings.load_profile("loaded")
