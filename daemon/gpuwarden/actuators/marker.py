@@ -145,9 +145,8 @@ class MarkerActuator:
         self._read()
         if self._make_folder:
             self._path.parent.mkdir(mode=0o755, exist_ok=True)
-            self._path.parent.chmod(
-                0o755
-            )  # the unit's umask closes it, and whoever answers by the marker has another user
+            # The unit's umask closes it, and whoever answers by the marker has another user.
+            self._path.parent.chmod(0o755)
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         with contextlib.suppress(FileNotFoundError):
             temporary.unlink()  # left by an earlier process of this number; made anew, since it could be anybody's

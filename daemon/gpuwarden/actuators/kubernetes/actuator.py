@@ -64,9 +64,8 @@ class KubernetesActuator:
     async def look(self) -> Standing:
         found = (await self.read()).body
         if self._pool is None:
-            with contextlib.suppress(
-                ActuatorError
-            ):  # only writes are spread by it; whoever counts finds out what is wrong
+            # Only writes are spread by it; whoever counts finds out what is wrong.
+            with contextlib.suppress(ActuatorError):
                 self._pool = await self.api.total()
         return nodes.standing_of(found, self._clock(), self._options.key, self._pool)
 

@@ -99,7 +99,7 @@ class KubernetesApi:
         """All nodes with a label of that key, page by page, and the server's clock."""
         params: dict[str, str | int] = {"labelSelector": key, "limit": PAGE}
         async for reply in self._pages("cannot count who is held out", params, "application/json"):
-            yield [item for item in _list(reply.body, "items") if isinstance(item, dict)], reply.at
+            yield objects(reply.body.get("items")), reply.at
 
     async def count(self, selector: str, name: str = "") -> int:
         """How many nodes match, of all or of those with that name: asked for as a table without objects, since whole nodes
@@ -111,15 +111,15 @@ class KubernetesApi:
         if name:
             params["fieldSelector"] = f"metadata.name={name}"
         pages = self._pages(f"cannot count the nodes with {selector!r}", params, _TABLE)
-        return sum([len(_list(reply.body, "rows")) async for reply in pages])
+        return sum([len(objects(reply.body.get("rows"))) async for reply in pages])
 
     async def total(self) -> int | None:
         """About how many nodes there are, by one small request; None if the server does not say."""
         accept = {"Accept": _METADATA}
         reply = await self._ask("cannot count the nodes", "GET", "/api/v1/nodes", params={"limit": 1}, headers=accept)
-        metadata = _mapping(reply.body.get("metadata"))
+        metadata = mapping(reply.body.get("metadata"))
         rest: object = metadata.get("remainingItemCount") if metadata.get("continue") else 0
-        return len(_list(reply.body, "items")) + rest if isinstance(rest, int) else None
+        return len(objects(reply.body.get("items"))) + rest if isinstance(rest, int) else None
 
     async def review(self, group: str, kind: str, spec: Json) -> Json:
         """What the server answers of our own account; nothing is kept of the question."""
@@ -129,7 +129,7 @@ class KubernetesApi:
             "cannot ask who we are and what we may", "POST", url, content=json.dumps(body).encode(),
             headers={"Content-Type": "application/json"},
         )  # fmt: skip
-        return _mapping(reply.body.get("status"))
+        return mapping(reply.body.get("status"))
 
     async def close(self) -> None:
         await self._connection.drop()
@@ -138,7 +138,7 @@ class KubernetesApi:
         for _ in range(PAGES_MOST):
             reply = await self._ask(undone, "GET", "/api/v1/nodes", params=params, headers={"Accept": accept})
             yield reply
-            more = _mapping(reply.body.get("metadata")).get("continue")
+            more = mapping(reply.body.get("metadata")).get("continue")
             if not isinstance(more, str) or not more:
                 return
             params = {**params, "continue": more}
@@ -198,13 +198,14 @@ def _parsed(body: bytearray) -> object:
         return None
 
 
-def _mapping(value: object) -> Json:
+def mapping(value: object) -> Json:
+    """Empty for what should be an object and is none."""
     return value if isinstance(value, dict) else {}
 
 
-def _list(body: Json, key: str) -> list[Any]:
-    value = body.get(key)
-    return value if isinstance(value, list) else []
+def objects(value: object) -> list[Json]:
+    """Those of a list that are objects; none if it is no list."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _date(text: str, otherwise: float) -> float:

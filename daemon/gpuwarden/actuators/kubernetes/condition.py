@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from gpuwarden.actuators.base import ActuatorError
 from gpuwarden.actuators.kubernetes.actuator import AnotherMachine, KubernetesActuator
-from gpuwarden.actuators.kubernetes.api import Json, NoSuchNode, NotAccepted
+from gpuwarden.actuators.kubernetes.api import Json, NoSuchNode, NotAccepted, mapping, objects
 from gpuwarden.health.model import Health
 from gpuwarden.log import get_logger
 from gpuwarden.publish.snapshot import Snapshot
@@ -150,12 +150,10 @@ class ConditionKeeper:
 
     def _standing(self, node: Json) -> dict[str, Told]:
         """By type, each of our conditions that stands, of this daemon or of one before it."""
-        status = node.get("status")
-        conditions = status.get("conditions") if isinstance(status, dict) else None
         return {
             entry["type"]: Told(*(str(entry.get(name) or "") for name in _TOLD))
-            for entry in (conditions if isinstance(conditions, list) else [])
-            if isinstance(entry, dict) and entry.get("type") in self._types
+            for entry in objects(mapping(node.get("status")).get("conditions"))
+            if entry.get("type") in self._types
         }
 
     @staticmethod

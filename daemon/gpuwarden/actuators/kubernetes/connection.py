@@ -1,6 +1,6 @@
 """The authenticated connection to an API server, as a kubeconfig or a pod's service account describes it.
 
-lightkube reads them and makes the client. That takes files, YAML, certificates and 7 MB of modules, so that it is done in a
+lightkube reads them and makes the client. That takes files, YAML, certificates and 12 MB of modules (PSS, measured), so that it is done in a
 thread; and a file system that hangs costs that one thread.
 """
 
@@ -81,7 +81,7 @@ class Connection:
 def new_client(options: KubernetesOptions) -> Client:
     """Raises ActuatorRefused where the package or the kubeconfig is missing or wrong. No message has a line of either file."""
     try:
-        import yaml  # noqa: PLC0415 - 7 MB with the next two, only here
+        import yaml  # noqa: PLC0415 - 12 MB with the next two, only here
         from lightkube.config import client_adapter  # noqa: PLC0415
         from lightkube.config.kubeconfig import KubeConfig  # noqa: PLC0415
     except ImportError as error:

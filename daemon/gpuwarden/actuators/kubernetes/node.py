@@ -7,17 +7,14 @@ A taint of that key without the annotation, and a cordon that the annotation doe
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
-from gpuwarden.actuators.kubernetes.api import MANAGER
+from gpuwarden.actuators.kubernetes.api import MANAGER, Json, mapping, objects
 from gpuwarden.policy import reasons
 from gpuwarden.policy.model import Held, Owner, Standing, Why
 from gpuwarden_collectors.facts import Stamp
-
-Json = dict[str, Any]
 
 ANNOTATION = "gpuwarden.io/exclusion"
 _LONGEST = 4_000  # characters of an annotation of ours that are looked at
@@ -36,7 +33,7 @@ class Mark:
 def standing_of(node: Json, at: Stamp, key: str, pool: int | None) -> Standing:
     taint, cordoned, mark = taint_of(node, key), is_cordoned(node), mark_of(node)
     state = ", ".join(filter(None, ("cordoned" if cordoned else "", f"taint {key}" if taint else "")))
-    if mark is not None and (taint or (cordoned and mark.cordoned)):
+    if mark is not None and _stands(node, key, mark):
         return Standing(
             at=at, owner=Owner.OURS, why=mark.reason.why, reason=mark.reason.text, since=written_at(node),
             boot=mark.reason.boot, instance=mark.reason.instance, schedulable=False, state=state, pool=pool,
@@ -80,18 +77,22 @@ def held(nodes: Iterable[Json], key: str) -> tuple[Held, ...]:
     found = []
     for node in nodes:
         mark = mark_of(node)
-        out = taint_of(node, key) is not None or (mark is not None and mark.cordoned and is_cordoned(node))
-        if mark is not None and out and mark.reason.why is Why.FAILURE:
+        if mark is not None and _stands(node, key, mark) and mark.reason.why is Why.FAILURE:
             found.append(Held(written_at(node) or mark.at, name_of(node)))
     return tuple(found)
 
 
+def _stands(node: Json, key: str, mark: Mark) -> bool:
+    """Whether what the annotation tells of is there: somebody may have taken it away by hand, and left the annotation."""
+    return taint_of(node, key) is not None or (mark.cordoned and is_cordoned(node))
+
+
 def mark_of(node: Json) -> Mark | None:
-    text = _mapping(_mapping(node.get("metadata")).get("annotations")).get(ANNOTATION)
+    text = mapping(mapping(node.get("metadata")).get("annotations")).get(ANNOTATION)
     if not isinstance(text, str):
         return None
     try:
-        content = _mapping(json.loads(text[:_LONGEST]))
+        content = mapping(json.loads(text[:_LONGEST]))
     except (ValueError, RecursionError):
         return None
     reason = reasons.parse(str(content.get("reason", "")))
@@ -105,11 +106,10 @@ def written_at(node: Json) -> float:
 
     All nodes of a pool rank themselves by it, so that no node's own clock counts.
     """
-    entries = _mapping(node.get("metadata")).get("managedFields")
     times = [
         _time(entry.get("time"))
-        for entry in (entries if isinstance(entries, list) else [])
-        if isinstance(entry, Mapping) and entry.get("manager") == MANAGER and not entry.get("subresource")
+        for entry in objects(mapping(node.get("metadata")).get("managedFields"))
+        if entry.get("manager") == MANAGER and not entry.get("subresource")
     ]
     return max(times, default=0.0)
 
@@ -119,23 +119,23 @@ def taint_of(node: Json, key: str) -> Json | None:
 
 
 def is_cordoned(node: Json) -> bool:
-    return _mapping(node.get("spec")).get("unschedulable") is True
+    return mapping(node.get("spec")).get("unschedulable") is True
 
 
 def version_of(node: Json) -> str:
     """Empty if the server does not say; then a patch would be taken whoever wrote meanwhile."""
-    version = _mapping(node.get("metadata")).get("resourceVersion")
+    version = mapping(node.get("metadata")).get("resourceVersion")
     return version if isinstance(version, str) else ""
 
 
 def boot_id_of(node: Json) -> str:
     """As its kubelet reported it when it last started; "" if it does not say."""
-    boot = _mapping(_mapping(node.get("status")).get("nodeInfo")).get("bootID")
+    boot = mapping(mapping(node.get("status")).get("nodeInfo")).get("bootID")
     return boot.strip().lower() if isinstance(boot, str) else ""
 
 
 def name_of(node: Json) -> str:
-    return str(_mapping(node.get("metadata")).get("name", ""))
+    return str(mapping(node.get("metadata")).get("name", ""))
 
 
 def _patch(node: Json, metadata: Json, spec: Json) -> Json:
@@ -147,8 +147,7 @@ def _others(node: Json, key: str) -> list[Json]:
 
 
 def _taints(node: Json) -> list[Json]:
-    taints = _mapping(node.get("spec")).get("taints")
-    return [taint for taint in taints if isinstance(taint, dict)] if isinstance(taints, list) else []
+    return objects(mapping(node.get("spec")).get("taints"))
 
 
 def _time(text: object) -> float:
@@ -156,7 +155,3 @@ def _time(text: object) -> float:
         return datetime.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
     except ValueError:
         return 0.0
-
-
-def _mapping(value: object) -> Json:
-    return value if isinstance(value, dict) else {}
