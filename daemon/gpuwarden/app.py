@@ -229,9 +229,9 @@ class Daemon:
         if self._reloading is None or self._reloading.done():
             self._reloading = asyncio.create_task(work())
 
-    def container_ends(self) -> float:
+    def ends_in(self) -> float:
         """SIGTERM came: seconds until the container ends with it, 0 where it is no notice."""
-        return self._notice_sources.container_ends()
+        return self._notice_sources.ends_in()
 
     def told_all(self) -> bool:
         return self._jobs.settled()

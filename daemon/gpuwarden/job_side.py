@@ -60,8 +60,8 @@ class JobSide:
         return Departing(
             self._site.departing, self._site.looks(self._on_gpus, self._clock),
             lambda take: Answers(config.run.dir, config.paths.proc, take, boot_id=boot_id, clock=self._clock),
-            self._site.approval if self._site.departing.approve else None, enforce=config.mode == "enforce", record=record, committed=committed, names=config.publish.publish_jobs,
-            boot_id=boot_id, clock=self._clock,
+            self._site.approval, enforce=config.mode == "enforce", record=record, committed=committed,
+            names=config.publish.publish_jobs, boot_id=boot_id, clock=self._clock,
         )  # fmt: skip
 
     # --- life

@@ -106,7 +106,7 @@ class NoticeSources:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(source.close() for source in self._sources.values()), return_exceptions=True)
 
-    def container_ends(self) -> float:
+    def ends_in(self) -> float:
         """SIGTERM came. Seconds until the container, or the machine, ends with it; 0 where nobody takes it for a notice."""
         container, shutdown = self._sources.get(CONTAINER), self._sources.get(SHUTDOWN)
         if isinstance(container, Container) and container.ends():

@@ -128,8 +128,11 @@ class Site:
         )
 
     @property
-    def approval(self) -> AzureApproval:
+    def approval(self) -> AzureApproval | None:
+        """None where no end is let happen early."""
         azure = self.config.termination.azure
+        if not self.departing.approve:
+            return None
         return AzureApproval(Metadata(azure.endpoint or ENDPOINTS["azure"], azure.timeout))
 
     @property

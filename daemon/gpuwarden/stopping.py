@@ -16,7 +16,7 @@ log = get_logger("gpuwarden")
 
 
 class Service(Protocol):
-    def container_ends(self) -> float:
+    def ends_in(self) -> float:
         """SIGTERM came. In how many seconds the container, or the machine, ends; 0 if it says no such thing."""
 
     def told_all(self) -> bool:
@@ -50,7 +50,7 @@ class Stopping:
         return False
 
     def _terminated(self) -> None:
-        window = 0.0 if self._lingering is not None else self._service.container_ends()
+        window = 0.0 if self._lingering is not None else self._service.ends_in()
         if window <= 0.0:
             self._stop.set()
             return

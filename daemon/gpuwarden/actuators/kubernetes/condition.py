@@ -80,9 +80,8 @@ class ConditionKeeper:
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
         self._snapshot: Snapshot | None = None
         self._written: Condition | None = None
-        self._stamps: tuple[
-            str, ...
-        ] = ()  # heartbeats of ours that may stand: the last, and those whose write failed since
+        # Heartbeats of ours that may stand: the last, and those whose write failed since.
+        self._stamps: tuple[str, ...] = ()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.trouble = ""
