@@ -13,12 +13,11 @@ import resource
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 from common import cpu_ns, spread, table
@@ -27,6 +26,7 @@ from gpuwarden.prometheus.access import access
 from gpuwarden.prometheus.client import ask
 from support.daemons import children, listening_port
 from support.prometheus import prometheus, promtool
+from support.serving import serving
 
 NODES = 10_000
 RUNS = 7
@@ -94,15 +94,8 @@ def fleet_target() -> Iterator[int]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the library's
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(Handler) as port:
+        yield port
 
 
 def configuration(port: int) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import multiprocessing
 import resource
-import sys
 import tempfile
 import time
 from multiprocessing.connection import Connection
@@ -17,9 +16,6 @@ from gpuwarden.config_notify import NotifyOptions, WebhookOptions
 from gpuwarden.notify.messages import Teller
 from gpuwarden.notify.queue import Message, Queue
 from gpuwarden.notifying import QUEUE, Notifying
-
-sys.path.insert(1, str(Path(__file__).parents[1] / "tests"))
-
 from support.receiving import Receiving
 
 WAITING = 10_000

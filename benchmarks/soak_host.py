@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from itertools import cycle
 from pathlib import Path
 
-from support.daemons import OTHERS, FakeHost, RunningDaemon
+from support.daemons import OTHERS, FakeHost, RunningDaemon, slots
 
 SPEED = 50
 GPUS = 8
@@ -110,8 +110,7 @@ class SoakHost(FakeHost):
         self.break_something(gpu, 48)
 
     def mend(self, gpu: int) -> None:
-        bus = f"0000:{0x1B + 13 * gpu:02x}:00.0"
-        self.kernel_line(f"nvidia {bus}: reset done")
+        self.kernel_line(f"nvidia {slots(GPUS)[gpu]}: reset done")
         self.fake.clear()
         self.plug(GPUS)
 

@@ -24,6 +24,11 @@ def run_dir(environment: Mapping[str, str]) -> Path:
     return Path(environment.get(RUN_DIR_VARIABLE) or RUN_DIR)
 
 
+def marker_path(run_dir: Path, actuator: str) -> Path:
+    """Where an actuator that has no place of its own for its marker says that this node is held out."""
+    return run_dir / "excluded" / actuator
+
+
 def simulation_home(environment: Mapping[str, str]) -> Path:
     """The folder of this user for simulated GPUs, below the temporary directory: in it `run` and `state`."""
     temporary = Path(environment.get("TMPDIR") or "/tmp")  # noqa: S108 - made sure of by `check_private`

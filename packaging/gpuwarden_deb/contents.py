@@ -24,13 +24,13 @@ BILL = f"{DOC}/sbom.cdx.json"
 CONFIGURATION = "etc/gpuwarden/gpuwarden.toml"
 MAIN = "gpuwarden.service"
 PROFILE = "observe.conf"  # the mode that the daemon has until it is configured
-UNIT_KINDS = ("service", "socket", "timer", "target", "path", "slice")
+UNIT_KINDS = ("service", "socket")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The files that `pattern` finds from the root of the tree, into the folder `target`, under `name` if that is given. In
-    both `{folder}` is the name of the folder that a file is in, `{stem}` its own without its end.
+    """The files that `pattern` finds from the root of the tree, into the folder `target`, under `name` if that is given, in
+    which `{stem}` is a file's own name without its end.
     """
 
     pattern: str
@@ -41,7 +41,6 @@ class Row:
 
 TABLE = (
     *(Row(f"systemd/*.{kind}", UNITS) for kind in UNIT_KINDS),
-    Row("systemd/*.service.d/*.conf", f"{UNITS}/{{folder}}"),
     Row("systemd/*.sysusers", "usr/lib/sysusers.d", name="{stem}.conf"),
     Row("systemd/*.tmpfiles", "usr/lib/tmpfiles.d", name="{stem}.conf"),
     Row("systemd/profiles/*.conf", f"{SHARE}/profiles"),
@@ -81,8 +80,7 @@ def lay(root: Path, version: str, epoch: int) -> None:
 def _files(row: Row) -> Iterator[tuple[Path, str]]:
     for source in sorted(ROOT.glob(row.pattern)):
         if source.is_file():
-            place = f"{row.target}/{row.name or source.name}"
-            yield source, place.format(folder=source.parent.name, stem=source.stem)
+            yield source, f"{row.target}/{row.name.format(stem=source.stem) or source.name}"
 
 
 def _made(version: str, epoch: int) -> Iterator[tuple[str, str]]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gpuwarden_deb.places import HOME, REQUIREMENTS, ROOT, TOOLS, WORK, BuildError
 
-_MINUTES = 600.0  # seconds for one step; the longest is a download
+_STEP_WITHIN = 600.0  # seconds; the longest step is a download
 _MAKE = """
 umask 022
 mount --make-rprivate /
@@ -87,7 +87,7 @@ def run(
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8", **(more or {})}
     environment |= {} if epoch is None else {"SOURCE_DATE_EPOCH": str(epoch)}
     done = subprocess.run(
-        command, env=environment, cwd=cwd, capture_output=True, text=True, check=False, timeout=_MINUTES
+        command, env=environment, cwd=cwd, capture_output=True, text=True, check=False, timeout=_STEP_WITHIN
     )
     if done.returncode != 0:
         raise BuildError(

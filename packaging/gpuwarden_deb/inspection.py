@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,10 +32,9 @@ def _wrong(root: Path, file: Path) -> Iterator[str]:
         yield f"{name} is not started by the Python of {HOME}: {data[:60]!r}"
     if file.suffix == ".pyc" and int.from_bytes(data[4:8], "little") != _UNCHECKED:
         yield f"{name} is compiled code that looks at its source"
-    if file.suffix == ".py" and file.is_relative_to(root / HOME.relative_to("/")) and not _compiled(file).exists():
+    if file.suffix == ".py" and file.is_relative_to(root / HOME.relative_to("/")) and not _is_compiled(file):
         yield f"{name} is not compiled"
 
 
-def _compiled(file: Path) -> Path:
-    tagged = Path(importlib.util.cache_from_source(str(file))).name
-    return next((file.parent / "__pycache__").glob(f"{file.stem}.cpython-*.pyc"), file.parent / "__pycache__" / tagged)
+def _is_compiled(file: Path) -> bool:
+    return any((file.parent / "__pycache__").glob(f"{file.stem}.cpython-*.pyc"))

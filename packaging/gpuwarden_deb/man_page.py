@@ -41,7 +41,10 @@ def _lines(verbs: list[Verb], version: str, day: str) -> Iterator[str]:
     yield ".SH VERBS"
     for verb in verbs:
         yield from _verb(verb)
-    yield from (".SH EXIT STATUS", "Of \\fBcheck\\fR and \\fBstatus\\fR: 0 healthy, 1 warning, 2 failure, 3 unknown.")
+    yield from (
+        ".SH EXIT STATUS",
+        "Of \\fBcheck\\fR, \\fBstatus\\fR and \\fBwatch\\fR: 0 healthy, 1 warning, 2 failure, 3 unknown.",
+    )
     yield "Of every verb: 64 for bad usage or configuration, 69 when the daemon or a file cannot be reached, 70 for a fault of ours,"
     yield "75 when it is worth trying again, 77 without permission."
     for title, rows in (("FILES", _FILES), ("ENVIRONMENT", _VARIABLES)):

@@ -139,10 +139,14 @@ def test_a_gpu_without_events_does_not_silence_the_others(node: Node) -> None:
 def test_events_go_on_after_an_error(node: Node, call: str) -> None:
     node.reader.connect()
     node.read()
-    node.fake.error("*", call, Code.UNKNOWN)
+    struck = [node.fake.control.with_name("control.1")]
+    node.fake.error("*", call, Code.UNKNOWN, once=True)
+    if call == "nvmlEventSetFree":  # a set is freed early only after another error
+        struck.append(node.fake.control.with_name("control.2"))
+        node.fake.error("*", "nvmlEventSetWait_v2", Code.UNKNOWN, once=True)
     events: list[XidEvent] = []
     with following(node, events.append):
-        node.fake.clear()
+        wait_for(lambda: all(file.exists() for file in struck))
         wait_for_xid(node, events, 2, 48)
 
 

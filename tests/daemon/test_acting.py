@@ -223,8 +223,9 @@ async def test_it_stops_in_the_moment_in_which_it_is_woken(rig: Rig) -> None:
         rig.passes()
         await asyncio.sleep(0.005)
         rig.acting.hurry()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(PATIENCE) as patience:
             await rig.kill()
+        assert not patience.expired()  # it takes whatever cancels it for the end that was asked for
 
 
 async def test_mode_observe_asks_the_scheduler_how_the_node_is_and_writes_nothing(rig: Rig) -> None:

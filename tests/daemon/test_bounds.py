@@ -16,6 +16,7 @@ from gpuwarden.publish.web_listener import HEADER_LIMIT
 from gpuwarden.verbs import EVENTS_MOST
 from gpuwarden_collectors.kernel_log.sources import LINE_MAX
 from support.daemons import FakeHost, RunningDaemon
+from support.passive import memory
 from support.socket_talk import ask
 
 FLOOD = 8 << 20
@@ -109,8 +110,7 @@ def _doors(host: FakeHost, daemon: RunningDaemon) -> list[Callable[[], None]]:
 
 def own_memory(pid: int) -> float:
     """MiB that are this process' alone."""
-    rows = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
-    return next(int(row[1]) for row in rows if row[0] == "Pss_Anon:") / 1024
+    return memory(pid)["Pss_Anon"] / 1024
 
 
 def test_a_flood_at_every_door_at_once_is_answered_with_the_verdict_and_kept_nowhere(host: FakeHost) -> None:

@@ -181,6 +181,7 @@ def test_for_want_of_room_healthy_gpus_and_the_columns_that_tell_least_are_left_
     assert "7 healthy GPUs are not shown, for want of room" in narrow
     assert f"failure  {slot(5)}" in narrow
     assert "gpu_missing" in narrow
+    assert "PCI BUS ID" not in screen(known, UPTIME, 30, 18)
 
 
 def test_what_users_wrote_cannot_move_the_cursor_of_a_screen() -> None:

@@ -155,10 +155,11 @@ async def test_a_client_that_says_nothing_or_half_is_given_up(tmp_path: Path, sa
 async def test_a_client_that_reads_nothing_is_given_up(tmp_path: Path) -> None:
     async with listening(tmp_path, deadline=0.3) as control, client(control.path) as (_, writer):
         writer.write(b'{"verb":"long"}\n')
-        while not control._talks:
-            await asyncio.sleep(0.01)
-        while control._talks:
-            await asyncio.sleep(0.05)
+        async with asyncio.timeout(PATIENCE):
+            while not control._talks:
+                await asyncio.sleep(0.01)
+            while control._talks:
+                await asyncio.sleep(0.05)
 
 
 async def test_one_client_too_many_is_told_to_try_again(tmp_path: Path) -> None:

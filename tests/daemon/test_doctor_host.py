@@ -86,8 +86,6 @@ def test_a_daemon_of_another_user_is_told_and_how_to_ask_as_that_one() -> None:
 
 def test_a_control_group_that_there_is_not_fails() -> None:
     rows = {row.check: row for row in system.permissions(SILENT, Config(control=Control("no-such-group")))}
-    if os.geteuid() == 0 and "control group" not in rows:
-        rows = {row.check: row for row in system._control(1, Config(control=Control("no-such-group")))}
     assert rows["control group"].grade is Grade.FAIL
 
 
@@ -293,7 +291,7 @@ def test_a_gpu_that_is_mute_on_the_bus_fails_by_its_address(tmp_path: Path) -> N
 
 async def test_an_engine_of_dcgm_is_asked_and_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake, place = FakeDcgm(tmp_path), tmp_path / "engine"
-    monkeypatch.setattr(of_host, "DCGM_ANSWERS_WITHIN", 300.0)  # a worker may be long in starting here
+    monkeypatch.setattr(of_host, "ANSWERS_WITHIN", 300.0)  # a worker may be long in starting here
     for name, value in fake.environment.items():
         monkeypatch.setenv(name, value)
     file = tmp_path / "gpuwarden.toml"

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden.actuators.marker import marker_path, marker_text
+from gpuwarden.actuators.marker import marker_text
 from gpuwarden.passive.published import Marker, Reader, parse_verdict
+from gpuwarden.places import marker_path
 from gpuwarden.policy.model import Act, Intent, Why
 from gpuwarden.publish.files import verdict_text
 from gpuwarden_collectors.base import host_clock

@@ -80,6 +80,10 @@ def test_every_capability_of_a_profile_is_explained_beside_it(name: str) -> None
     } == set()
 
 
+def test_without_a_profile_it_has_no_capability() -> None:
+    assert settings(SERVICE)["CapabilityBoundingSet"] == [""]
+
+
 def test_the_daemon_cannot_take_from_jobs_what_is_theirs() -> None:
     said = settings(SERVICE)
     for key in ("MemoryMax", "CPUQuota", "TasksMax", "Nice", "OOMScoreAdjust"):

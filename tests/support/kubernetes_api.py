@@ -58,8 +58,8 @@ def node(name: str, *, gpu: bool = True, taints: list[Json] | None = None, **lab
 class ApiServer:
     """async with ApiServer(node("n1")) as server: ...
 
-    `faults` happen to the next requests, one each; None lets one pass; `of_patch` to the next write. `requests`: method and path of each. `denied`: verbs of
-    resources that our account may not, as it answers who asks; nothing is refused by it.
+    `faults` happen to the next requests, one each; None lets one pass; `of_patch` to the next write. `requests`: method and
+    path of each. `denied`: verbs of resources that our account may not, as it answers who asks; nothing is refused by it.
     """
 
     def __init__(self, *nodes: Json, tls: ssl.SSLContext | None = None) -> None:
@@ -95,9 +95,8 @@ class ApiServer:
     def kubeconfig(self, folder: Path, *, token: str = TOKEN, **cluster: str) -> Path:
         """A kubeconfig with a token in a file of its own, as a host's service account has it."""
         (folder / "token").write_text(token)
-        plain = (
-            {} if self._tls else {"insecure-skip-tls-verify": True}
-        )  # else each client reads all authorities there are
+        # Else each client reads all authorities there are.
+        plain = {} if self._tls else {"insecure-skip-tls-verify": True}
         content = {
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
             "clusters": [{"name": "c", "cluster": {"server": self.url, **plain, **cluster}}],

@@ -240,9 +240,7 @@ class Machine:
 
     def kill(self) -> None:
         """As by pulling the plug."""
-        if (
-            self._leader
-        ):  # the first process of the machine outlives whoever started it, and all others in it end with it
+        if self._leader:  # it outlives whoever started it; all other processes of the machine end with it
             os.kill(self._leader, signal.SIGKILL)
         if self._process is not None:
             self._process.kill()

@@ -1,7 +1,7 @@
-"""A metadata service for every cloud, on loopback: what it tells is a timeline in milliseconds, and any request may go wrong.
+"""A metadata service for every cloud, on loopback: what it tells may change, and any request go wrong.
 
 async with Simulator(AwsCloud()) as service:
-    service.play([(50, "spot", {"action": "terminate", "time": "…"}), (400, "spot", None)])
+    service.tell("spot", {"action": "terminate", "time": "…"})
     service.faults += [silence, status(503)]      # what happens to the next requests, one each
 """
 
@@ -13,7 +13,7 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from typing import Any, Protocol, Self
@@ -97,17 +97,6 @@ class Simulator:
     def tell_from_outside(self, name: str, value: Any) -> None:
         assert self.loop is not None
         self.loop.call_soon_threadsafe(self.tell, name, value)
-
-    def play(self, timeline: Iterable[tuple[float, str, Any]]) -> None:
-        """Each at its milliseconds from now."""
-
-        async def run() -> None:
-            begun = asyncio.get_running_loop().time()
-            for after, name, value in timeline:
-                await asyncio.sleep(max(0.0, begun + after / 1000.0 - asyncio.get_running_loop().time()))
-                self.tell(name, value)
-
-        self._tasks.add(asyncio.create_task(run()))
 
     def asked(self, part: str) -> int:
         return sum(part in request.path for request in self.requests)

@@ -63,9 +63,10 @@ def _answers() -> Iterator[tuple[str, str]]:
         "/root/probe",
         "/var/lib/probe",
         "/proc/sys/kernel/hostname",
+        "/run/gpuwarden/probe",
+        "/var/lib/gpuwarden/probe",
+        "/tmp/probe",
     ):
-        yield f"write {file}", _tried(lambda file=file: _write(file))  # type: ignore[misc]
-    for file in ("/run/gpuwarden/probe", "/var/lib/gpuwarden/probe", "/tmp/probe"):
         yield f"write {file}", _tried(lambda file=file: _write(file))  # type: ignore[misc]
     yield "set the host's name", _tried(lambda: socket.sethostname("probe"))
     yield "become another", _become_another()

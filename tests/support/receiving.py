@@ -65,10 +65,6 @@ class Receiving:
         self._thread.join()
 
     @property
-    def server(self) -> ThreadingHTTPServer:
-        return self._server
-
-    @property
     def port(self) -> int:
         return int(self._server.server_address[1])
 

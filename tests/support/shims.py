@@ -22,11 +22,9 @@ class Shim:
     status: int = 200
     silent: bool = False
     version: str = "0.22.5"
-    asked: list[str] = field(default_factory=list)
     submitted: list[bytes] = field(default_factory=list)
 
-    async def _health(self, request: web.Request) -> web.Response:
-        self.asked.append(request.path)
+    async def _health(self, _request: web.Request) -> web.Response:
         if self.silent:
             await asyncio.sleep(3600)
         return web.Response(body=self.health, status=self.status, content_type="application/json")

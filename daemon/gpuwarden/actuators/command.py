@@ -1,6 +1,6 @@
 """A program of the site's as an actuator: `[exec.exclude]`. It is asked what stands, and told what shall.
 
-It gets one JSON object on its standard input, and the same in its environment for a script without a parser:
+It gets one JSON object on its standard input, and the most important of it in its environment, for a script without a parser:
 
     {"format":1,"verb":"exclude","node":"n1","cause":"failure","reason":"gpuwarden: failure gpu=3 xid=79","check":"xid",
      "since":"…","boot_id":"…","owner":"gpuwarden","actuator":"exec"}        GPUWARDEN_VERB, _NODE, _REASON

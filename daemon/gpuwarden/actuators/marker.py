@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuwarden.actuators.base import ActuatorRefused, ActuatorUnavailable, Counter
 from gpuwarden.health.conditions import CONDITIONS
+from gpuwarden.places import marker_path
 from gpuwarden.policy import reasons
 from gpuwarden.policy.model import Act, Census, Intent, Owner, Standing, Why
 from gpuwarden.publish.times import rfc3339
@@ -37,8 +38,6 @@ if TYPE_CHECKING:  # `[file]`, `[dstack]` and `[nvhcd]` are its part of it
 
 FORMAT = 1
 OWNER = "gpuwarden"
-FOLDER = "excluded"
-"""Of the run directory: the markers of those who read us, each under the name of its actuator."""
 ANSWERS_WITHIN = 5.0
 """Seconds; a file system that hangs costs one thread, and no second one is begun beside it."""
 _LARGEST = 16 << 10  # bytes; ours have less than 1 KiB
@@ -220,11 +219,6 @@ def parse_marker(data: bytes, *, actuator: str, node: str) -> Marker | None:
     except (ValueError, RecursionError, OverflowError):
         pass
     return None
-
-
-def marker_path(run_dir: Path, name: str) -> Path:
-    """Where the marker of an actuator lies that has no place of its own."""
-    return run_dir / FOLDER / name
 
 
 def marker_actuators(config: Config, clock: Clock, counter: Counter) -> list[MarkerActuator]:

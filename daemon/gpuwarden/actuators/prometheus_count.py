@@ -83,6 +83,7 @@ class PrometheusCounter:
         """Whoever asks while it is asked gets the same answer. Raises BudgetUnknown."""
         if self._asking is None or self._asking.done():
             self._asking = detached("prometheus", self._ask)
+            self._asking.add_done_callback(lambda asked: asked.exception())  # also if all who waited have given up
         # `ask` has a deadline, and heeds it whatever the server does; a file of credentials may hang.
         await asyncio.wait((self._asking,), timeout=ANSWERS_WITHIN + READ_WITHIN)
         if not self._asking.done():
@@ -98,15 +99,15 @@ class PrometheusCounter:
         )  # fmt: skip
 
     def _ask(self) -> Answers:
-        return ask(self._access(), self._queries, ANSWERS_WITHIN, largest=LARGEST)
+        return ask(access_of(self._options), self._queries, ANSWERS_WITHIN, largest=LARGEST)
 
-    def _access(self) -> Access:
-        """Read anew each time: tokens are renewed in their files."""
-        options = self._options
-        return access(
-            options.prometheus, token=_path(options.prometheus_token), basic=_path(options.prometheus_basic),
-            ca=options.prometheus_ca, hints=_HINTS,
-        )  # fmt: skip
+
+def access_of(options: BreakerOptions) -> Access:
+    """To be read anew each time: tokens are renewed in their files. Raises AccessError, SecretError."""
+    return access(
+        options.prometheus, token=_path(options.prometheus_token), basic=_path(options.prometheus_basic),
+        ca=options.prometheus_ca, hints=_HINTS,
+    )  # fmt: skip
 
 
 def _path(secret: SecretFile | None) -> Path | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import struct
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +15,6 @@ from gpuwarden.places import run_dir, simulation_home
 SOCKET = "control.sock"
 DEADLINE = 5.0  # seconds, for everything together
 ANSWER_MAX = 16 << 20  # bytes
-_PEER = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 
 
 class NoDaemon(CommandError):  # noqa: N818 - a state of the host
@@ -66,14 +64,16 @@ class Daemon:
 
     def peer(self) -> tuple[int, int]:
         """Process and user that listen there, as the kernel says; (0, 0) if nobody does."""
+        from gpuwarden.publish.unix_socket import peer_of  # noqa: PLC0415 - it loads asyncio, which other verbs do not need
+
         with socket.socket(socket.AF_UNIX) as talk:
             talk.settimeout(self._deadline)
             try:
                 talk.connect(str(self.path))
             except OSError:
                 return 0, 0
-            pid, uid, _ = _PEER.unpack(talk.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-            return pid, uid
+            peer = peer_of(talk)
+            return peer.pid, peer.uid
 
     def _elsewhere(self) -> str:
         if not listens(self._simulated / SOCKET):

@@ -9,8 +9,7 @@ import socket
 
 from gpuwarden.addresses import Address
 from gpuwarden.cli.parser import UNAVAILABLE, CommandError, Parser
-from gpuwarden.config_sources import Sources
-from gpuwarden.places import CONFIG_FILE, run_dir
+from gpuwarden.places import run_dir
 
 HELP = """
 Answers dstack's server in the place of dstack's agent of this host (the shim), passing on every request to it, and says in the
@@ -46,9 +45,7 @@ def main(options: argparse.Namespace) -> int:
     from gpuwarden.passive.published import Reader, this_boot  # noqa: PLC0415
     from gpuwarden.passive.word import NAME  # noqa: PLC0415
 
-    settings = Settings.read(
-        Sources(file=options.config or CONFIG_FILE, required=options.config is not None, environment=os.environ)
-    )
+    settings = Settings.read(options.config, os.environ)
     listener = handed_over(os.environ) or _listening(options.listen or SERVED)
     shim = options.shim or _configured(settings.value("dstack", "shim")) or SHIM
     where = options.run_dir or settings.run_dir(run_dir(os.environ))

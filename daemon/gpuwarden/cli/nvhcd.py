@@ -9,8 +9,7 @@ import socket
 from pathlib import Path
 
 from gpuwarden.cli.parser import UNAVAILABLE, CommandError, Parser
-from gpuwarden.config_sources import Sources
-from gpuwarden.places import CONFIG_FILE, run_dir
+from gpuwarden.places import run_dir
 
 HELP = """
 Answers the node health check of NVIDIA's ft_launcher (nvidia-resiliency-ext): a node that gpuwarden holds out has failed it.
@@ -51,9 +50,7 @@ def main(options: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         raise CommandError(f"{error}: install gpuwarden[nvhcd]", UNAVAILABLE) from error
 
-    settings = Settings.read(
-        Sources(file=options.config or CONFIG_FILE, required=options.config is not None, environment=os.environ)
-    )
+    settings = Settings.read(options.config, os.environ)
     where = options.run_dir or settings.run_dir(run_dir(os.environ))
     listener = handed_over(os.environ) or _listening(options.socket or where / "nvhcd.sock")
     reader = Reader(where, NAME, boot_id=this_boot())

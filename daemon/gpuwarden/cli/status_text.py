@@ -69,9 +69,9 @@ _FIRST_LEFT_OUT = ("NAME", "MEMORY", "LOAD", "POWER", "TEMP", "PCI BUS ID")
 
 def _gpus(gpus: list[Document], width: int | None) -> Iterator[str]:
     kept = dict(_COLUMNS)
-    for least in _FIRST_LEFT_OUT:
+    for least in (*_FIRST_LEFT_OUT, None):
         lines = list(table(list(kept), [[column(gpu) for column in kept.values()] for gpu in gpus]))
-        if width is None or max(map(len, lines)) <= width:
+        if least is None or width is None or max(map(len, lines)) <= width:
             break
         del kept[least]
     yield from lines

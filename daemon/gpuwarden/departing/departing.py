@@ -109,7 +109,8 @@ class Departing:
         self._wake.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOPS_WITHIN):
-                await asyncio.gather(*(asyncio.shield(task) for task in (self._task,) if task is not None))
+                if self._task is not None:
+                    await asyncio.shield(self._task)
                 await asyncio.gather(*map(asyncio.shield, self._steps.running))
         tasks = [task for task in (self._task, *self._steps.running) if task is not None]
         for task in tasks:

@@ -19,6 +19,8 @@ from gpuwarden.policy.departure_budget import MARK_TAKES
 from gpuwarden.policy.departure_model import Sent
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 
+log = get_logger("gpuwarden")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
@@ -28,8 +30,6 @@ class Told:
     count: int = 0
     text: str = ""
 
-
-log = get_logger("gpuwarden")
 
 WITHDRAWN = Told(result=Sent.UNSENT, text="not sent: the end was called off in the meantime")
 

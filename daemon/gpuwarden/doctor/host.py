@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpuwarden.config import Config
 from gpuwarden.doctor.row import Row, fail, ok, warn
-from gpuwarden_collectors.base import CollectorError, Observation, PassOutcome, SourceAbsent
+from gpuwarden_collectors.base import CollectorError, Facts, Observation, PassOutcome, SourceAbsent
 from gpuwarden_collectors.dcgm.addresses import running_engine
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
 from gpuwarden_collectors.facts import NvmlFacts, NvmlProblem, PciDevice
@@ -20,8 +20,8 @@ from gpuwarden_collectors.pci import PciCollector
 from gpuwarden_collectors.worker import Worker
 from gpuwarden_collectors.worker_life import WorkerLimits
 
-NVML_ANSWERS_WITHIN = 30.0
-DCGM_ANSWERS_WITHIN = 30.0
+ANSWERS_WITHIN = 30.0
+"""Seconds for the one pass of a reader."""
 _ROOM = 64 << 20  # bytes; a ledger has a few MB
 _VERSION = re.compile(r"\b\d{3}\.\d+(?:\.\d+)?\b")
 _TO_DO: dict[NvmlProblem, str] = {
@@ -85,17 +85,15 @@ async def nvml(config: Config) -> list[Row]:
     functions = len(_devices(config) or ())
     if not _loaded(config) and functions:  # to ask NVML could load the driver, and nothing is to be changed here
         return [warn("host", "nvml", "not asked: the driver is not loaded", "load the driver, and look again")]
-    limits = WorkerLimits(deadline=NVML_ANSWERS_WITHIN, init_deadline=NVML_ANSWERS_WITHIN)
-    worker: Worker[NvmlFacts] = Worker(
-        "nvml",
-        "gpuwarden_collectors.nvml.sweep:NvmlReader",
-        NvmlFacts,
-        limits=limits,
-        on_event=lambda _: None,
-        options=options,
-    )
+    seen = await _one_pass("nvml", "gpuwarden_collectors.nvml.sweep:NvmlReader", NvmlFacts, options)
+    return list(nvml_rows(seen, expected=bool(functions)))
+
+
+async def _one_pass(name: str, reader: str, facts: type[Facts], options: object) -> Observation[Facts]:
+    limits = WorkerLimits(deadline=ANSWERS_WITHIN, init_deadline=ANSWERS_WITHIN)
+    worker: Worker[Facts] = Worker(name, reader, facts, limits=limits, on_event=lambda _: None, options=options)
     try:
-        return list(nvml_rows(await worker.observe(), expected=bool(functions)))
+        return await worker.observe()
     finally:
         await worker.close()
 
@@ -189,19 +187,8 @@ async def dcgm(config: Config) -> list[Row]:
         return [fail("host", "dcgm", f"no engine listens at {options.address}", to_do)]
     if address is None:
         return [ok("host", "dcgm", "no engine runs here: NVML alone is read")]
-    limits = WorkerLimits(deadline=DCGM_ANSWERS_WITHIN, init_deadline=DCGM_ANSWERS_WITHIN)
-    worker: Worker[DcgmFacts] = Worker(
-        "dcgm",
-        "gpuwarden_collectors.dcgm.reader:DcgmReader",
-        DcgmFacts,
-        limits=limits,
-        on_event=lambda _: None,
-        options=options,
-    )
-    try:
-        return [dcgm_row(await worker.observe(), str(address))]
-    finally:
-        await worker.close()
+    seen = await _one_pass("dcgm", "gpuwarden_collectors.dcgm.reader:DcgmReader", DcgmFacts, options)
+    return [dcgm_row(seen, str(address))]
 
 
 def dcgm_row(seen: Observation[DcgmFacts], address: str) -> Row:

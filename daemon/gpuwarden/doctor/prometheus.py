@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
+from gpuwarden.actuators.prometheus_count import access_of
 from gpuwarden.config import Config
 from gpuwarden.doctor.row import Row, fail, ok, warn
-from gpuwarden.prometheus.access import AccessError, Hints, access
+from gpuwarden.prometheus.access import AccessError
 from gpuwarden.prometheus.client import PrometheusError, ask
-from gpuwarden.secrets_file import SecretError, SecretFile
+from gpuwarden.secrets_file import SecretError
 
 ANSWERS_WITHIN = 8.0
-_HINTS = Hints("is breaker.prometheus right?", "give breaker.prometheus_token or breaker.prometheus_basic")
 
 
 def prometheus(config: Config) -> Iterator[Row]:
@@ -21,14 +20,11 @@ def prometheus(config: Config) -> Iterator[Row]:
     if not options.prometheus:
         yield ok("host", "prometheus", "none is asked (breaker.prometheus)")
         return
-    names = (options.prometheus_token, options.prometheus_basic)
     more = f",{options.prometheus_match}" if options.prometheus_match else ""
     us = f"gpuwarden_node_info{{node={json.dumps(config.node)}{more}}}"
     all_ = f"gpuwarden_node_info{{{options.prometheus_match}}}"
     try:
-        token, basic = (_path(name) for name in names)
-        reached = access(options.prometheus, token=token, basic=basic, ca=options.prometheus_ca, hints=_HINTS)
-        answers = ask(reached, {"us": f"count({us})", "all": f"count({all_})"}, ANSWERS_WITHIN)
+        answers = ask(access_of(options), {"us": f"count({us})", "all": f"count({all_})"}, ANSWERS_WITHIN)
     except (AccessError, PrometheusError, SecretError) as error:
         to_do = "correct [breaker] prometheus…: until it answers no failure holds this node out"
         yield fail("host", "prometheus", str(error), to_do)
@@ -40,14 +36,10 @@ def prometheus(config: Config) -> Iterator[Row]:
             yield warn("host", "prometheus", f"{found}, but not {config.node}", to_do)
         else:
             yield ok("host", "prometheus", found)
-    for name in filter(None, names):
+    for secret in filter(None, (options.prometheus_token, options.prometheus_basic)):
         try:
-            trouble = name.exposed()
+            trouble = secret.exposed()
         except SecretError:
             continue  # told above
         if trouble:
             yield warn("host", "secret", trouble.partition(":")[0], trouble.partition(": ")[2])
-
-
-def _path(secret: SecretFile | None) -> Path | None:
-    return None if secret is None else secret.path()

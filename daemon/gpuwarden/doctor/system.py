@@ -122,14 +122,10 @@ def permissions(running: Running, config: Config) -> Iterator[Row]:
     if shut:
         to_do = "see User= and DeviceAllow= of the unit, and the mode of the devices (NVreg_DeviceFileMode)"
         yield fail("host", "devices", f"{who} may not open {', '.join(shut[:4])}", to_do)
-    if uid == 0 and not (lacking := _lacking()):
-        yield ok("host", "rights", f"{who} has all that is ever needed")
-        return
     lacking = _lacking()
-    needed = config.mode == "enforce"
     if not lacking:
         yield ok("host", "rights", f"{who} has the capabilities that are ever needed")
-    elif needed:
+    elif config.mode == "enforce":
         to_do = "choose the profile for what is to be done: see docs/systemd.md"
         yield warn("host", "rights", f"{who} cannot {'; cannot '.join(lacking)}", to_do)
     else:

@@ -13,7 +13,7 @@ NAME = "gpuwarden.service"
 ANSWERS_WITHIN = 5.0
 _PROPERTIES = (
     "LoadState", "ActiveState", "SubState", "Result", "NRestarts", "UnitFileState", "User", "DropInPaths", "After",
-    "WatchdogUSec", "TimeoutStopUSec", "NeedDaemonReload", "KillMode", "Type",
+    "TimeoutStopUSec", "NeedDaemonReload", "KillMode",
 )  # fmt: skip
 _NETWORK = "network.target"
 

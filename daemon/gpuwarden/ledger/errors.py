@@ -49,17 +49,21 @@ _ADVICE = {
 }
 
 
+def is_damage(error: Exception) -> bool:
+    """Whether it tells of a damaged file of SQLite's, rather than of a disk that is full or away."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF in _CORRUPT or code == sqlite3.SQLITE_IOERR_SHORT_READ
+
+
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
     """Turn what SQLite and the system raise into a LedgerError about `path`."""
     try:
         yield
     except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0)
-        primary = code & 0xFF
-        if primary in _CORRUPT or code == sqlite3.SQLITE_IOERR_SHORT_READ:
+        if is_damage(error):
             raise LedgerCorrupt(f"ledger {path} is corrupt: {error}") from error
-        advice = _ADVICE.get(primary, "see sqlite.org/rescode.html")
+        advice = _ADVICE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, "see sqlite.org/rescode.html")
         raise LedgerUnavailable(f"cannot use ledger {path}: {error}; {advice}") from error
     except OSError as error:
         why = error.strerror or error

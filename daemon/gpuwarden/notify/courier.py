@@ -75,7 +75,7 @@ class Courier:
         while True:
             delivery = await self._receiver.deliver(one.message, again=again)
             self._count(delivery)
-            if delivery.result in (Result.DELIVERED, Result.REFUSED):
+            if delivery.settled:
                 self._failed = 0
                 self._store.done(self.target, one)
                 return True
@@ -89,9 +89,8 @@ class Courier:
     def _count(self, delivery: Delivery) -> None:
         told, before = self.told, (self.told.barred, self.told.trouble)
         told.counts[delivery.result] += 1
-        well = delivery.result in (Result.DELIVERED, Result.REFUSED)
         told.barred = delivery.text if delivery.result is Result.BARRED else ""
-        told.trouble = "" if well else delivery.text
+        told.trouble = "" if delivery.settled else delivery.text
         if delivery.result is Result.REFUSED or (told.trouble and (told.barred, told.trouble) != before):
             log.warning(
                 "a notification is not taken", target=self.target, result=delivery.result.value, why=delivery.text

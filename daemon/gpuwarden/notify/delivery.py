@@ -24,6 +24,11 @@ class Delivery:
     text: str = ""
     after: float = 0.0
 
+    @property
+    def settled(self) -> bool:
+        """There is nothing more to do about the message."""
+        return self.result in (Result.DELIVERED, Result.REFUSED)
+
 
 DELIVERED = Delivery(Result.DELIVERED)
 

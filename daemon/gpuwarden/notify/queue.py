@@ -55,11 +55,6 @@ class Waiting:
     message: Message
 
 
-def is_corrupt(error: Exception) -> bool:
-    """Whether the file is damaged, rather than the disk full or away."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-
-
 def move_aside(path: Path) -> Path:
     """Where it is now; one that was there before is gone. Raises OSError."""
     aside = path.with_name(f"{path.name}.corrupt")
@@ -131,11 +126,12 @@ class Queue:
 
     def forget(self, targets: Iterable[str]) -> None:
         """What is for any other than these will never be told."""
-        for gone in self.rows.keys() - set(targets):
+        kept = set(targets)
+        for gone in self.rows.keys() - kept:
             self._db.execute("DELETE FROM message WHERE target = ?", (gone,))
         size = self._db.execute("SELECT sum(length(CAST(body AS BLOB)) + length(subject)) FROM message").fetchone()[0]
         self._bytes = size or 0
-        self.rows = Counter({target: rows for target, rows in self.rows.items() if target in set(targets)})
+        self.rows = Counter({target: rows for target, rows in self.rows.items() if target in kept})
 
     def close(self) -> None:
         self._db.close()

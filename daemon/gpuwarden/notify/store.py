@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from gpuwarden.background import BackgroundWriter, boottime
+from gpuwarden.ledger.errors import is_damage
 from gpuwarden.log import get_logger
-from gpuwarden.notify.queue import BYTES_MOST, ROWS_MOST, Message, Queue, Waiting, is_corrupt, move_aside
+from gpuwarden.notify.queue import BYTES_MOST, ROWS_MOST, Message, Queue, Waiting, move_aside
 
 Answer = TypeVar("Answer")
 
@@ -154,7 +155,7 @@ class QueueStore:
             return work(self._opened())
         except (sqlite3.Error, OSError) as error:
             self._close()
-            if not is_corrupt(error):
+            if not is_damage(error):
                 raise
             aside = move_aside(self._path)
             text = "the queue of notifications was corrupt: moved aside, begun anew"

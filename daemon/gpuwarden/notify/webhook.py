@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPException, HTTPResponse
 from importlib.metadata import version
 from pathlib import Path
 from socket import SHUT_RDWR, socket
@@ -35,7 +35,7 @@ from gpuwarden.config_notify import WebhookOptions
 from gpuwarden.notify.delivery import DELIVERED, Delivery, Result
 from gpuwarden.notify.queue import Message
 from gpuwarden.policy import reasons
-from gpuwarden.prometheus.access import Access, AccessError, access
+from gpuwarden.prometheus.access import AccessError, access
 from gpuwarden.schedule import detached
 from gpuwarden.secrets_file import SecretError, SecretFile
 from gpuwarden.web_address import address_fault
@@ -137,7 +137,7 @@ class _Line:
             f"{split.scheme}://{split.netloc}", token=_path(options.token), basic=_path(options.basic), ca=options.ca
         )
         self.over = False
-        self.connection = _connection(reached, options.timeout)
+        self.connection = reached.connection(options.timeout)
         self._target = (split.path or "/") + (f"?{split.query}" if split.query else "")
         self._authorization = reached.authorization
         self._key = options.key.read().encode() if options.key is not None else b""
@@ -192,12 +192,6 @@ def _why(error: Exception) -> str:
         return "no answer in time"
     why = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return f"no answer: {why[:_WORDS_MOST]}"
-
-
-def _connection(reached: Access, seconds: float) -> HTTPConnection:
-    if reached.tls is None:
-        return HTTPConnection(reached.host, reached.port, timeout=seconds)
-    return HTTPSConnection(reached.host, reached.port, timeout=seconds, context=reached.tls)
 
 
 def _address(file: SecretFile | None) -> str:

@@ -20,7 +20,6 @@ BODY_MOST = 1 << 20  # bytes of the shim's answer
 _SYSTEM_ALL = 0xFFFFFFFF  # DCGM_HEALTH_WATCH_ALL: no one part of the GPU
 _CODE_UNKNOWN = 1  # DCGM_FR_UNKNOWN of dcgm_errors.h
 _NUMBERS = ("system", "error_code", "entity_group_id", "entity_id")
-_KEYS = (*_NUMBERS, "health", "error_message")
 _LEVELS = frozenset(map(int, Level))
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 _TEXT_MOST = 500  # characters of our message
@@ -98,12 +97,8 @@ def _mended(dcgm: Mapping[str, Any]) -> dict[str, Any]:
 def _mended_incident(incident: Mapping[str, Any]) -> dict[str, Any]:
     numbers = {key: incident[key] if type(incident.get(key)) is int else 0 for key in _NUMBERS}
     message = incident.get("error_message")
-    known = {
-        **numbers,
-        "health": _level(incident.get("health")),
-        "error_message": message if isinstance(message, str) else "",
-    }
-    return {key: known[key] for key in _KEYS}
+    text = message if isinstance(message, str) else ""
+    return {**numbers, "health": _level(incident.get("health")), "error_message": text}
 
 
 def _level(value: Any) -> int:

@@ -16,7 +16,7 @@ from gpuwarden.addresses import Address
 from gpuwarden.passive.framing import Head, Incoming, Outgoing
 from gpuwarden.passive.health_body import BODY_MOST, merged
 from gpuwarden.passive.link import Link, Streams
-from gpuwarden.passive.process import let_in
+from gpuwarden.passive.process import left, let_in
 from gpuwarden.passive.published import Reader
 from gpuwarden.passive.word import WELL, Word, word
 
@@ -63,9 +63,7 @@ class Interposer:
         self._stopping = True
         for link in tuple(self._links):
             link.stop()
-        end = time.monotonic() + STOPS_WITHIN
-        while self._links and time.monotonic() < end:  # noqa: ASYNC110 - once, at the end
-            await asyncio.sleep(0.02)
+        await left(self._links, STOPS_WITHIN)
         for link in tuple(self._links):
             link.cut()
 

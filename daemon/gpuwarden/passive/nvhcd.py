@@ -19,7 +19,7 @@ from grpclib.protocol import H2Protocol
 from grpclib.server import Server, Stream
 
 from gpuwarden.passive.nvhcd_wire import METHOD, Codec, Request, Response
-from gpuwarden.passive.process import let_in
+from gpuwarden.passive.process import left, let_in
 from gpuwarden.passive.published import Published, Reader
 
 if TYPE_CHECKING:  # structlog is for gpuwarden.log to import, which keeps it small
@@ -112,9 +112,7 @@ class Service(Server):
         await let_in(listener)
         if self._server is not None:
             self._server.close()
-        end = time.monotonic() + STOPS_WITHIN
-        while self._open and time.monotonic() < end:  # noqa: ASYNC110 - once, at the end
-            await asyncio.sleep(0.02)
+        await left(self._open, STOPS_WITHIN)
         self.close()
         for connection in tuple(self._open):
             connection.cut()

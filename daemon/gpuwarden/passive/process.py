@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpuwarden import log
 from gpuwarden.config_sources import Fault, Sources, Tree, merge
+from gpuwarden.places import CONFIG_FILE
 
 FIRST_HANDED_OVER = 3  # sd_listen_fds(3)
 _LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -31,7 +32,9 @@ class Settings:
     faults: tuple[Fault, ...]
 
     @classmethod
-    def read(cls, sources: Sources) -> Settings:
+    def read(cls, file: Path | None, environment: Mapping[str, str]) -> Settings:
+        """`file` None: the one of this host, which need not be there."""
+        sources = Sources(file=file or CONFIG_FILE, required=file is not None, environment=environment)
         layers, faults = sources.read()
         return cls(merge(layers)[0], tuple(faults))
 
@@ -76,6 +79,13 @@ async def let_in(listener: socket.socket) -> None:
     await asyncio.sleep(_ON_THE_WAY)
 
 
+async def left(clients: Sized, within: float) -> None:
+    """Returns once none of them is there any more, or after `within` seconds."""
+    end = time.monotonic() + within
+    while clients and time.monotonic() < end:  # noqa: ASYNC110 - once, at the end
+        await asyncio.sleep(0.02)
+
+
 def live(settings: Settings, serve: Callable[[asyncio.Event], Awaitable[None]]) -> None:
     """Runs `serve` until SIGTERM or SIGINT sets the event that it gets."""
     output = log.configure(settings.log_level)
@@ -88,8 +98,7 @@ def live(settings: Settings, serve: Callable[[asyncio.Event], Awaitable[None]]) 
 async def _lived(settings: Settings, serve: Callable[[asyncio.Event], Awaitable[None]]) -> None:
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        with contextlib.suppress(NotImplementedError):
-            loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, stop.set)
     for fault in settings.faults:
         log.get_logger("passive").error("the configuration has a fault; what it says is left out", fault=str(fault))
     await serve(stop)

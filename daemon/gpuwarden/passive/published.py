@@ -16,7 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from gpuwarden.places import marker_path
+
 FORMAT = "1"
+"""Of the verdict."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _VERDICT_MOST = 64 << 10  # bytes; of 16 GPUs it has less than 2 KiB
 _MARKER_MOST = 16 << 10
@@ -83,8 +86,9 @@ class Reader:
 
     def __init__(self, run_dir: Path, name: str, *, boot_id: str) -> None:
         self._verdict = _File(run_dir / "verdict", _VERDICT_MOST, lambda data: parse_verdict(data, boot_id=boot_id))
-        marker = run_dir / "excluded" / name
-        self._marker = _File(marker, _MARKER_MOST, lambda data: parse_marker(data, name=name, boot_id=boot_id))
+        self._marker = _File(
+            marker_path(run_dir, name), _MARKER_MOST, lambda data: parse_marker(data, name=name, boot_id=boot_id)
+        )
 
     def read(self, now: float | None = None) -> Published:
         """`now` on CLOCK_BOOTTIME. Raises nothing."""

@@ -39,9 +39,10 @@ LOOK_EVERY = 1.0
 """Seconds between two looks while the end is near: a rank may install its handler at any time."""
 LOOK_LATER, NEAR = 5.0, 60.0
 """The same once the end is over by NEAR seconds, and did not come."""
-PENDING = "pending"
 RETRY_AFTER = 2.0
 """Seconds between two tries of a requeue, or of the last words."""
+PENDING = "pending"
+"""The state of a job in Slurm's queue, which has nothing here any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

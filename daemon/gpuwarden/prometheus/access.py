@@ -8,6 +8,7 @@ import re
 import ssl
 from base64 import b64encode
 from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
@@ -39,6 +40,12 @@ class Access:
     tls: ssl.SSLContext | None
     authorization: str = field(default="", repr=False)
     hints: Hints = Hints()
+
+    def connection(self, seconds: float) -> HTTPConnection:
+        """Not made yet. `seconds`: for each of its steps."""
+        if self.tls is None:
+            return HTTPConnection(self.host, self.port, timeout=seconds)
+        return HTTPSConnection(self.host, self.port, timeout=seconds, context=self.tls)
 
 
 def access(

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from math import isfinite
 from socket import SHUT_RDWR, socket
 from typing import Any
@@ -91,7 +91,7 @@ class _Work:
                     socket.shutdown(connection.sock, SHUT_RDWR)
 
     def _lane(self, most: int) -> None:
-        connection = _connection(self._access, self._seconds)
+        connection = self._access.connection(self._seconds)
         self._connections.append(connection)
         try:
             for _ in range(most):
@@ -156,12 +156,6 @@ def _told(access: Access, seconds: float, error: Exception) -> Exception:
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return PrometheusError(f"cannot ask {access.url}: {why[:_WORDS_MAX]}; {access.hints.address}")
     return error
-
-
-def _connection(access: Access, seconds: float) -> HTTPConnection:
-    if access.tls is None:
-        return HTTPConnection(access.host, access.port, timeout=seconds)
-    return HTTPSConnection(access.host, access.port, timeout=seconds, context=access.tls)
 
 
 def _body(access: Access, answer: HTTPResponse, largest: int) -> bytes:
