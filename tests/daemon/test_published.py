@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden.actuators.marker import marker_text
+from gpuwarden.actuators.marker_file import marker_text
 from gpuwarden.passive.published import Marker, Reader, parse_verdict
 from gpuwarden.places import marker_path
 from gpuwarden.policy.model import Act, Intent, Why

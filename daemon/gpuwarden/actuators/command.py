@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpuwarden.actuators.base import ActuatorRefused, ActuatorUnavailable, Counter
-from gpuwarden.actuators.marker import marker_text
+from gpuwarden.actuators.marker_file import marker_text
 from gpuwarden.config_exec import Program
 from gpuwarden.policy import reasons
 from gpuwarden.policy.model import Act, Census, Intent, Owner, Standing

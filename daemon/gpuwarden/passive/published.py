@@ -1,7 +1,7 @@
 """What the daemon published, for processes that answer others with it: its verdict, and the marker of an exclusion.
 
 Both files are replaced atomically, so that no lock is needed, and lie in the run directory (`publish/files.py`,
-`actuators/marker.py`). They are read anew for each question: what is not there, too large or not understood is said to be so.
+`actuators/marker_file.py`). They are read anew for each question: what is not there, too large or not understood is said to be so.
 """
 
 from __future__ import annotations
