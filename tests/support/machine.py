@@ -45,6 +45,7 @@ _MASKED = (
         "e2scrub_reap.service",
     ),
 )
+_BPF = ("--capability=CAP_BPF,CAP_NET_ADMIN", "--system-call-filter=bpf")
 _START = """
 for folder in $CGROUPS; do echo $$ > $folder/cgroup.procs; done
 mount -t tmpfs -o size=1g tmpfs "$FOLDER/memory"
@@ -108,13 +109,14 @@ def _make(tree: Path) -> None:
 class Machine:
     """It runs inside `with`. `binds`: folders and files of this host that are seen in it, as {here: there}.
 
-    What is written or copied into it before is there when it boots.
+    `bpf`: its systemd may load programs into the kernel, by which `IPAddressDeny=` holds. What is written or copied into it before is there when it boots.
     """
 
-    def __init__(self, tree: Path, folder: Path, *, binds: Mapping[Path, str] | None = None) -> None:
+    def __init__(self, tree: Path, folder: Path, *, binds: Mapping[Path, str] | None = None, bpf: bool = False) -> None:
         self.folder = folder / f"machine-{next(_number)}"
         self._tree = tree
-        self._binds = [f"--bind={here}:{there}" for here, there in (binds or {}).items()]
+        self._options = [f"--bind={here}:{there}" for here, there in (binds or {}).items()]
+        self._options += _BPF if bpf else ()
         self._process: subprocess.Popen[bytes] | None = None
         self._leader = 0
         self._cgroups: list[Path] = []
@@ -133,7 +135,7 @@ class Machine:
         unshare = ["unshare", "--mount", "--propagation=private", "setpriv", "--pdeathsig", "KILL"]
         with (self.folder / "console").open("wb") as console:
             self._process = subprocess.Popen(
-                [*unshare, "/bin/sh", "-ec", _START, "machine", *self._binds],
+                [*unshare, "/bin/sh", "-ec", _START, "machine", *self._options],
                 env=environment, stdin=subprocess.DEVNULL, stdout=console, stderr=console,
             )  # fmt: skip
         try:

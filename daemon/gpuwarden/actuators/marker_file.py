@@ -48,12 +48,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """What a marker of this node says. `since` in Unix time."""
+    """What a marker of this node says. `since` in Unix time. `stopped`: the invocation of a service that was stopped for it."""
 
     why: Why
     reason: str
     since: float
     boot_id: str
+    stopped: str = ""
 
     def standing(self, *, at: Stamp, state: str, pool: int | None) -> Standing:
         """That of a node which it holds out."""
@@ -156,7 +157,7 @@ class MarkerFile:
             raise kind(f"cannot {verb} {self._path}: {error.strerror}; check the folder and its permissions") from error
 
 
-def marker_text(intent: Intent, *, node: str, boot_id: str, since: float) -> str:
+def marker_text(intent: Intent, *, node: str, boot_id: str, since: float, stopped: str = "") -> str:
     """The whole file. `since` in Unix time."""
     unknown = intent.reason.startswith(_UNKNOWN)
     document = {
@@ -164,6 +165,8 @@ def marker_text(intent: Intent, *, node: str, boot_id: str, since: float) -> str
         "cause": "unknown" if unknown else _CAUSES[intent.why], "reason": intent.reason, "check": check_of(intent.reason),
         "since": rfc3339(since), "boot_id": boot_id, "owner": OWNER,
     }  # fmt: skip
+    if stopped:
+        document["stopped"] = stopped
     return json.dumps(document, separators=(",", ":")) + "\n"
 
 
@@ -178,7 +181,8 @@ def parse_marker(data: bytes, *, actuator: str, node: str) -> Marker | None:
     if len(data) > _LARGEST:
         return None
     try:
-        match json.loads(data):
+        found = json.loads(data)
+        match found:
             case {
                 "format": 1, "owner": "gpuwarden", "actuator": str(name), "node": str(of), "reason": str(reason),
                 "since": str(since), "boot_id": str(boot),
@@ -187,7 +191,13 @@ def parse_marker(data: bytes, *, actuator: str, node: str) -> Marker | None:
                 moment = datetime.fromisoformat(since).timestamp()
                 if told is None or told.suffix or reason != reasons.line(reason):  # which no text of ours is
                     return None
-                return Marker(why=told.why, reason=reason, since=moment, boot_id=boot)
+                return Marker(
+                    why=told.why, reason=reason, since=moment, boot_id=boot, stopped=_text(found.get("stopped"))
+                )
     except (ValueError, RecursionError, OverflowError):
         pass
     return None
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

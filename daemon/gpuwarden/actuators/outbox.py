@@ -28,14 +28,16 @@ Committed = Callable[[], Awaitable[bool]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Seconds. The second count of the breaker comes `recount_after` the write. A retry comes after `first`, doubling up to
-    `most`; where the breaker is open after `breaker_first`, up to `breaker_most`; after a refusal, which a person must
-    mend, after `refused`. `backstop`: an actuator bounds its own calls; one that does not come back is given up after this.
+    `most`; where the node is busy after `busy`; where the breaker is open after `breaker_first`, up to `breaker_most`; after
+    a refusal, which a person must mend, after `refused`. `backstop`: an actuator bounds its own calls; one that does not come
+    back is given up after this.
     """
 
     budget: Budget = field(default_factory=Budget)
     recount_after: float = 2.0
     first: float = 2.0
     most: float = 120.0
+    busy: float = 5.0
     breaker_first: float = 60.0
     breaker_most: float = 900.0
     refused: float = 3_600.0
@@ -124,7 +126,12 @@ class Outbox:
         return await self._exclude(intent) if self._wanted(intent) else SUPERSEDED
 
     async def _exclude(self, intent: Intent) -> Outcome:
-        """For a failure: who else is out counts before the write and after it."""
+        """For a failure: who else is out counts before the write and after it. As long as the node is busy, nobody is asked."""
+        if self._busy():
+            waits = answer(intent, await self._look())
+            if waits is not None and waits.result is Result.RETRY:
+                self.held_back = ""
+                return waits
         census = await self._bounded(self.actuator.census())
         found = answer(intent, await self._look())
         if found is None:
@@ -161,6 +168,9 @@ class Outbox:
             return Outcome(result=Result.RETRY, text="it was written, and does not stand")
         return Outcome(result=Result.DONE, since=stands.since) if stands.result is Result.ALREADY else stands
 
+    def _busy(self) -> bool:
+        return self.standing is not None and bool(self.standing.busy)
+
     async def _look(self) -> Standing:
         try:
             self.standing, self.refused = await self._bounded(self.actuator.look()), ""
@@ -187,6 +197,8 @@ class Outbox:
             return self._about(limits.refused)
         if outcome.result is not Result.RETRY:
             return 0.0
+        if self._busy() and not self.held_back:
+            return self._about(limits.busy)
         first, most = (limits.breaker_first, limits.breaker_most) if self.held_back else (limits.first, limits.most)
         delay = min(most, first * 2.0 ** min(self._failed, 16))
         self._failed += 1

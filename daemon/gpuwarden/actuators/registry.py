@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gpuwarden.actuators.base import Actuator, Counter, Register
 from gpuwarden.actuators.command import exec_actuators
 from gpuwarden.actuators.counting import counter
+from gpuwarden.actuators.dstack_shim.actuator import dstack_shim_actuators
 from gpuwarden.actuators.hook_gate import HookGate
 from gpuwarden.actuators.kubernetes.actuator import kubernetes_actuator
 from gpuwarden.actuators.marker import marker_actuators
@@ -28,6 +29,7 @@ BUILDERS: tuple[Builder, ...] = (slurm_actuator, kubernetes_actuator)
 
 COUNTED: tuple[Callable[[Config, Clock, Counter], Sequence[Actuator]], ...] = (
     marker_actuators,
+    dstack_shim_actuators,
     exec_actuators,
 )
 """Those that know of this node alone."""

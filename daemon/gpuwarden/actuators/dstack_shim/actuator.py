@@ -1,0 +1,130 @@
+"""dstack takes a host whose shim does not answer for unreachable, and places nothing there: for hosts without the interposer.
+
+Stopped is only an idle one, behind a closed gate. Ours is a stop whose marker names the very invocation that it ended: whoever starts
+the shim again has lifted it, and what a person stopped stays stopped.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuwarden.actuators.base import ActuatorRefused, ActuatorUnavailable, Counter
+from gpuwarden.actuators.dstack_shim.gate import PROPERTIES, Gate
+from gpuwarden.actuators.dstack_shim.systemd import Systemd
+from gpuwarden.actuators.dstack_shim.tasks import Shim
+from gpuwarden.actuators.marker_file import Marker, MarkerFile, marker_text
+from gpuwarden.addresses import Address
+from gpuwarden.config_dstack import asked_at
+from gpuwarden.places import marker_path
+from gpuwarden.policy.model import Act, Census, Intent, Owner, Standing
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.host import boot_id
+
+if TYPE_CHECKING:  # `[dstack]` is its part of it
+    from gpuwarden.config import Config
+
+UNIT = "dstack-shim.service"
+"""On hosts of SSH fleets, and nowhere else: on a cloud's machine the shim has no unit (dstack 0.22)."""
+STARTS_WITHIN, STOPS_WITHIN = 15.0, 20.0
+_PROPERTIES = ("LoadState", "ActiveState", "SubState", "InvocationID", *PROPERTIES)
+_STOPPED = frozenset({"inactive", "failed"})  # failed: it was stopped, and did not end well
+
+
+class DstackShimActuator:
+    """`file` keeps our marker, `shim` listens at `address`."""
+
+    name = "dstack_shim"
+
+    def __init__(
+        self,
+        file: MarkerFile,
+        *,
+        address: Address,
+        node: str,
+        boot_id: str,
+        counter: Counter,
+        clock: Clock,
+        systemd: Systemd | None = None,
+    ) -> None:
+        self._file = file
+        self._node = node
+        self._boot_id = boot_id
+        self._counter = counter
+        self._clock = clock
+        self._systemd = systemd or Systemd()
+        self._shim = Shim(address, clock)
+        self._gate = Gate(self._systemd, UNIT, address)
+
+    async def look(self) -> Standing:
+        said = await self._shown()
+        at, pool, state = self._clock(), self._counter.pool, said.get("ActiveState", "")
+        if state == "active":
+            return Standing(at=at, state=state, pool=pool, busy=await self._shim.busy())
+        if state not in _STOPPED:
+            raise ActuatorUnavailable(f"{UNIT} is {state or 'in no state'} ({said.get('SubState', '')})")
+        marker = await self._file.read()
+        if marker is not None and self._is_ours(marker, said):
+            return marker.standing(at=at, state=state, pool=pool)
+        return Standing(
+            at=at, owner=Owner.FOREIGN, reason=f"{UNIT} is {_how(said)}", schedulable=False, state=_how(said), pool=pool,
+        )  # fmt: skip
+
+    async def census(self) -> Census:
+        return await self._counter.census()
+
+    async def apply(self, intent: Intent, standing: Standing) -> None:  # noqa: ARG002 - it is looked at once more here
+        if intent.act is Act.EXCLUDE:
+            await self._stop(intent)
+        else:
+            await self._systemd.do(f"start {UNIT}", "systemctl", "start", UNIT, within=STARTS_WITHIN)
+            await self._file.remove()
+
+    async def close(self) -> None:
+        await self._shim.close()
+
+    async def _stop(self, intent: Intent) -> None:
+        said = await self._shown()
+        self._gate.check(said)
+        async with self._gate.closed():
+            if busy := await self._shim.busy():
+                raise ActuatorUnavailable(busy)
+            since = self._clock().wall
+            text = marker_text(
+                intent, node=self._node, boot_id=self._boot_id, since=since, stopped=said.get("InvocationID", "")
+            )
+            await self._file.write(text)  # before the stop: it is void while this invocation runs
+            self._gate.rely()
+            await self._systemd.do(f"stop {UNIT}", "systemctl", "stop", UNIT, within=STOPS_WITHIN)
+
+    async def _shown(self) -> dict[str, str]:
+        """Raises ActuatorRefused where this host has no such unit."""
+        said = await self._systemd.show(UNIT, _PROPERTIES)
+        if said.get("LoadState") == "not-found":
+            raise ActuatorRefused(
+                f"there is no {UNIT}: this host is in no SSH fleet of dstack's, and machines of its clouds are not to be stopped; "
+                "set dstack.stop_shim_when_idle to false"
+            )
+        return said
+
+    def _is_ours(self, marker: Marker, said: dict[str, str]) -> bool:
+        invocation = said.get("InvocationID", "")
+        loaded = said.get("LoadState") == "loaded"
+        return loaded and marker.boot_id == self._boot_id and bool(invocation) and marker.stopped == invocation
+
+
+def _how(said: dict[str, str]) -> str:
+    return "masked" if said.get("LoadState") == "masked" else said.get("ActiveState", "")
+
+
+def dstack_shim_actuators(config: Config, clock: Clock, counter: Counter) -> list[DstackShimActuator]:
+    """For the registry."""
+    if not config.dstack.stop_shim_when_idle:
+        return []
+    place: Path = marker_path(config.run.dir, DstackShimActuator.name)
+    return [
+        DstackShimActuator(
+            MarkerFile(DstackShimActuator.name, place, node=config.node, make_folder=True),
+            address=asked_at(config.dstack), node=config.node, boot_id=boot_id(config.paths.proc), counter=counter, clock=clock,
+        )
+    ]  # fmt: skip

@@ -1,0 +1,334 @@
+"""dstack's agent is stopped on an idle host and nowhere else: with a real systemd and a kernel that holds connections back.
+
+One machine, booted once; the tests follow each other. dstack's agent is played by a small server with its routes.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support import dstack_agent
+from support.machine import Machine, debian_tree
+from support.machine_gpuwarden import HOME, FakeGpus, install, require_same_python, set_profile
+
+pytestmark = [pytest.mark.disposable, pytest.mark.xdist_group("systemd")]
+
+UNIT, SHIM, PORT = "gpuwarden.service", "dstack-shim.service", 10998
+CONFIGURATION = """
+[collectors.kernel_log]
+enabled = false
+[breaker]
+uncounted = "allow"
+recount_after = "1s"
+[dstack]
+stop_shim_when_idle = true
+[policy]
+restore_passes = 2
+restore_after = "0s"
+look_every = "1m"
+look_often = "5s"
+[checks.gpu_missing]
+rise = "1s"
+fall = "1s"
+"""
+ASK = """
+import http.client, json, sys
+http = http.client.HTTPConnection("127.0.0.1", 10998, timeout=30)
+http.request(sys.argv[1], sys.argv[2], json.dumps({"id": "job"}))
+print(http.getresponse().read().decode())
+"""
+DRIVE = """
+import asyncio, http.client, json, os, random, signal, socket, subprocess, sys, threading, time
+from pathlib import Path
+from gpuwarden.actuators.base import ActuatorError
+from gpuwarden.actuators.counting import NoCounter
+from gpuwarden.actuators.dstack_shim import gate
+from gpuwarden.actuators.dstack_shim.actuator import UNIT, DstackShimActuator
+from gpuwarden.actuators.marker_file import MarkerFile
+from gpuwarden.addresses import Address
+from gpuwarden.policy.model import Act, Intent, Why
+from gpuwarden.policy.reasons import operator
+from gpuwarden_collectors.base import host_clock
+from gpuwarden_collectors.host import boot_id
+
+class Said:
+    def __init__(self):
+        self.http = http.client.HTTPConnection("127.0.0.1", 10998, timeout=5)
+        self.http.connect()
+    def submit(self, name):
+        self.http.request("POST", "/api/tasks", json.dumps({"id": name}))
+        return self.http.getresponse().read()
+
+def shown(name):
+    done = subprocess.run(["systemctl", "show", "--value", f"--property={name}", UNIT], capture_output=True, text=True)
+    return done.stdout.strip()
+
+def wait(condition, what):
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+
+def actuator():
+    file = MarkerFile("dstack_shim", Path("/run/gpuwarden/excluded/dstack_shim"), node="machine", make_folder=True)
+    return DstackShimActuator(
+        file, address=Address("127.0.0.1", 10998), node="machine", boot_id=boot_id(Path("/proc")),
+        counter=NoCounter("machine", allowed=True), clock=host_clock,
+    )
+
+async def apply(act):
+    one = actuator()
+    intent = Intent(
+        act=act, actuator="dstack_shim", why=Why.OPERATOR, reason=operator("root", "rack move"), key="k", at=host_clock()
+    )
+    try:
+        return await one.apply(intent, await one.look()) or "done"
+    except ActuatorError as error:
+        return ("for good: " if error.permanent else "for now: ") + str(error)
+    finally:
+        await one.close()
+
+def begin():
+    subprocess.run(["systemctl", "restart", UNIT], check=True)
+    for name in ("ended", "accepted"):
+        Path("/root", name).unlink(missing_ok=True)
+    def answers():
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", 10998)) == 0
+    wait(answers, "the agent")
+"""
+
+
+class Host:
+    """The machine, and what is typed there."""
+
+    def __init__(self, machine: Machine, gpus: FakeGpus) -> None:
+        self.machine = machine
+        self.fake = gpus.fake
+
+    def gpuwarden(self, *words: str) -> str:
+        done = self.machine.run(f"{HOME}/bin/gpuwarden", *words, check=False)
+        return done.stdout + done.stderr
+
+    def acting(self) -> dict[str, list[dict[str, object]]]:
+        said: dict[str, dict[str, list[dict[str, object]]]] = json.loads(
+            self.machine.say(f"{HOME}/bin/gpuwarden", "status", "--json") or "{}"
+        )
+        return said.get("acting", {})
+
+    def waits_for(self, text: str) -> None:
+        self.machine.wait(lambda: text in json.dumps(self.acting().get("wanted")), text)
+
+    def excluded(self) -> bool:
+        return any(one.get("excluded") for one in self.acting().get("schedulers", ()))
+
+    def shim(self) -> str:
+        return self.machine.show(SHIM, "ActiveState")
+
+    def ask(self, method: str, path: str) -> str:
+        return self.machine.run("python3", "/root/ask.py", method, path).stdout
+
+    def drive(self, program: str) -> list[str]:
+        """What a program writes that is run there, after what is in DRIVE."""
+        self.machine.write("/root/drive.py", DRIVE + textwrap.dedent(program))
+        return self.machine.run(f"{HOME}/bin/python3", "/root/drive.py").stdout.splitlines()
+
+    def is_open(self) -> bool:
+        return not self.machine.show(SHIM, "IPAddressDeny") + self.machine.show(SHIM, "IPAddressAllow")
+
+    def in_the_end(self) -> list[dict[str, str]]:
+        """The tasks that the agent had, each time that it was stopped."""
+        return [json.loads(line) for line in self.machine.say("cat", "/root/ended").splitlines()]
+
+
+def booted(folder: Path, *, bpf: bool) -> tuple[Machine, FakeGpus]:
+    require_same_python()
+    folder.chmod(0o755)
+    gpus = FakeGpus(folder)
+    machine = Machine(debian_tree(), folder, binds=gpus.binds, bpf=bpf)
+    install(machine, gpus, 'mode = "enforce"\n' + gpus.configuration(CONFIGURATION))
+    set_profile(machine, "enforce")
+    machine.copy(Path(dstack_agent.__file__), "/root/dstack_agent.py")
+    machine.write(f"/etc/systemd/system/{SHIM}", dstack_agent.UNIT.format(port=PORT))
+    wants = machine.path(f"/etc/systemd/system/multi-user.target.wants/{SHIM}")
+    wants.parent.mkdir(parents=True, exist_ok=True)
+    wants.symlink_to(f"../{SHIM}")
+    machine.write("/root/ask.py", ASK)
+    return machine, gpus
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[Host]:
+    with tempfile.TemporaryDirectory(prefix="gw-") as name:
+        machine, gpus = booted(Path(name), bpf=True)
+        with machine:
+            yield Host(machine, gpus)
+
+
+def test_while_a_job_runs_the_agent_is_left_alone_and_the_operator_is_told_what_it_waits_for(host: Host) -> None:
+    host.machine.wait(lambda: host.shim() == "active" and "HEALTHY" in host.gpuwarden("status"), "a healthy node")
+    host.ask("POST", "/api/tasks")
+    host.fake.lost(1)
+    host.waits_for("is stopped when no task is left on this host (1 running)")
+    assert (host.shim(), host.excluded(), host.is_open()) == ("active", False, True)
+
+
+def test_it_is_stopped_when_dstack_has_taken_note_of_the_last_job(host: Host) -> None:
+    host.ask("POST", "/api/tasks/job/terminate")
+    host.waits_for("has yet to take note of how the last task ended")
+    assert host.shim() == "active"
+    host.ask("POST", "/api/tasks/job/remove")
+    host.machine.wait(host.excluded, "the exclusion")
+    assert (host.shim(), host.in_the_end()) == ("inactive", [{}])
+    host.machine.wait(host.is_open, "the gate to be open")
+    assert "gpuwarden-dstack-gate" not in host.machine.say("systemctl", "list-units", "--all", "--plain")
+    assert json.loads(host.machine.say("cat", "/run/gpuwarden/excluded/dstack_shim"))["cause"] == "failure"
+
+
+def test_it_is_ours_to_a_daemon_that_was_killed_meanwhile(host: Host) -> None:
+    host.machine.run("systemctl", "kill", "--signal=KILL", "--kill-whom=main", UNIT)
+    host.machine.wait(host.excluded, "another daemon that knows of it")
+    assert host.shim() == "inactive"
+
+
+def test_it_is_started_again_when_the_node_is_restored(host: Host) -> None:
+    host.fake.clear()
+    host.machine.wait(lambda: "HEALTHY" in host.gpuwarden("status"), "a healthy node")
+    assert "dstack_shim: done" in host.gpuwarden("restore")
+    assert host.shim() == "active"
+    assert host.machine.say("ls", "/run/gpuwarden/excluded") == ""
+
+
+def test_whoever_starts_it_lifts_the_exclusion_and_whoever_stops_it_then_is_heeded(host: Host) -> None:
+    host.gpuwarden("exclude", "--reason", "rack move")
+    host.machine.wait(host.excluded, "the exclusion")
+    host.machine.run("systemctl", "start", SHIM)
+    host.machine.wait(lambda: not host.excluded(), "the exclusion to be seen lifted")
+    assert host.shim() == "active"
+    host.machine.run("systemctl", "stop", SHIM)
+    said = host.gpuwarden("restore")
+    assert "somebody else" in said
+    assert host.shim() == "inactive"
+    host.machine.run("systemctl", "start", SHIM)
+    host.machine.run("systemctl", "stop", UNIT)
+
+
+def test_a_job_that_came_before_the_gate_is_seen_behind_it_and_what_was_sent_meanwhile_is_not_lost(host: Host) -> None:
+    said = host.drive("""
+        begin()
+        said = Said()
+        said.submit("early")
+        sent = []
+        def later():
+            wait(lambda: shown("IPAddressDeny"), "the gate to be closed")
+            sent.append(said.submit("late"))
+        client = threading.Thread(target=later)
+        client.start()
+        print(asyncio.run(apply(Act.EXCLUDE)))
+        client.join()
+        print(len(sent), shown("ActiveState"), shown("IPAddressDeny") or "open")
+    """)
+    assert said[-2:] == [
+        "for now: dstack's agent is stopped when no task is left on this host (1 running)",
+        "1 active open",
+    ]
+
+
+def test_a_job_that_comes_while_the_gate_is_closed_never_arrives(host: Host) -> None:
+    said = host.drive("""
+        begin()
+        said = Said()
+        met = []
+        def later():
+            wait(lambda: shown("IPAddressDeny"), "the gate to be closed")
+            try:
+                met.append(said.submit("late"))
+            except OSError as error:
+                met.append(type(error).__name__)
+        client = threading.Thread(target=later)
+        client.start()
+        print(asyncio.run(apply(Act.EXCLUDE)))
+        client.join()
+        print(shown("ActiveState"), Path("/root/accepted").exists(), bytes not in map(type, met))
+        print(asyncio.run(apply(Act.RESTORE)), shown("ActiveState"))
+    """)
+    assert said == ["done", "inactive False True", "done active"]
+
+
+def test_whenever_a_job_comes_the_agent_is_never_stopped_with_one(host: Host) -> None:
+    said = host.drive("""
+        outcomes = []
+        for _ in range(6):
+            begin()
+            said = Said()
+            def submit(after):
+                time.sleep(after)
+                try:
+                    said.submit("job")
+                except OSError:
+                    pass
+            client = threading.Thread(target=submit, args=(random.uniform(0.0, 0.4),))
+            client.start()
+            outcomes.append((asyncio.run(apply(Act.EXCLUDE)), shown("ActiveState")))
+            if outcomes[-1][1] == "inactive":
+                outcomes[-1] += (json.loads(Path("/root/ended").read_text()),)
+            client.join()
+        print(json.dumps(outcomes))
+    """)
+    print(said[0])  # noqa: T201 - how often it went which way
+    for outcome, *state in json.loads(said[0]):
+        assert (outcome == "done" and state == ["inactive", {}]) or ("1 running" in outcome and state == ["active"])
+
+
+def test_a_gate_whose_keeper_was_killed_is_opened_by_systemd(host: Host) -> None:
+    said = host.drive("""
+        begin()
+        if os.fork() == 0:
+            gate.CLOSED_MOST = 3.0
+            gate.SETTLES = 1000.0
+            asyncio.run(apply(Act.EXCLUDE))
+        wait(lambda: shown("IPAddressDeny"), "the gate to be closed")
+        pid = int(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()[0])
+        os.kill(pid, signal.SIGKILL)
+        wait(lambda: not shown("IPAddressDeny"), "the gate to be opened")
+        said = Said()
+        print(shown("ActiveState"))
+    """)
+    assert said == ["active"]
+
+
+def test_a_unit_with_rules_of_its_own_is_left_alone(host: Host) -> None:
+    host.machine.run("systemctl", "set-property", "--runtime", SHIM, "IPAddressDeny=192.0.2.0/24")
+    said = host.drive("""
+        begin()
+        print(asyncio.run(apply(Act.EXCLUDE)), shown("ActiveState"), shown("IPAddressDeny"))
+    """)
+    assert "for good: dstack-shim.service has IPAddressDeny=192.0.2.0/24" in said[0]
+    assert said[0].endswith("active 192.0.2.0/24")
+    host.machine.run("systemctl", "set-property", "--runtime", SHIM, "IPAddressDeny=")
+
+
+def test_without_a_unit_it_is_no_host_of_an_ssh_fleet(host: Host) -> None:
+    host.machine.run("systemctl", "disable", "--now", SHIM)
+    host.machine.run("rm", f"/etc/systemd/system/{SHIM}")
+    host.machine.run("systemctl", "daemon-reload")
+    said = host.drive("""print(asyncio.run(apply(Act.EXCLUDE)))""")
+    assert said[0].startswith("for good: there is no dstack-shim.service")
+
+
+def test_where_systemd_cannot_hold_connections_back_nothing_is_stopped(tmp_path: Path) -> None:
+    machine, gpus = booted(tmp_path, bpf=False)
+    with machine:
+        host = Host(machine, gpus)
+        said = host.drive("""
+            begin()
+            print(asyncio.run(apply(Act.EXCLUDE)), shown("ActiveState"), shown("IPAddressDeny") or "open")
+        """)
+        assert "for good: dstack-shim.service is not stopped: systemd cannot hold connections to it back" in said[0]
+        assert said[0].endswith("active open")
