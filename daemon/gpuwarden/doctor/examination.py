@@ -7,7 +7,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterator
 
 from gpuwarden.config import Config
-from gpuwarden.doctor import host, job_side, kubernetes, prometheus, running, system, termination, unit, web
+from gpuwarden.doctor import dstack, host, job_side, kubernetes, prometheus, running, system, termination, unit, web
 from gpuwarden.doctor.row import Row, fail
 from gpuwarden.doctor.running import Running
 from gpuwarden.doctor.slurm import SlurmDoctor
@@ -61,6 +61,7 @@ _LOOKS: dict[str, tuple[float, Look]] = {
     "shutdown budget": (HOST_WITHIN, _loop(termination.shutdown_budget)),
     "slurm": (SLURM_WITHIN, _slurm),
     "kubernetes": (KUBERNETES_WITHIN, _loop(kubernetes.kubernetes)),
+    "dstack": (HOST_WITHIN, _loop(dstack.dstack)),
 }
 """By name, in the order in which they are told: seconds, and the look."""
 
@@ -76,7 +77,7 @@ async def _threaded(look: Callable[[], list[Row]]) -> list[Row]:
 
 
 async def _in_time(name: str, seconds: float, look: Awaitable[list[Row]]) -> list[Row]:
-    area = name if name in ("slurm", "kubernetes") else "host"
+    area = name if name in ("slurm", "kubernetes", "dstack") else "host"
     try:
         async with asyncio.timeout(seconds):
             return await look

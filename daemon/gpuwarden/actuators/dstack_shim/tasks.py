@@ -21,6 +21,7 @@ ANSWERS_WITHIN = 2.0
 COLLECTED_WITHIN = 60.0
 """Seconds that tasks which have ended are left to dstack's server: it looks at a host at least every 14 s (dstack 0.22)."""
 ENDED = "terminated"
+UNKNOWN = "whether a job is on this host cannot be asked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Shim:
         if tasks.trouble or tasks.running or not tasks.states:
             self._ended = None
             if tasks.trouble:
-                return f"whether a job is on this host cannot be asked: {tasks.trouble}"
+                return f"{UNKNOWN}: {tasks.trouble}"
             return (
                 f"dstack's agent is stopped when no task is left on this host ({tasks.running})"
                 if tasks.running
