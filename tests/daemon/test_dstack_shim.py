@@ -36,7 +36,7 @@ BOOT, RUN, EARLIER_RUN = "1b4e28ba-2fa1-11d2-883f-0016d3cca427", "a1" * 16, "b2"
 NOW = Stamp(1_000.0, 1_772_366_400.25)
 FAILED = "gpuwarden: failure gpu=3 xid=79"
 SHOWN = {"LoadState": "loaded", "ActiveState": "active", "SubState": "running", "InvocationID": RUN,
-         "IPAddressDeny": "", "IPAddressAllow": ""}  # fmt: skip
+         "ActiveExitTimestampMonotonic": "5001500000", "IPAddressDeny": "", "IPAddressAllow": ""}  # fmt: skip
 """As `systemctl show` of systemd 252 has it."""
 
 
@@ -131,8 +131,8 @@ def intent(act: Act = Act.EXCLUDE) -> Intent:
     return Intent(act=act, actuator="dstack_shim", why=Why.FAILURE, reason=FAILED, key="k", at=NOW)
 
 
-async def marked(folder: Path, run: str, boot: str = BOOT) -> None:
-    await marker(folder).write(marker_text(intent(), node="n1", boot_id=boot, since=NOW.wall, stopped=run))
+async def marked(folder: Path, run: str, boot: str = BOOT, at: str = "5001.250") -> None:
+    await marker(folder).write(marker_text(intent(), node="n1", boot_id=boot, since=NOW.wall, stopped=f"{run} {at}"))
 
 
 @pytest.mark.parametrize(
@@ -161,6 +161,13 @@ async def test_a_stop_without_a_marker_or_with_one_of_an_earlier_boot_is_somebod
     await marked(tmp_path, RUN, boot="9e107d9d-372b-4826-881d-8f2a1c6b7e55")
     found = await one.look()
     assert (found.owner, found.reason) == (Owner.FOREIGN, "dstack-shim.service is inactive")
+
+
+@pytest.mark.parametrize("at", ["5001.600", "4900.000", "", "nan", "soon"])
+async def test_a_stop_that_we_began_and_a_person_made_is_theirs(tmp_path: Path, at: str) -> None:
+    await marked(tmp_path, RUN, at=at)
+    one = actuator(tmp_path, manager(tmp_path, SHOWN | {"ActiveState": "inactive"}))
+    assert (await one.look()).owner is Owner.FOREIGN
 
 
 @pytest.mark.parametrize("state", ["activating", "deactivating", "maintenance", ""])

@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """What a marker of this node says. `since` in Unix time. `stopped`: the invocation of a service that was stopped for it."""
+    """What a marker of this node says. `since` in Unix time. `stopped`: the invocation of a service that was stopped for it, and when."""
 
     why: Why
     reason: str

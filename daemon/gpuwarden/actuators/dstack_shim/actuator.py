@@ -1,11 +1,13 @@
 """dstack takes a host whose shim does not answer for unreachable, and places nothing there: for hosts without the interposer.
 
-Stopped is only an idle one, behind a closed gate. Ours is a stop whose marker names the very invocation that it ended: whoever starts
-the shim again has lifted it, and what a person stopped stays stopped.
+Stopped is only an idle one, behind a closed gate. Ours is a stop whose marker names the very invocation that it ended, and was written
+right before: whoever starts the shim again has lifted it, and what a person stopped stays stopped, even where we had begun to.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,12 +29,15 @@ if TYPE_CHECKING:  # `[dstack]` is its part of it
 UNIT = "dstack-shim.service"
 """On hosts of SSH fleets, and nowhere else: on a cloud's machine the shim has no unit (dstack 0.22)."""
 STARTS_WITHIN, STOPS_WITHIN = 15.0, 20.0
-_PROPERTIES = ("LoadState", "ActiveState", "SubState", "InvocationID", *PROPERTIES)
+FOLLOWS_WITHIN = 45.0
+"""Seconds from our marker to the stop: as long as the gate is relied upon, and as we wait for systemd."""
+_EXIT = "ActiveExitTimestampMonotonic"  # CLOCK_MONOTONIC in microseconds, of org.freedesktop.systemd1(5)
+_PROPERTIES = ("LoadState", "ActiveState", "SubState", "InvocationID", _EXIT, *PROPERTIES)
 _STOPPED = frozenset({"inactive", "failed"})  # failed: it was stopped, and did not end well
 
 
 class DstackShimActuator:
-    """`file` keeps our marker, `shim` listens at `address`."""
+    """`file` keeps our marker; the shim listens at `address`. `monotonic`: CLOCK_MONOTONIC, by which systemd dates its units."""
 
     name = "dstack_shim"
 
@@ -46,12 +51,14 @@ class DstackShimActuator:
         counter: Counter,
         clock: Clock,
         systemd: Systemd | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._file = file
         self._node = node
         self._boot_id = boot_id
         self._counter = counter
         self._clock = clock
+        self._monotonic = monotonic
         self._systemd = systemd or Systemd()
         self._shim = Shim(address, clock)
         self._gate = Gate(self._systemd, UNIT, address)
@@ -89,10 +96,9 @@ class DstackShimActuator:
         async with self._gate.closed():
             if busy := await self._shim.busy():
                 raise ActuatorUnavailable(busy)
+            stopped = f"{said.get('InvocationID', '')} {self._monotonic():.3f}"
             since = self._clock().wall
-            text = marker_text(
-                intent, node=self._node, boot_id=self._boot_id, since=since, stopped=said.get("InvocationID", "")
-            )
+            text = marker_text(intent, node=self._node, boot_id=self._boot_id, since=since, stopped=stopped)
             await self._file.write(text)  # before the stop: it is void while this invocation runs
             self._gate.rely()
             await self._systemd.do(f"stop {UNIT}", "systemctl", "stop", UNIT, within=STOPS_WITHIN)
@@ -108,9 +114,18 @@ class DstackShimActuator:
         return said
 
     def _is_ours(self, marker: Marker, said: dict[str, str]) -> bool:
-        invocation = said.get("InvocationID", "")
-        loaded = said.get("LoadState") == "loaded"
-        return loaded and marker.boot_id == self._boot_id and bool(invocation) and marker.stopped == invocation
+        if said.get("LoadState") != "loaded" or marker.boot_id != self._boot_id:
+            return False
+        invocation, _, written = marker.stopped.partition(" ")
+        return bool(invocation) and invocation == said.get("InvocationID") and _follows(written, said.get(_EXIT, ""))
+
+
+def _follows(written: str, stopped: str) -> bool:
+    """Whether the stop came right after the marker: one that we began and that failed is not ours when a person makes it."""
+    try:
+        return 0.0 <= int(stopped) / 1e6 - float(written) <= FOLLOWS_WITHIN
+    except ValueError:
+        return False
 
 
 def _how(said: dict[str, str]) -> str:
