@@ -294,9 +294,12 @@ class Acting:
     def shown(self) -> Acted:
         standings = self.standings
         pending = [
-            Wanted(act=i.act, actuator=name, why=i.why, reason=i.reason, at=i.at, text=self._text(name, i.key))
+            Wanted(
+                act=i.act, actuator=name, why=i.why, reason=i.reason, at=i.at, text=self._text(name, i.key),
+                waits=i.act is Act.EXCLUDE and name in standings and bool(standings[name].busy),
+            )
             for name, i in self.state.pending.items()
-        ]
+        ]  # fmt: skip
         would = [
             Wanted(act=i.act, actuator=name, why=i.why, reason=i.reason, at=i.at, text="mode is observe")
             for name, i in self.state.would.items()

@@ -35,7 +35,7 @@ from support.shims import Shim, shim
 BOOT, RUN, EARLIER_RUN = "1b4e28ba-2fa1-11d2-883f-0016d3cca427", "a1" * 16, "b2" * 16
 NOW = Stamp(1_000.0, 1_772_366_400.25)
 FAILED = "gpuwarden: failure gpu=3 xid=79"
-SHOWN = {"LoadState": "loaded", "ActiveState": "active", "SubState": "running", "InvocationID": RUN,
+SHOWN = {"LoadState": "loaded", "ActiveState": "active", "SubState": "running", "Job": "", "InvocationID": RUN,
          "ActiveExitTimestampMonotonic": "5001500000", "IPAddressDeny": "", "IPAddressAllow": ""}  # fmt: skip
 """As `systemctl show` of systemd 252 has it."""
 
@@ -90,11 +90,12 @@ async def test_tasks_that_have_ended_are_left_to_dstacks_server_for_a_while() ->
         assert await agent.busy()
         clock.pass_by(2)
         assert await agent.busy() == ""
-        told.tasks = b'{"tasks":[{"id":"b","status":"running"}]}'
-        assert await agent.busy()
-        told.tasks = b'{"tasks":[{"id":"b","status":"terminated"}]}'
-        assert await agent.busy(), "another task begins another while"
-        assert set(told.asked_from) == {"127.0.0.2"}, "by that address the gate knows us"
+        clock.pass_by(600)
+        told.tasks = b'{"tasks":[{"id":"a","status":"terminated"},{"id":"b","status":"terminated"}]}'
+        assert await agent.busy(), "another task begins another while, however long nobody looked"
+        clock.pass_by(COLLECTED_WITHIN)
+        assert await agent.busy() == ""
+        assert set(told.asked_from) == {"127.0.0.2"}, "by that address the firewall knows us"
 
 
 async def test_an_agent_that_cannot_be_asked_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,6 +177,13 @@ async def test_between_two_states_it_is_asked_again_later(tmp_path: Path, state:
         await actuator(tmp_path, manager(tmp_path, SHOWN | {"ActiveState": state})).look()
 
 
+async def test_an_agent_that_is_about_to_be_started_was_stopped_by_nobody(tmp_path: Path) -> None:
+    """As at boot, when it waits for the network."""
+    shown = SHOWN | {"ActiveState": "inactive", "SubState": "dead", "InvocationID": "", "Job": "76"}
+    with pytest.raises(ActuatorUnavailable, match="about to change"):
+        await actuator(tmp_path, manager(tmp_path, shown)).look()
+
+
 async def test_a_host_without_the_unit_is_in_no_ssh_fleet(tmp_path: Path) -> None:
     with pytest.raises(ActuatorRefused, match="not to be stopped"):
         await actuator(
@@ -189,6 +197,9 @@ async def test_a_person_mends_what_may_not_be_done_and_what_hangs_is_tried_again
     refusing = manager(tmp_path, SHOWN, 'echo "Access denied" >&2; exit 4')
     with pytest.raises(ActuatorRefused, match=r"cannot start dstack-shim.service: .* exits with 4: Access denied"):
         await actuator(tmp_path, refusing).apply(intent(Act.RESTORE), Standing(at=NOW))
+    denied = manager(tmp_path, SHOWN, 'echo "Failed to start: Interactive authentication required." >&2; exit 1')
+    with pytest.raises(ActuatorRefused):
+        await actuator(tmp_path, denied).apply(intent(Act.RESTORE), Standing(at=NOW))
     failing = manager(tmp_path, SHOWN, "exit 1")
     with pytest.raises(ActuatorUnavailable):
         await actuator(tmp_path, failing).apply(intent(Act.RESTORE), Standing(at=NOW))
@@ -207,7 +218,7 @@ async def test_a_start_that_failed_leaves_the_stop_ours(tmp_path: Path) -> None:
 
 
 async def test_without_a_timer_nothing_is_closed(tmp_path: Path) -> None:
-    """No gate is closed that nobody would open: here there is no `systemd-run` that works."""
+    """No firewall is closed that nobody would open: here there is no `systemd-run` that works."""
     (tmp_path / "systemd-run").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "systemd-run").chmod(stat.S_IRWXU)
     with pytest.raises(ActuatorUnavailable, match="cannot set a timer"):
@@ -293,6 +304,15 @@ async def test_the_doctor_says_whether_the_agent_could_be_stopped(
     assert await row(config) == "warn dstack-shim.service is inactive, and not by gpuwarden"
     manager(tmp_path, SHOWN)
     assert (await row(config)).startswith(f"warn {UNKNOWN}")
+    manager(tmp_path, SHOWN | {"IPAddressDeny": "::/0 0.0.0.0/0", "IPAddressAllow": "127.0.0.2/32"})
+    assert "dstack cannot reach it" in await row(config)
+    manager(tmp_path, SHOWN | {"IPAddressDeny": "192.0.2.0/24"})
+    assert (await row(config)).startswith("fail dstack-shim.service has IPAddressDeny=192.0.2.0/24")
+    manager(tmp_path, SHOWN)
+    async with shim() as told:
+        moved = replace(config.dstack, enabled=True, shim=Address("127.0.0.1", told.port))
+        *_, last = await dstack(replace(config, dstack=moved), moved.shim)
+    assert (last.grade, last.found) == (Grade.OK, "dstack-shim.service is active")
 
 
 async def row(config: Config) -> str:

@@ -48,7 +48,7 @@ import asyncio, http.client, json, os, random, signal, socket, subprocess, sys, 
 from pathlib import Path
 from gpuwarden.actuators.base import ActuatorError
 from gpuwarden.actuators.counting import NoCounter
-from gpuwarden.actuators.dstack_shim import gate
+from gpuwarden.actuators.dstack_shim import firewall
 from gpuwarden.actuators.dstack_shim.actuator import UNIT, DstackShimActuator
 from gpuwarden.actuators.marker_file import MarkerFile
 from gpuwarden.addresses import Address
@@ -59,7 +59,7 @@ from gpuwarden_collectors.host import boot_id
 
 class Said:
     def __init__(self):
-        self.http = http.client.HTTPConnection("127.0.0.1", 10998, timeout=5)
+        self.http = http.client.HTTPConnection("127.0.0.1", 10998, timeout=3)
         self.http.connect()
     def submit(self, name):
         self.http.request("POST", "/api/tasks", json.dumps({"id": name}))
@@ -82,13 +82,14 @@ def actuator():
         counter=NoCounter("machine", allowed=True), clock=host_clock,
     )
 
+def intent(act):
+    reason = operator("root", "rack move")
+    return Intent(act=act, actuator="dstack_shim", why=Why.OPERATOR, reason=reason, key="k", at=host_clock())
+
 async def apply(act):
     one = actuator()
-    intent = Intent(
-        act=act, actuator="dstack_shim", why=Why.OPERATOR, reason=operator("root", "rack move"), key="k", at=host_clock()
-    )
     try:
-        return await one.apply(intent, await one.look()) or "done"
+        return await one.apply(intent(act), await one.look()) or "done"
     except ActuatorError as error:
         return ("for good: " if error.permanent else "for now: ") + str(error)
     finally:
@@ -186,8 +187,8 @@ def test_it_is_stopped_when_dstack_has_taken_note_of_the_last_job(host: Host) ->
     host.ask("POST", "/api/tasks/job/remove")
     host.machine.wait(host.excluded, "the exclusion")
     assert (host.shim(), host.in_the_end()) == ("inactive", [{}])
-    host.machine.wait(host.is_open, "the gate to be open")
-    assert "gpuwarden-dstack-gate" not in host.machine.say("systemctl", "list-units", "--all", "--plain")
+    host.machine.wait(host.is_open, "the firewall to be open")
+    assert "gpuwarden-dstack-firewall" not in host.machine.say("systemctl", "list-units", "--all", "--plain")
     assert json.loads(host.machine.say("cat", "/run/gpuwarden/excluded/dstack_shim"))["cause"] == "failure"
 
 
@@ -219,14 +220,14 @@ def test_whoever_starts_it_lifts_the_exclusion_and_whoever_stops_it_then_is_heed
     host.machine.run("systemctl", "stop", UNIT)
 
 
-def test_a_job_that_came_before_the_gate_is_seen_behind_it_and_what_was_sent_meanwhile_is_not_lost(host: Host) -> None:
+def test_a_job_that_came_before_it_is_closed_is_seen_and_what_was_sent_meanwhile_is_not_lost(host: Host) -> None:
     said = host.drive("""
         begin()
         said = Said()
         said.submit("early")
         sent = []
         def later():
-            wait(lambda: shown("IPAddressDeny"), "the gate to be closed")
+            wait(lambda: shown("IPAddressDeny"), "the firewall to be closed")
             sent.append(said.submit("late"))
         client = threading.Thread(target=later)
         client.start()
@@ -240,13 +241,13 @@ def test_a_job_that_came_before_the_gate_is_seen_behind_it_and_what_was_sent_mea
     ]
 
 
-def test_a_job_that_comes_while_the_gate_is_closed_never_arrives(host: Host) -> None:
+def test_a_job_that_comes_while_it_is_closed_never_arrives(host: Host) -> None:
     said = host.drive("""
         begin()
         said = Said()
         met = []
         def later():
-            wait(lambda: shown("IPAddressDeny"), "the gate to be closed")
+            wait(lambda: shown("IPAddressDeny"), "the firewall to be closed")
             try:
                 met.append(said.submit("late"))
             except OSError as error:
@@ -262,19 +263,22 @@ def test_a_job_that_comes_while_the_gate_is_closed_never_arrives(host: Host) -> 
 
 
 def test_whenever_a_job_comes_the_agent_is_never_stopped_with_one(host: Host) -> None:
+    """Before the attempt, at any moment of it, in the middle of it."""
     said = host.drive("""
         outcomes = []
-        for _ in range(6):
+        for after in (0.0, *(random.uniform(0.0, 1.6) for _ in range(8)), 0.9):
             begin()
             said = Said()
-            def submit(after):
+            def submit():
                 time.sleep(after)
                 try:
                     said.submit("job")
                 except OSError:
                     pass
-            client = threading.Thread(target=submit, args=(random.uniform(0.0, 0.4),))
+            client = threading.Thread(target=submit)
             client.start()
+            if not after:
+                client.join()
             outcomes.append((asyncio.run(apply(Act.EXCLUDE)), shown("ActiveState")))
             if outcomes[-1][1] == "inactive":
                 outcomes[-1] += (json.loads(Path("/root/ended").read_text()),)
@@ -282,21 +286,130 @@ def test_whenever_a_job_comes_the_agent_is_never_stopped_with_one(host: Host) ->
         print(json.dumps(outcomes))
     """)
     print(said[0])  # noqa: T201 - how often it went which way
-    for outcome, *state in json.loads(said[0]):
+    outcomes = json.loads(said[0])
+    for outcome, *state in outcomes:
         assert (outcome == "done" and state == ["inactive", {}]) or ("1 running" in outcome and state == ["active"])
+    assert ("1 running" in outcomes[0][0], outcomes[-1][0]) == (True, "done")
 
 
-def test_a_gate_whose_keeper_was_killed_is_opened_by_systemd(host: Host) -> None:
+def test_a_stop_that_is_held_up_is_taken_back_before_anybody_is_let_through(host: Host) -> None:
+    follower(host, seconds=60)
+    said = host.drive("""
+        from gpuwarden.actuators.dstack_shim import actuator as module
+        module.STOPS_WITHIN = 1.0
+        begin()
+        subprocess.run(["systemctl", "start", "follower"], check=True)
+        print(asyncio.run(apply(Act.EXCLUDE)))
+        print(shown("ActiveState"), shown("Job") or "no job", shown("IPAddressDeny") or "open", Said().submit("job"))
+        subprocess.run(["systemctl", "kill", "--signal=KILL", "follower"], check=True)
+        time.sleep(1)
+        print(shown("ActiveState"))
+    """)
+    assert said[0].startswith("for now: cannot stop dstack-shim.service: systemctl has not ended within 1 s")
+    assert said[1:] == ["active no job open b'{}'", "active"]
+
+
+def test_cancelled_in_the_middle_of_a_stop_nobody_is_let_through_before_it_is_over_and_it_is_ours(host: Host) -> None:
+    follower(host, seconds=12)
+    said = host.drive("""
+        begin()
+        subprocess.run(["systemctl", "start", "follower"], check=True)
+        said = Said()
+        async def cancelled():
+            attempt = asyncio.create_task(apply(Act.EXCLUDE))
+            while not shown("Job"):
+                await asyncio.sleep(0.1)
+            attempt.cancel()
+            await asyncio.wait([attempt])
+        asyncio.run(cancelled())
+        print(shown("ActiveState"), bool(shown("Job")), bool(shown("IPAddressDeny")))
+        try:
+            print(said.submit("job"))
+        except OSError as error:
+            print("nobody")
+        wait(lambda: shown("ActiveState") == "inactive", "the stop")
+        print(Path("/root/ended").read_text().strip(), asyncio.run(actuator().look()).owner)
+        wait(lambda: not shown("IPAddressDeny"), "the firewall to be opened")
+    """)
+    assert said == ["active True True", "nobody", "{} ours"]
+    host.machine.run("rm", "/etc/systemd/system/follower.service")
+    host.machine.run("systemctl", "daemon-reload")
+
+
+def follower(host: Host, seconds: int) -> None:
+    """A unit that is stopped with the agent and before it, and takes its time."""
+    unit = (
+        f"[Unit]\nPartOf={SHIM}\nAfter={SHIM}\n[Service]\nType=oneshot\nRemainAfterExit=yes\nTimeoutStopSec=90\n"
+        f"ExecStart=/bin/true\nExecStop=/bin/sleep {seconds}\n"
+    )
+    host.machine.run("systemctl", "kill", "--signal=KILL", "follower.service", check=False)
+    host.machine.write("/etc/systemd/system/follower.service", unit)
+    host.machine.run("systemctl", "daemon-reload")
+
+
+def test_an_agent_that_was_started_anew_in_between_is_stopped_by_us_all_the_same(host: Host) -> None:
+    said = host.drive("""
+        begin()
+        one = actuator()
+        async def attempt():
+            ask = one._shim.busy
+            async def busy():
+                subprocess.run(["systemctl", "restart", UNIT], check=True)
+                wait(lambda: shown("ActiveState") == "active", "the agent")
+                for _ in range(100):
+                    if not (said := await ask()):
+                        return said
+                    await asyncio.sleep(0.05)
+            one._shim.busy = busy
+            await one.apply(intent(Act.EXCLUDE), None)
+            return await one.look()
+        print(asyncio.run(attempt()).owner)
+        print(asyncio.run(apply(Act.RESTORE)), shown("ActiveState"))
+    """)
+    assert said == ["ours", "done active"]
+
+
+def test_while_it_waits_to_be_started_it_was_stopped_by_nobody(host: Host) -> None:
+    wait = "[Service]\nType=oneshot\nExecStart=/bin/sleep 3\n"
+    host.machine.write("/etc/systemd/system/network-wait.service", wait)
+    host.machine.write(
+        f"/etc/systemd/system/{SHIM}.d/10-wait.conf", "[Unit]\nWants=network-wait.service\nAfter=network-wait.service\n"
+    )
+    host.machine.run("systemctl", "daemon-reload")
+    host.machine.run("systemctl", "stop", SHIM)
+    host.machine.run("systemctl", "start", "--no-block", SHIM)
+    said = host.drive("""
+        try:
+            print(asyncio.run(actuator().look()))
+        except ActuatorError as error:
+            print(error)
+        wait(lambda: shown("ActiveState") == "active", "the agent")
+    """)
+    assert said == ["dstack-shim.service is inactive (dead), and about to change"]
+    host.machine.run("rm", "-r", f"/etc/systemd/system/{SHIM}.d")
+    host.machine.run("systemctl", "daemon-reload")
+
+
+def test_where_systemd_is_too_slow_nothing_is_stopped(host: Host) -> None:
+    said = host.drive("""
+        firewall.RELIED_UPON = 0.0
+        begin()
+        print(asyncio.run(apply(Act.EXCLUDE)), shown("ActiveState"), shown("IPAddressDeny") or "open")
+    """)
+    assert said == ["for now: dstack-shim.service is not stopped: systemd is too slow just now active open"]
+
+
+def test_a_firewall_whose_keeper_was_killed_is_opened_by_systemd(host: Host) -> None:
     said = host.drive("""
         begin()
         if os.fork() == 0:
-            gate.CLOSED_MOST = 3.0
-            gate.SETTLES = 1000.0
+            firewall.CLOSED_MOST = 3.0
+            firewall.SETTLES = 1000.0
             asyncio.run(apply(Act.EXCLUDE))
-        wait(lambda: shown("IPAddressDeny"), "the gate to be closed")
+        wait(lambda: shown("IPAddressDeny"), "the firewall to be closed")
         pid = int(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()[0])
         os.kill(pid, signal.SIGKILL)
-        wait(lambda: not shown("IPAddressDeny"), "the gate to be opened")
+        wait(lambda: not shown("IPAddressDeny"), "the firewall to be opened")
         said = Said()
         print(shown("ActiveState"))
     """)

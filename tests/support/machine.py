@@ -109,7 +109,8 @@ def _make(tree: Path) -> None:
 class Machine:
     """It runs inside `with`. `binds`: folders and files of this host that are seen in it, as {here: there}.
 
-    `bpf`: its systemd may load programs into the kernel, by which `IPAddressDeny=` holds. What is written or copied into it before is there when it boots.
+    `bpf`: its systemd may load programs into the kernel, by which `IPAddressDeny=` holds. What is written or copied into it
+    before is there when it boots.
     """
 
     def __init__(self, tree: Path, folder: Path, *, binds: Mapping[Path, str] | None = None, bpf: bool = False) -> None:

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from gpuwarden.actuators.base import ActuatorRefused, ActuatorUnavailable, Counter
 from gpuwarden.actuators.marker_file import marker_text
+from gpuwarden.actuators.running import Runs, complaint
 from gpuwarden.config_exec import Program
 from gpuwarden.policy import reasons
 from gpuwarden.policy.model import Act, Census, Intent, Owner, Standing
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.host import boot_id
 from gpuwarden_collectors.plugin import plugin_environment
-from gpuwarden_collectors.plugin_run import Process, Run, run
 
 if TYPE_CHECKING:  # `[exec]` is its part of it
     from gpuwarden.config import Config
@@ -35,7 +35,6 @@ REFUSED = frozenset({64, 77, 78, 126, 127})
 LARGEST = 16 << 10
 """Bytes of an answer."""
 _TOLD = 300  # characters of what a program complains
-_HANGING_MOST = 2
 
 
 class ExecActuator:
@@ -59,7 +58,7 @@ class ExecActuator:
         self._counter = counter
         self._clock = clock
         self._environment = plugin_environment(inherited)
-        self._hanging: list[Process] = []
+        self._runs = Runs(LARGEST)
 
     async def look(self) -> Standing:
         answer = await self._call("look", {"format": 1, "node": self._node, "actuator": self.name})
@@ -97,18 +96,11 @@ class ExecActuator:
 
     async def _call(self, verb: str, given: Mapping[str, Any]) -> bytes:
         """What it writes. Raises ActuatorError."""
-        self._hanging = [process for process in self._hanging if not process.gone()]
-        if len(self._hanging) >= _HANGING_MOST:
-            raise ActuatorUnavailable(
-                f"{self._undone(verb)}: {len(self._hanging)} earlier runs hang and cannot be ended"
-            )
         words = {"GPUWARDEN_VERB": verb, "GPUWARDEN_NODE": self._node, "GPUWARDEN_REASON": str(given.get("reason", ""))}
-        done = await run(
-            self._program.command, {**self._environment, **words}, self._program.timeout, kept=LARGEST,
-            given=json.dumps({"verb": verb, **given}, separators=(",", ":")).encode() + b"\n",
+        done = await self._runs.run(
+            self._undone(verb), self._program.command, {**self._environment, **words}, self._program.timeout,
+            json.dumps({"verb": verb, **given}, separators=(",", ":")).encode() + b"\n",
         )  # fmt: skip
-        if done.left is not None:
-            self._hanging.append(done.left)
         if done.exit_code == 0:
             return done.stdout
         told = f"{self._undone(verb)}: {self._program.command[0]} {complaint(done)}"
@@ -119,14 +111,6 @@ class ExecActuator:
 
 
 _SHAPE = 'expected {"excluded":false}, or {"excluded":true,"reason":"...","since":1772366400}'
-
-
-def complaint(done: Run) -> str:
-    """What went wrong with a run, and what the program itself says of it."""
-    said = (done.stderr.strip() or done.stdout.strip()).decode("utf-8", "replace")
-    first = reasons.line(said.split("\n", 1)[0])[:_TOLD]
-    what = done.trouble or f"exits with {done.exit_code}"
-    return f"{what}: {first}" if first else what
 
 
 def _object(answer: bytes) -> Mapping[str, Any]:

@@ -1,6 +1,6 @@
 """A marker: a small file that says "this node is held out by gpuwarden", for whoever acts by reading it.
 
-One JSON object in one line, replaced atomically, readable by all, and there only while the exclusion stands:
+One JSON object in one line, replaced atomically, readable by all, and there only while the exclusion stands, or was to:
 
     {"format":1,"node":"n1","actuator":"file","cause":"failure","reason":"gpuwarden: failure gpu=3 xid=79","check":"xid",
      "since":"2026-03-01T12:00:00.000Z","boot_id":"…","owner":"gpuwarden"}

@@ -10,7 +10,7 @@ from gpuwarden.actuators.dstack_shim.actuator import UNIT, dstack_shim_actuators
 from gpuwarden.actuators.dstack_shim.tasks import UNKNOWN
 from gpuwarden.addresses import Address
 from gpuwarden.config import Config
-from gpuwarden.config_dstack import SERVED
+from gpuwarden.config_dstack import SERVED, asked_at
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden.policy.model import Owner
 from gpuwarden_collectors.base import host_clock
@@ -52,7 +52,7 @@ async def _answers(check: str, address: Address, to_do: str) -> Row:
 async def _stoppable(config: Config) -> Row:
     (actuator,) = dstack_shim_actuators(config, host_clock, NoCounter(config.node, allowed=True))
     try:
-        standing = await actuator.look()
+        hindrance, standing = await actuator.hindrance(), await actuator.look()
     except ActuatorError as error:
         return fail(AREA, "stop", str(error), "until then nothing is stopped, and dstack goes on placing jobs here")
     finally:
@@ -60,6 +60,11 @@ async def _stoppable(config: Config) -> Row:
     found = f"{UNIT} is {standing.state}"
     if standing.owner is Owner.FOREIGN:
         return warn(AREA, "stop", f"{found}, and not by gpuwarden", f"if that is not meant: systemctl start {UNIT}")
+    if hindrance:
+        to_do = f"if that lasts: systemctl set-property --runtime {UNIT} IPAddressDeny= IPAddressAllow="
+        return warn(AREA, "stop", f"{found}; {hindrance}", to_do)
     if standing.busy.startswith(UNKNOWN):
-        return warn(AREA, "stop", standing.busy, "dstack.shim says where it listens, where it was moved")
+        return warn(
+            AREA, "stop", standing.busy, f"see systemctl status {UNIT}: it should listen at {asked_at(config.dstack)}"
+        )
     return ok(AREA, "stop", f"{found}{f': {standing.busy}' if standing.busy else ''}")

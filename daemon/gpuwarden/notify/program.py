@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from gpuwarden.actuators.command import complaint
+from gpuwarden.actuators.running import complaint
 from gpuwarden.config_notify import NotifyProgram
 from gpuwarden.notify.delivery import DELIVERED, Delivery, Result
 from gpuwarden.notify.queue import Message

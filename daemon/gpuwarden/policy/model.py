@@ -88,8 +88,9 @@ class Standing:
     `owner`, `why`, `reason` and `since` (Unix time by the scheduler's clock, 0 if unknown) tell of the exclusion; `reason`
     is without `suffix`, which is what the scheduler itself appended later. `why` is None unless it is ours. `boot` (first 8
     hex digits of a boot id) and `instance` are those that a termination's reason names. `state` is the scheduler's own
-    word, for people. `busy`: why it is not to be excluded just yet, though nothing is against it. `pool` is how many nodes share the breaker's budget, as last known: it costs no query of its own.
-    An unreachable scheduler says nothing: then only `at` and `trouble` count.
+    word, for people. `busy`: why it is not to be excluded just yet, though nothing is against it. `pool` is how many nodes
+    share the breaker's budget, as last known: it costs no query of its own. An unreachable scheduler says nothing: then only
+    `at` and `trouble` count.
     """
 
     at: Stamp

@@ -1,19 +1,18 @@
 """dstack takes a host whose shim does not answer for unreachable, and places nothing there: for hosts without the interposer.
 
-Stopped is only an idle one, behind a closed gate. Ours is a stop whose marker names the very invocation that it ended, and was written
-right before: whoever starts the shim again has lifted it, and what a person stopped stays stopped, even where we had begun to.
+Stopped is only an idle one, behind a closed firewall. Ours is a stop whose marker names the very invocation that it ended, and was
+written right before: whoever starts the shim again has lifted it, and what a person stopped stays stopped, even where we had begun to.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from gpuwarden.actuators.base import ActuatorRefused, ActuatorUnavailable, Counter
-from gpuwarden.actuators.dstack_shim.gate import PROPERTIES, Gate
-from gpuwarden.actuators.dstack_shim.systemd import Systemd
+from gpuwarden.actuators.base import ActuatorError, ActuatorRefused, ActuatorUnavailable, Counter
+from gpuwarden.actuators.dstack_shim.firewall import PROPERTIES, RELIED_UPON, Firewall, is_closed
+from gpuwarden.actuators.dstack_shim.systemd import ANSWERS_WITHIN, NoAnswer, Systemd
 from gpuwarden.actuators.dstack_shim.tasks import Shim
 from gpuwarden.actuators.marker_file import Marker, MarkerFile, marker_text
 from gpuwarden.addresses import Address
@@ -29,10 +28,10 @@ if TYPE_CHECKING:  # `[dstack]` is its part of it
 UNIT = "dstack-shim.service"
 """On hosts of SSH fleets, and nowhere else: on a cloud's machine the shim has no unit (dstack 0.22)."""
 STARTS_WITHIN, STOPS_WITHIN = 15.0, 20.0
-FOLLOWS_WITHIN = 45.0
-"""Seconds from our marker to the stop: as long as the gate is relied upon, and as we wait for systemd."""
+FOLLOWS_WITHIN = RELIED_UPON + STOPS_WITHIN + 2 * ANSWERS_WITHIN
+"""Seconds from our marker to the stop at most: then it was made, or was taken back."""
 _EXIT = "ActiveExitTimestampMonotonic"  # CLOCK_MONOTONIC in microseconds, of org.freedesktop.systemd1(5)
-_PROPERTIES = ("LoadState", "ActiveState", "SubState", "InvocationID", _EXIT, *PROPERTIES)
+_PROPERTIES = ("LoadState", "ActiveState", "SubState", "Job", "InvocationID", _EXIT, *PROPERTIES)
 _STOPPED = frozenset({"inactive", "failed"})  # failed: it was stopped, and did not end well
 
 
@@ -61,15 +60,17 @@ class DstackShimActuator:
         self._monotonic = monotonic
         self._systemd = systemd or Systemd()
         self._shim = Shim(address, clock)
-        self._gate = Gate(self._systemd, UNIT, address)
+        self._firewall = Firewall(self._systemd, UNIT, address)
 
     async def look(self) -> Standing:
         said = await self._shown()
         at, pool, state = self._clock(), self._counter.pool, said.get("ActiveState", "")
         if state == "active":
             return Standing(at=at, state=state, pool=pool, busy=await self._shim.busy())
-        if state not in _STOPPED:
-            raise ActuatorUnavailable(f"{UNIT} is {state or 'in no state'} ({said.get('SubState', '')})")
+        if state not in _STOPPED or said.get("Job"):  # at boot it waits for the network, and nobody stopped it
+            raise ActuatorUnavailable(
+                f"{UNIT} is {state or 'in no state'} ({said.get('SubState', '')}), and about to change"
+            )
         marker = await self._file.read()
         if marker is not None and self._is_ours(marker, said):
             return marker.standing(at=at, state=state, pool=pool)
@@ -90,18 +91,48 @@ class DstackShimActuator:
     async def close(self) -> None:
         await self._shim.close()
 
-    async def _stop(self, intent: Intent) -> None:
+    async def hindrance(self) -> str:
+        """Why it could not be stopped just now, as far as that shows before it is tried; "" if nothing speaks against it.
+
+        Raises ActuatorError.
+        """
         said = await self._shown()
-        self._gate.check(said)
-        async with self._gate.closed():
+        self._firewall.check(said)
+        return "connections to it are held back, and dstack cannot reach it" if is_closed(said) else ""
+
+    async def _stop(self, intent: Intent) -> None:
+        self._firewall.check(await self._shown())
+        async with self._firewall.closed():
             if busy := await self._shim.busy():
                 raise ActuatorUnavailable(busy)
-            stopped = f"{said.get('InvocationID', '')} {self._monotonic():.3f}"
-            since = self._clock().wall
-            text = marker_text(intent, node=self._node, boot_id=self._boot_id, since=since, stopped=stopped)
-            await self._file.write(text)  # before the stop: it is void while this invocation runs
-            self._gate.rely()
-            await self._systemd.do(f"stop {UNIT}", "systemctl", "stop", UNIT, within=STOPS_WITHIN)
+            said = await self._shown()  # it may have been started anew since
+            await self._mark(intent, said.get("InvocationID", ""))  # before the stop: void while this invocation runs
+            self._firewall.rely()
+            try:
+                await self._systemd.do(f"stop {UNIT}", "systemctl", "stop", UNIT, within=STOPS_WITHIN)
+            except NoAnswer:
+                await self._take_back()
+                raise
+            except ActuatorError:
+                self._firewall.stopped()
+                raise
+            self._firewall.stopped()
+
+    async def _mark(self, intent: Intent, invocation: str) -> None:
+        stopped = f"{invocation} {self._monotonic():.3f}"
+        since = self._clock().wall
+        await self._file.write(
+            marker_text(intent, node=self._node, boot_id=self._boot_id, since=since, stopped=stopped)
+        )
+
+    async def _take_back(self) -> None:
+        """A stop that waits, for instance for another unit's, would come when nobody knows of it any more. Raises ActuatorError."""
+        said = await self._shown()
+        if said.get("Job") and said.get("ActiveState") == "active":
+            await self._systemd.do(f"take the stop of {UNIT} back", "systemctl", "cancel", said["Job"])
+            said = await self._shown()
+        if said.get("ActiveState") == "active" and not said.get("Job"):
+            self._firewall.stopped()
 
     async def _shown(self) -> dict[str, str]:
         """Raises ActuatorRefused where this host has no such unit."""
@@ -113,7 +144,7 @@ class DstackShimActuator:
             )
         return said
 
-    def _is_ours(self, marker: Marker, said: dict[str, str]) -> bool:
+    def _is_ours(self, marker: Marker, said: Mapping[str, str]) -> bool:
         if said.get("LoadState") != "loaded" or marker.boot_id != self._boot_id:
             return False
         invocation, _, written = marker.stopped.partition(" ")
@@ -128,7 +159,7 @@ def _follows(written: str, stopped: str) -> bool:
         return False
 
 
-def _how(said: dict[str, str]) -> str:
+def _how(said: Mapping[str, str]) -> str:
     return "masked" if said.get("LoadState") == "masked" else said.get("ActiveState", "")
 
 
@@ -136,7 +167,7 @@ def dstack_shim_actuators(config: Config, clock: Clock, counter: Counter) -> lis
     """For the registry."""
     if not config.dstack.stop_shim_when_idle:
         return []
-    place: Path = marker_path(config.run.dir, DstackShimActuator.name)
+    place = marker_path(config.run.dir, DstackShimActuator.name)
     return [
         DstackShimActuator(
             MarkerFile(DstackShimActuator.name, place, node=config.node, make_folder=True),

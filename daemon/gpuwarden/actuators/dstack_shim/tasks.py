@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpuwarden.actuators.dstack_shim.gate import OURS
+from gpuwarden.actuators.dstack_shim.firewall import OURS
 from gpuwarden.addresses import Address
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
@@ -19,16 +19,17 @@ from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
 ANSWERS_WITHIN = 2.0
 """Seconds."""
 COLLECTED_WITHIN = 60.0
-"""Seconds that tasks which have ended are left to dstack's server: it looks at a host at least every 14 s (dstack 0.22)."""
+"""Seconds that tasks which have ended are left to dstack's server, which looks at a host every 14 s or somewhat later (dstack 0.22)."""
 ENDED = "terminated"
 UNKNOWN = "whether a job is on this host cannot be asked"
 
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """How many there are, by their state. `trouble`: they are not known, and why."""
+    """How many there are, by their state, and which have ended. `trouble`: they are not known, and why."""
 
     states: Mapping[str, int]
+    ended: frozenset[str] = frozenset()
     trouble: str = ""
 
     @property
@@ -38,40 +39,36 @@ class Tasks:
 
 
 class Shim:
-    """At `address`. It is asked from an address by which the gate knows us."""
+    """At `address`. It is asked from an address by which the firewall knows us."""
 
     def __init__(self, address: Address, clock: Clock) -> None:
         self._http = Metadata(f"http://{address}", ANSWERS_WITHIN, source=OURS)
         self._clock = clock
-        self._ended: float | None = None  # since when there are only tasks that have ended, by CLOCK_BOOTTIME
+        self._ended: frozenset[str] = frozenset()
+        self._since = 0.0  # when just these were first seen, by CLOCK_BOOTTIME
 
     async def busy(self) -> str:
         """Why it is to be left alone for now; "" if it is idle. Raises nothing."""
-        tasks = await self.tasks()
-        if tasks.trouble or tasks.running or not tasks.states:
-            self._ended = None
-            if tasks.trouble:
-                return f"{UNKNOWN}: {tasks.trouble}"
-            return (
-                f"dstack's agent is stopped when no task is left on this host ({tasks.running})"
-                if tasks.running
-                else ""
-            )
-        now = self._clock().boottime
-        self._ended = now if self._ended is None else self._ended
-        left = self._ended + COLLECTED_WITHIN > now
-        return "dstack's server has yet to take note of how the last task ended" if left else ""
+        tasks, now = await self.tasks(), self._clock().boottime
+        if tasks.trouble:
+            return f"{UNKNOWN}: {tasks.trouble}"
+        if tasks.ended != self._ended:
+            self._ended, self._since = tasks.ended, now
+        if tasks.running:
+            return f"dstack's agent is stopped when no task is left on this host ({tasks.running})"
+        waits = tasks.ended and now < self._since + COLLECTED_WITHIN
+        return "dstack's server has yet to take note of how the last task ended" if waits else ""
 
     async def tasks(self) -> Tasks:
         """Raises nothing."""
         try:
             reply = await self._http.get("/api/tasks")
         except MetadataError as error:
-            return Tasks({}, str(error))
+            return Tasks({}, trouble=str(error))
         finally:
             await self._http.close()  # kept open, it would hold the agent up when it is stopped
         if reply.status != 200:
-            return Tasks({}, f"its agent answers {reply.status}")
+            return Tasks({}, trouble=f"its agent answers {reply.status}")
         return parsed(reply.body)
 
     async def close(self) -> None:
@@ -86,10 +83,18 @@ def parsed(body: bytes) -> Tasks:
         found = None
     match found:
         case {"tasks": list(tasks)}:
-            states = [task.get("status") if isinstance(task, dict) else None for task in tasks]
+            pairs = [_pair(task) for task in tasks]
             return Tasks(
-                Counter(state if isinstance(state, str) and state.isalpha() else "unknown" for state in states)
+                Counter(state for _, state in pairs), frozenset(name for name, state in pairs if state == ENDED)
             )
         case {"ids": list(ids)}:
             return Tasks({"unknown": len(ids)} if ids else {})
-    return Tasks({}, "its agent answers something else than a list of tasks")
+    return Tasks({}, trouble="its agent answers something else than a list of tasks")
+
+
+def _pair(task: object) -> tuple[str, str]:
+    """Its id, and its state if that is a word."""
+    match task:
+        case {"id": str(name), "status": str(state)} if state.isalpha():
+            return name, state
+    return "", "unknown"
