@@ -296,7 +296,7 @@ class Acting:
         pending = [
             Wanted(
                 act=i.act, actuator=name, why=i.why, reason=i.reason, at=i.at, text=self._text(name, i.key),
-                waits=i.act is Act.EXCLUDE and name in standings and bool(standings[name].busy),
+                waits=i.act is Act.EXCLUDE and name in standings and standings[name].waits,
             )
             for name, i in self.state.pending.items()
         ]  # fmt: skip

@@ -184,6 +184,12 @@ async def test_an_agent_that_is_about_to_be_started_was_stopped_by_nobody(tmp_pa
         await actuator(tmp_path, manager(tmp_path, shown)).look()
 
 
+async def test_a_restart_that_somebody_ordered_is_not_interfered_with(tmp_path: Path) -> None:
+    with pytest.raises(ActuatorUnavailable, match="about to change"):
+        await actuator(tmp_path, manager(tmp_path, SHOWN | {"Job": "76"})).apply(intent(), Standing(at=NOW))
+    assert {line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()} == {"show"}
+
+
 async def test_a_host_without_the_unit_is_in_no_ssh_fleet(tmp_path: Path) -> None:
     with pytest.raises(ActuatorRefused, match="not to be stopped"):
         await actuator(
@@ -228,6 +234,15 @@ async def test_without_a_timer_nothing_is_closed(tmp_path: Path) -> None:
     assert "stop dstack-shim.service" not in calls
 
 
+async def test_that_it_cannot_be_asked_is_no_job_that_is_waited_for(tmp_path: Path) -> None:
+    """An exclusion that never comes is told; one that waits for a job is in order."""
+    found = await actuator(tmp_path, manager(tmp_path, SHOWN)).look()
+    assert (found.reachable, found.trouble.startswith(UNKNOWN), found.waits) == (True, True, False)
+    async with shim(Shim(tasks=b'{"tasks":[{"id":"a","status":"running"}]}')) as told:
+        found = await actuator(tmp_path, manager(tmp_path, SHOWN), told.port).look()
+    assert (found.trouble, found.waits) == ("", True)
+
+
 # --- a node that is busy
 
 
@@ -237,7 +252,7 @@ async def test_a_busy_node_is_looked_at_often_and_counted_only_when_it_is_free()
     rig.passes(xid())
     await rig.until(lambda: rig.client.calls.count("look") > 5)
     assert rig.client.calls.count("census") <= 1
-    assert [wanted.text for wanted in rig.acting.shown().pending] == ["a job runs"]
+    assert [(wanted.text, wanted.waits) for wanted in rig.acting.shown().pending] == [("a job runs", True)]
     rig.cluster.nodes["n1"] = Node()
     await rig.until(lambda: rig.state.holds)
     assert [act for _, act, _ in rig.cluster.writes] == ["exclude"]

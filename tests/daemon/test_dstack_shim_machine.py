@@ -309,12 +309,11 @@ def test_a_stop_that_is_held_up_is_taken_back_before_anybody_is_let_through(host
     assert said[1:] == ["active no job open b'{}'", "active"]
 
 
-def test_cancelled_in_the_middle_of_a_stop_nobody_is_let_through_before_it_is_over_and_it_is_ours(host: Host) -> None:
-    follower(host, seconds=12)
+def test_ended_in_the_middle_of_a_stop_that_is_held_up_it_takes_the_stop_back(host: Host) -> None:
+    follower(host, seconds=60)
     said = host.drive("""
         begin()
         subprocess.run(["systemctl", "start", "follower"], check=True)
-        said = Said()
         async def cancelled():
             attempt = asyncio.create_task(apply(Act.EXCLUDE))
             while not shown("Job"):
@@ -322,7 +321,29 @@ def test_cancelled_in_the_middle_of_a_stop_nobody_is_let_through_before_it_is_ov
             attempt.cancel()
             await asyncio.wait([attempt])
         asyncio.run(cancelled())
+        print(shown("ActiveState"), shown("Job") or "no job", shown("IPAddressDeny") or "open", Said().submit("job"))
+        subprocess.run(["systemctl", "kill", "--signal=KILL", "follower"], check=True)
+        subprocess.run(["systemctl", "stop", UNIT], check=True)
+        print(asyncio.run(actuator().look()).owner)
+    """)
+    assert said == ["active no job open b'{}'", "foreign"]
+
+
+def test_killed_in_the_middle_of_it_nobody_is_let_through_before_it_is_over_and_it_is_ours(host: Host) -> None:
+    """Nor by the next daemon, which leaves a stop alone that is still to come."""
+    follower(host, seconds=12)
+    said = host.drive("""
+        begin()
+        subprocess.run(["systemctl", "start", "follower"], check=True)
+        said = Said()
+        attempt = os.fork()
+        if attempt == 0:
+            asyncio.run(apply(Act.EXCLUDE))
+        wait(lambda: shown("Job"), "the stop")
+        os.kill(attempt, signal.SIGKILL)
+        print(asyncio.run(apply(Act.EXCLUDE)))
         print(shown("ActiveState"), bool(shown("Job")), bool(shown("IPAddressDeny")))
+        time.sleep(firewall.CLOSED_MOST)
         try:
             print(said.submit("job"))
         except OSError as error:
@@ -331,7 +352,33 @@ def test_cancelled_in_the_middle_of_a_stop_nobody_is_let_through_before_it_is_ov
         print(Path("/root/ended").read_text().strip(), asyncio.run(actuator().look()).owner)
         wait(lambda: not shown("IPAddressDeny"), "the firewall to be opened")
     """)
-    assert said == ["active True True", "nobody", "{} ours"]
+    waits = "for now: dstack-shim.service is active (running), and about to change"
+    assert said == [waits, "active True True", "nobody", "{} ours"]
+
+
+def test_a_stop_that_outlives_systemctl_is_waited_for_before_anybody_is_let_through(host: Host) -> None:
+    """As in an upgrade of systemd."""
+    follower(host, seconds=9)
+    said = host.drive("""
+        begin()
+        subprocess.run(["systemctl", "start", "follower"], check=True)
+        said = Said()
+        def upgrade():
+            wait(lambda: shown("Job"), "the stop")
+            subprocess.run(["systemctl", "daemon-reexec"], check=True)
+        client = threading.Thread(target=upgrade)
+        client.start()
+        print(asyncio.run(apply(Act.EXCLUDE)).startswith("for now: cannot stop"))
+        client.join()
+        try:
+            print(said.submit("job"))
+        except OSError as error:
+            print("nobody")
+        wait(lambda: shown("ActiveState") == "inactive", "the stop")
+        print(Path("/root/ended").read_text().strip(), asyncio.run(actuator().look()).owner)
+        wait(lambda: not shown("IPAddressDeny"), "the firewall to be opened")
+    """)
+    assert said == ["True", "nobody", "{} ours"]
     host.machine.run("rm", "/etc/systemd/system/follower.service")
     host.machine.run("systemctl", "daemon-reload")
 

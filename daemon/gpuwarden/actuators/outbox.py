@@ -134,6 +134,8 @@ class Outbox:
                 return waits
         census = await self._bounded(self.actuator.census())
         found = answer(intent, await self._look())
+        if found is not None and found.result is Result.RETRY:
+            self.held_back = ""
         if found is None:
             self.held_back = breaker.refusal(self.limits.budget, census)
             if self.held_back:

@@ -90,7 +90,7 @@ class Standing:
     hex digits of a boot id) and `instance` are those that a termination's reason names. `state` is the scheduler's own
     word, for people. `busy`: why it is not to be excluded just yet, though nothing is against it. `pool` is how many nodes
     share the breaker's budget, as last known: it costs no query of its own. An unreachable scheduler says nothing: then only
-    `at` and `trouble` count.
+    `at` and `trouble` count; of a reachable one `trouble` is what it does not say.
     """
 
     at: Stamp
@@ -108,6 +108,11 @@ class Standing:
     state: str = ""
     busy: str = ""
     pool: int | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is left alone just for what runs there, and nothing is wrong."""
+        return bool(self.busy) and not self.trouble
 
 
 @dataclass(frozen=True, slots=True, order=True)

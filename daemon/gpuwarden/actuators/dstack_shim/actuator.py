@@ -6,6 +6,7 @@ written right before: whoever starts the shim again has lifted it, and what a pe
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from gpuwarden.actuators.base import ActuatorError, ActuatorRefused, ActuatorUnavailable, Counter
 from gpuwarden.actuators.dstack_shim.firewall import PROPERTIES, RELIED_UPON, Firewall, is_closed
 from gpuwarden.actuators.dstack_shim.systemd import ANSWERS_WITHIN, NoAnswer, Systemd
-from gpuwarden.actuators.dstack_shim.tasks import Shim
+from gpuwarden.actuators.dstack_shim.tasks import UNKNOWN, Shim
 from gpuwarden.actuators.marker_file import Marker, MarkerFile, marker_text
 from gpuwarden.addresses import Address
 from gpuwarden.config_dstack import asked_at
@@ -28,11 +29,12 @@ if TYPE_CHECKING:  # `[dstack]` is its part of it
 UNIT = "dstack-shim.service"
 """On hosts of SSH fleets, and nowhere else: on a cloud's machine the shim has no unit (dstack 0.22)."""
 STARTS_WITHIN, STOPS_WITHIN = 15.0, 20.0
-FOLLOWS_WITHIN = RELIED_UPON + STOPS_WITHIN + 2 * ANSWERS_WITHIN
+_TO_END = 4.0  # seconds that a command may take beyond its time, until it is killed
+FOLLOWS_WITHIN = RELIED_UPON + (STOPS_WITHIN + _TO_END) + 3 * (ANSWERS_WITHIN + _TO_END)
 """Seconds from our marker to the stop at most: then it was made, or was taken back."""
 _EXIT = "ActiveExitTimestampMonotonic"  # CLOCK_MONOTONIC in microseconds, of org.freedesktop.systemd1(5)
 _PROPERTIES = ("LoadState", "ActiveState", "SubState", "Job", "InvocationID", _EXIT, *PROPERTIES)
-_STOPPED = frozenset({"inactive", "failed"})  # failed: it was stopped, and did not end well
+_SETTLED = frozenset({"active", "inactive", "failed"})  # failed: it was stopped, and did not end well
 
 
 class DstackShimActuator:
@@ -63,14 +65,12 @@ class DstackShimActuator:
         self._firewall = Firewall(self._systemd, UNIT, address)
 
     async def look(self) -> Standing:
-        said = await self._shown()
+        said = await self._settled()
         at, pool, state = self._clock(), self._counter.pool, said.get("ActiveState", "")
         if state == "active":
-            return Standing(at=at, state=state, pool=pool, busy=await self._shim.busy())
-        if state not in _STOPPED or said.get("Job"):  # at boot it waits for the network, and nobody stopped it
-            raise ActuatorUnavailable(
-                f"{UNIT} is {state or 'in no state'} ({said.get('SubState', '')}), and about to change"
-            )
+            busy = await self._shim.busy()
+            trouble = busy if busy.startswith(UNKNOWN) else ""
+            return Standing(at=at, state=state, pool=pool, busy=busy, trouble=trouble)
         marker = await self._file.read()
         if marker is not None and self._is_ours(marker, said):
             return marker.standing(at=at, state=state, pool=pool)
@@ -101,20 +101,21 @@ class DstackShimActuator:
         return "connections to it are held back, and dstack cannot reach it" if is_closed(said) else ""
 
     async def _stop(self, intent: Intent) -> None:
-        self._firewall.check(await self._shown())
+        self._firewall.check(await self._settled())
         async with self._firewall.closed():
             if busy := await self._shim.busy():
                 raise ActuatorUnavailable(busy)
-            said = await self._shown()  # it may have been started anew since
+            said = await self._settled()  # it may have been started anew since
             await self._mark(intent, said.get("InvocationID", ""))  # before the stop: void while this invocation runs
             self._firewall.rely()
             try:
                 await self._systemd.do(f"stop {UNIT}", "systemctl", "stop", UNIT, within=STOPS_WITHIN)
-            except NoAnswer:
+            except (NoAnswer, asyncio.CancelledError):
                 await self._take_back()
                 raise
             except ActuatorError:
-                self._firewall.stopped()
+                if not (await self._shown()).get("Job"):  # which outlives systemctl where systemd is executed anew
+                    self._firewall.stopped()
                 raise
             self._firewall.stopped()
 
@@ -133,6 +134,17 @@ class DstackShimActuator:
             said = await self._shown()
         if said.get("ActiveState") == "active" and not said.get("Job"):
             self._firewall.stopped()
+            await self._file.remove()  # a stop that a person makes now is theirs
+
+    async def _settled(self) -> dict[str, str]:
+        """As `_shown`. Raises ActuatorUnavailable while a start or stop of somebody's, or of a killed daemon of ours, is to come."""
+        said = await self._shown()
+        state = said.get("ActiveState", "")
+        if state not in _SETTLED or said.get("Job"):  # at boot it waits for the network, and nobody stopped it
+            raise ActuatorUnavailable(
+                f"{UNIT} is {state or 'in no state'} ({said.get('SubState', '')}), and about to change"
+            )
+        return said
 
     async def _shown(self) -> dict[str, str]:
         """Raises ActuatorRefused where this host has no such unit."""

@@ -26,7 +26,8 @@ class Systemd:
 
     def __init__(self, inherited: Mapping[str, str] = os.environ) -> None:
         path = inherited.get("PATH", os.defpath)
-        self._environment = {"PATH": path, "LC_ALL": "C", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": ""}
+        # Without its warnings: that files of the unit have changed would come before what is wrong.
+        self._environment = {"PATH": path, "LC_ALL": "C", "SYSTEMD_COLORS": "0", "SYSTEMD_LOG_LEVEL": "err"}
         self._runs = Runs(_KEPT)
 
     async def show(self, unit: str, names: Sequence[str]) -> dict[str, str]:
