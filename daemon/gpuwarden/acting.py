@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpuwarden.acting_orders import Orders, Outcomes
@@ -279,17 +279,34 @@ class Acting:
 
     def trouble(self) -> str:
         """What an actuator refuses for good of what is wanted or held there; one that is away is no fault of this node."""
-        concerned = {*self.state.would, *self.state.pending, *self.state.holds}
-        refused = {name: box.refused for name, box in self._boxes.items() if box.refused and name in concerned}
+        refused = {name: box.refused for name, box in self._concerned() if box.refused}
         for name, key, outcome in self._outcomes:
             pending = self.state.pending.get(name)
             if outcome.result is Result.REFUSED and pending is not None and pending.key == key:
                 refused[name] = outcome.text
         return "; ".join(f"{name}: {text}" for name, text in refused.items())
 
+    def _concerned(self) -> Iterator[tuple[str, Outbox]]:
+        """Those of whom something is wanted, or who hold this node out."""
+        wanted = {*self.state.would, *self.state.pending, *self.state.holds}
+        return ((name, box) for name, box in self._boxes.items() if name in wanted)
+
+    def _away(self) -> str:
+        """Who of them does not answer, for now."""
+        away = {
+            name: box.standing.trouble
+            for name, box in self._concerned()
+            if box.standing is not None and not box.standing.reachable and not box.refused
+        }
+        return "; ".join(f"{name}: {text}" for name, text in away.items())
+
     def troubles(self) -> dict[str, str]:
         """By what they concern; empty where there is none."""
-        return {"actuator": self.trouble(), "notify": self._notifying.trouble() if self._notifying is not None else ""}
+        return {
+            "actuator": self.trouble(),
+            "actuator_away": self._away(),
+            "notify": self._notifying.trouble() if self._notifying is not None else "",
+        }
 
     def shown(self) -> Acted:
         standings = self.standings

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwarden.actuators.base import ActuatorRefused, ActuatorUnavailable
+from gpuwarden.actuators.base import ActuatorError, ActuatorRefused, ActuatorUnavailable
 from gpuwarden.actuators.outbox import Limits, Outbox
 from gpuwarden.health.model import EventKind
 from gpuwarden.policy.model import Budget, Flag, Notice, Settings, Standing
@@ -152,6 +152,41 @@ async def test_without_permission_there_is_one_complaint_and_no_storm(rig: Rig) 
     rig.acting.hurry()
     await rig.until(lambda: rig.state.holds)
     assert rig.acting.trouble() == ""
+    await rig.kill()
+
+
+@pytest.mark.parametrize("kind", [ActuatorUnavailable, ActuatorRefused])
+async def test_where_nobody_can_be_counted_nobody_is_excluded_and_the_breaker_says_so(
+    rig: Rig, kind: type[ActuatorError]
+) -> None:
+    """The node itself can be looked at and written."""
+
+    def refuse(call: str) -> None:
+        if call == "census":
+            raise kind("cannot count who is held out: 403")
+
+    rig.client.before = refuse
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: rig.acting.shown().breaker)
+    assert rig.acting.shown().breaker == "budget_unknown: cannot count who is held out: 403"
+    assert rig.cluster.writes == []
+    assert bool(rig.acting.trouble()) is (kind is ActuatorRefused)
+    await rig.kill()
+
+
+async def test_a_scheduler_that_is_away_is_told_as_long_as_something_is_wanted_of_it(rig: Rig) -> None:
+    rig.client.away = ActuatorUnavailable("no answer within 10 s")
+    rig.acting.run()
+    rig.passes()
+    await rig.until(lambda: "look" in rig.client.calls)
+    assert rig.acting.troubles()["actuator_away"] == ""
+    fails(rig)
+    await rig.until(lambda: rig.acting.troubles()["actuator_away"] == "fake: no answer within 10 s")
+    assert (rig.acting.trouble(), rig.acting.shown().breaker) == ("", "")
+    rig.client.away = None
+    await rig.until(lambda: rig.state.holds)
+    assert rig.acting.troubles()["actuator_away"] == ""
     await rig.kill()
 
 

@@ -64,6 +64,7 @@ def test_until_there_is_a_verdict_the_configured_mode_counts() -> None:
 )  # fmt: skip
 def test_nothing_but_knowledge_ends_a_failure_once_told(seen: Published) -> None:
     assert word(seen, before=BEFORE, mode="enforce") == BEFORE
+    assert seen.verdict is not None or word(seen, before=BEFORE, mode="observe") == BEFORE
 
 
 def test_a_failure_once_told_ends_when_the_exclusion_is_lifted() -> None:
@@ -140,7 +141,7 @@ def test_half_a_character_does_not_go_out() -> None:
     ("told", "level"),
     [
         (theirs(15), 10), (theirs("20"), 10), (theirs(True), 10), (b'{"dcgm":{"overall_health":20,"incidents":null}}', 20),
-        (b'{"dcgm":{"incidents":[]}}', 10), (b'{"dcgm":{"overall_health":10}}', 10), (theirs(0, incident(99)), 0),
+        (b'{"dcgm":{"incidents":[]}}', 10), (b'{"dcgm":{"overall_health":10}}', 10), (theirs(0, incident(99)), 10), (b'{"dcgm":{"incidents":[{"health":20}]}}', 20),
         (theirs(20, {"health": 20}, "no incident", 7), 20), (b'{"dcgm":[]}', 0), (b"[]", 0), (b"not json", 0), (b"", 0),
         (b'{"dcgm":null,"more":NaN}', None), (b'{"dcgm":{"overall_health":NaN,"incidents":[]},"x":NaN}', 10),
     ],

@@ -164,6 +164,26 @@ async def test_a_taint_that_was_taken_away_by_hand_is_no_exclusion_and_does_not_
     await acts.close()
 
 
+async def test_a_cordon_of_later_is_not_ours_by_an_annotation_that_was_left_behind(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    """Somebody lifted our exclusion by hand, and cordons the node for maintenance afterwards."""
+    acts = actuator(server, tmp_path, cordon=True)
+    await exclude(acts)
+    server.edit("n1", lambda found: found["spec"].update(taints=[BUILT_IN], unschedulable=False))
+    assert (await acts.look()).owner is Owner.NONE
+    server.edit("n1", lambda found: found["spec"].update(unschedulable=True))
+    look = await acts.look()
+    assert (look.owner, look.reason) == (Owner.FOREIGN, "cordoned")
+    assert (await acts.census()).held == ()
+    await acts.apply(intent(Act.RESTORE), look)
+    assert server.nodes["n1"]["spec"]["unschedulable"] is True
+    await acts.apply(intent(Act.EXCLUDE), await acts.look())
+    await restore(acts)
+    assert server.nodes["n1"]["spec"]["unschedulable"] is True
+    await acts.close()
+
+
 async def test_what_changed_between_look_and_write_is_looked_at_again(server: ApiServer, tmp_path: Path) -> None:
     acts = actuator(server, tmp_path)
     look = await acts.look()

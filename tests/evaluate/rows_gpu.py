@@ -71,6 +71,7 @@ SLOW = (
     FaultClass(name="ledger cannot be written", strike=faults.daemon_trouble("ledger"), says=("ledger_unavailable",), severity="warning", about="node", shown=TROUBLE),
     FaultClass(name="web-config file has a fault", strike=faults.daemon_trouble("web"), says=("web_config_faulty",), severity="warning", about="node", shown=TROUBLE),
     FaultClass(name="scheduler refuses", strike=faults.daemon_trouble("actuator"), says=("actuator_refused",), severity="warning", about="node", shown=TROUBLE),
+    FaultClass(name="a scheduler is away while something is wanted of it", strike=faults.daemon_trouble("actuator_away"), says=("actuator_unreachable",), severity="warning", about="node", grace=600, shown=TROUBLE),
     FaultClass(name="whoever is notified refuses", strike=faults.daemon_trouble("notify"), says=("notification_refused",), severity="warning", about="node", shown=TROUBLE),
     FaultClass(name="a job's processes outlive it", strike=faults.job_outlived, says=("gpu_held_after_job",), severity="warning", shown="jobs", grace=30),
 )  # fmt: skip

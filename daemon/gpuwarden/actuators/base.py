@@ -30,10 +30,14 @@ class ActuatorRefused(ActuatorError):  # noqa: N818 - a decision of the schedule
 
 
 class BudgetUnknown(ActuatorUnavailable):
-    """Nobody can say how many nodes are held out for failures: while that is so, none is for a failure."""
+    """Nobody can say how many nodes are held out for failures: while that is so, none is for a failure.
 
-    def __init__(self, why: str) -> None:
+    `permanent`: whoever counts refuses to, until a person changes something.
+    """
+
+    def __init__(self, why: str, *, permanent: bool = False) -> None:
         super().__init__(f"{self.reason}: {why}")
+        self.permanent = permanent
 
     reason = "budget_unknown"
 

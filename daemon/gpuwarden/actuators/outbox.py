@@ -17,7 +17,7 @@ from typing import TypeVar
 from gpuwarden.actuators.base import Actuator, ActuatorError, ActuatorUnavailable, BudgetUnknown
 from gpuwarden.policy import breaker
 from gpuwarden.policy.looks import answer
-from gpuwarden.policy.model import Act, Budget, Intent, Outcome, Owner, Result, Standing, Why
+from gpuwarden.policy.model import Act, Budget, Census, Intent, Outcome, Owner, Result, Standing, Why
 from gpuwarden_collectors.base import Clock
 
 Answer = TypeVar("Answer")
@@ -132,7 +132,7 @@ class Outbox:
             if waits is not None and waits.result is Result.RETRY:
                 self.held_back = ""
                 return waits
-        census = await self._bounded(self.actuator.census())
+        census = await self._census()
         found = answer(intent, await self._look())
         if found is not None and found.result is Result.RETRY:
             self.held_back = ""
@@ -148,7 +148,7 @@ class Outbox:
 
     async def _recount(self, intent: Intent, found: Outcome) -> Outcome:
         """It stands; now see who else came meanwhile, and step back if they were first."""
-        self.held_back = breaker.refusal(self.limits.budget, await self._bounded(self.actuator.census()))
+        self.held_back = breaker.refusal(self.limits.budget, await self._census())
         if not self.held_back:
             return found
         back = await self._write(replace(intent, act=Act.RESTORE, since=found.since))
@@ -169,6 +169,16 @@ class Outbox:
         if stands is None:
             return Outcome(result=Result.RETRY, text="it was written, and does not stand")
         return Outcome(result=Result.DONE, since=stands.since) if stands.result is Result.ALREADY else stands
+
+    async def _census(self) -> Census:
+        """Raises BudgetUnknown where this node can be looked at and nobody can be counted."""
+        try:
+            return await self._bounded(self.actuator.census())
+        except BudgetUnknown:
+            raise
+        except ActuatorError as error:
+            await self._look()
+            raise BudgetUnknown(str(error), permanent=error.permanent) from error
 
     def _busy(self) -> bool:
         return self.standing is not None and bool(self.standing.busy)

@@ -215,6 +215,13 @@ _ROWS: tuple[Condition, ...] = (
         source="Slurm 22.05: an update of a node needs root, SlurmUser or an Administrator of slurmdbd (measured)",
     ),
     Condition(
+        code="actuator_unreachable", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, rise=600, fall=10,
+        title="A scheduler has not answered for ten minutes, and something is wanted of it",
+        why="It is away, does not accept our token, or knows no such node. A node that is to be taken out goes on getting work, or one "
+        "that is out stays so; it is tried again all the time.",
+        source="own rule: what is wanted and cannot be done is said",
+    ),
+    Condition(
         code="notification_refused", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
         title="Whoever is to be notified does not take it",
         why="It refuses the credentials, sends elsewhere, is not trusted or not there; or the queue cannot be kept on disk. What "

@@ -51,6 +51,7 @@ _OWN: dict[str, Detector] = {
     "ledger_unavailable": driver_signs.trouble("ledger_unavailable", "ledger"),
     "collector_failed": driver_signs.collector_failed,
     "actuator_refused": driver_signs.trouble("actuator_refused", "actuator"),
+    "actuator_unreachable": driver_signs.trouble("actuator_unreachable", "actuator_away"),
     "notification_refused": driver_signs.trouble("notification_refused", "notify"),
     "web_config_faulty": driver_signs.trouble("web_config_faulty", "web"),
     "lemon_node": lemon_signs.lemon_node,

@@ -91,7 +91,8 @@ def _mended(dcgm: Mapping[str, Any]) -> dict[str, Any]:
     incidents = (
         [_mended_incident(item) for item in listed if isinstance(item, Mapping)] if isinstance(listed, list) else []
     )
-    return {"overall_health": _level(dcgm.get("overall_health", Level.WARN)), "incidents": incidents}
+    worst = max([_level(dcgm.get("overall_health", Level.WARN)), *(incident["health"] for incident in incidents)])
+    return {"overall_health": worst, "incidents": incidents}
 
 
 def _mended_incident(incident: Mapping[str, Any]) -> dict[str, Any]:

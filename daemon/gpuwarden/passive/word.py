@@ -51,11 +51,13 @@ def word(published: Published, *, before: Word | None, mode: str) -> Word | None
         return None
     if marker is not None and marker.cause == "person":
         return Word(Level.FAIL, marker.reason)
-    if (mode if verdict is None else verdict.mode) == "observe":
+    failed = before is not None and before.level is Level.FAIL
+    observes = (mode if verdict is None else verdict.mode) == "observe"
+    if observes and not (failed and verdict is None):  # a configuration that cannot be read counts as mode observe
         return None
     if marker is not None:
         return Word(Level.FAIL, marker.reason)
-    if before is not None and before.level is Level.FAIL and not _is_over(published):
+    if failed and not _is_over(published):
         return before
     return _without_exclusion(published)
 

@@ -1,7 +1,8 @@
 """A Node as the API server gives it: what stands there in the words of policy, and the patches that change it. Pure.
 
 Ours are a taint and a label of one key, and an annotation that tells the rest: our reason, and whether the cordon is ours.
-A taint of that key without the annotation, and a cordon that the annotation does not claim, are somebody else's.
+A taint of that key without the annotation is somebody else's, and so is a cordon that the annotation does not claim, or that
+stands without our taint: whoever took that away has lifted the exclusion, and what was done later is theirs.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Mark:
 def standing_of(node: Json, at: Stamp, key: str, pool: int | None) -> Standing:
     taint, cordoned, mark = taint_of(node, key), is_cordoned(node), mark_of(node)
     state = ", ".join(filter(None, ("cordoned" if cordoned else "", f"taint {key}" if taint else "")))
-    if mark is not None and _stands(node, key, mark):
+    if mark is not None and _stands(node, key):
         return Standing(
             at=at, owner=Owner.OURS, why=mark.reason.why, reason=mark.reason.text, since=written_at(node),
             boot=mark.reason.boot, instance=mark.reason.instance, schedulable=False, state=state, pool=pool,
@@ -51,7 +52,7 @@ def exclusion(node: Json, *, key: str, effect: str, why: Why, reason: str, cordo
     where somebody else wrote meanwhile.
     """
     ours = mark_of(node)
-    claimed = cordon and (not is_cordoned(node) or (ours is not None and ours.cordoned))
+    claimed = cordon and (not is_cordoned(node) or (ours is not None and ours.cordoned and _stands(node, key)))
     text = json.dumps({"reason": reason, "cordoned": claimed, "at": int(at)}, separators=(",", ":"))
     taint = {"key": key, "value": why.value, "effect": effect}
     spec: Json = {"taints": [*_others(node, key), taint]}
@@ -64,7 +65,7 @@ def restoration(node: Json, *, key: str) -> Json:
     """A merge patch that takes away what is ours: the cordon only while our annotation claims it."""
     mark = mark_of(node)
     spec: Json = {"taints": _others(node, key) or None}
-    if mark is not None and mark.cordoned:
+    if mark is not None and mark.cordoned and _stands(node, key):
         spec["unschedulable"] = None
     return _patch(node, {"labels": {key: None}, "annotations": {ANNOTATION: None}}, spec)
 
@@ -77,14 +78,14 @@ def held(nodes: Iterable[Json], key: str) -> tuple[Held, ...]:
     found = []
     for node in nodes:
         mark = mark_of(node)
-        if mark is not None and _stands(node, key, mark) and mark.reason.why is Why.FAILURE:
+        if mark is not None and _stands(node, key) and mark.reason.why is Why.FAILURE:
             found.append(Held(written_at(node) or mark.at, name_of(node)))
     return tuple(found)
 
 
-def _stands(node: Json, key: str, mark: Mark) -> bool:
+def _stands(node: Json, key: str) -> bool:
     """Whether what the annotation tells of is there: somebody may have taken it away by hand, and left the annotation."""
-    return taint_of(node, key) is not None or (mark.cordoned and is_cordoned(node))
+    return taint_of(node, key) is not None
 
 
 def mark_of(node: Json) -> Mark | None:
