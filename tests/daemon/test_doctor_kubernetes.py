@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from gpuwarden.config import Config
 from gpuwarden.config_kubernetes import KubernetesOptions
-from gpuwarden.doctor.kubernetes import kubernetes
+from gpuwarden.doctor.kubernetes import NEEDED, kubernetes
 from gpuwarden.doctor.row import Grade, Row
 from support.kubernetes_api import ApiServer, node, refusing
 
@@ -34,6 +35,15 @@ async def test_where_all_is_well_each_look_says_so_and_nothing_is_written(server
     assert found["account"].found == "system:serviceaccount:kube-system:gpuwarden"
     assert found["pool"].found == "2 nodes with 'nvidia.com/gpu.present=true'"
     assert server.writes == []
+
+
+def test_the_manifest_gives_the_rights_that_are_looked_for_and_no_more() -> None:
+    manifest = (Path(__file__).parents[2] / "kubernetes/rbac.yaml").read_text()
+    role = manifest.split("kind: ClusterRole\n")[1].split("---")[0]
+    rules = re.findall(r"resources: \[(.+?)\]\n +verbs: \[(.+?)\]", role)
+    given = {(verb, resource.partition("/")[2]) for resource, verbs in rules for verb in verbs.split(", ")}
+    assert given == set(NEEDED)
+    assert {resource.partition("/")[0] for resource, _ in rules} == {"nodes"}
 
 
 async def test_each_right_that_is_missing_is_named_with_what_to_type(server: ApiServer, tmp_path: Path) -> None:

@@ -127,6 +127,17 @@ async def asked(channel: Channel, request: bytes = b"") -> dict[str, object]:
     return found
 
 
+async def test_that_nothing_is_known_of_a_node_which_passes_is_in_the_log(tmp_path: Path) -> None:
+    with structlog.testing.capture_logs() as log:
+        async with service(tmp_path) as path, Channel(path=str(path), codec=Answers()) as channel:
+            assert (await asked(channel))["fail_count"] == 0
+            verdict(tmp_path, "unknown")
+            assert (await asked(channel))["fail_count"] == 0
+    said = [line for line in log if "though nothing is known of it" in line["event"]]
+    assert [line["log_level"] for line in said] == ["warning"] * 2
+    assert "cannot observe this node" in said[1]["why"]
+
+
 async def test_it_answers_whatever_the_request_holds(tmp_path: Path) -> None:
     verdict(tmp_path)
     async with service(tmp_path) as path, Channel(path=str(path), codec=Answers()) as channel:

@@ -19,7 +19,7 @@ from gpuwarden_collectors.host import boot_id
 AREA = "kubernetes"
 SKEW_MOST = 5.0
 KUBELET = "system:node:"
-_NEEDED = (("get", ""), ("list", ""), ("patch", ""), ("patch", "status"))
+NEEDED = (("get", ""), ("list", ""), ("patch", ""), ("patch", "status"))
 """Verb, and subresource of nodes."""
 
 
@@ -81,7 +81,7 @@ async def _account(actuator: KubernetesActuator, _: Config) -> Row:
 
 async def _rights(actuator: KubernetesActuator, _: Config) -> Row:
     missing = []
-    for verb, subresource in _NEEDED:
+    for verb, subresource in NEEDED:
         attributes = {"verb": verb, "resource": "nodes", "subresource": subresource, "name": actuator.node}
         if verb == "list":
             del attributes["name"]
