@@ -13,11 +13,11 @@ import pytest
 from gpuwarden.actuators.base import ActuatorError, ActuatorRefused, ActuatorUnavailable
 from gpuwarden.actuators.outbox import Limits, Outbox
 from gpuwarden.health.model import EventKind
-from gpuwarden.policy.model import Budget, Flag, Notice, Settings, Standing
+from gpuwarden.policy.model import Act, Budget, Flag, Intent, Notice, Result, Settings, Standing, Why
 from gpuwarden_collectors.base import host_clock
 from support.acting_rig import LIMITS, PATIENCE, SETTINGS, Killed, Rig, acting_options
 from support.policy_story import BOOT, xid
-from support.schedulers import Cluster, Node
+from support.schedulers import Client, Cluster, Node
 
 FAILED = "gpuwarden: failure gpu=3 xid=79"
 
@@ -173,6 +173,33 @@ async def test_where_nobody_can_be_counted_nobody_is_excluded_and_the_breaker_sa
     assert rig.cluster.writes == []
     assert bool(rig.acting.trouble()) is (kind is ActuatorRefused)
     await rig.kill()
+
+
+async def test_a_scheduler_that_cannot_count_for_a_moment_is_asked_again_soon() -> None:
+    """Neither an exclusion nor a step back waits for as long as the breaker lets wait."""
+    cluster = Cluster(time.time, {"n1": Node()})
+    client = Client(cluster, "n1", host_clock)
+
+    def fail(call: str) -> None:
+        if call == "census":
+            raise ActuatorUnavailable("cannot count: no answer within 10 s")
+
+    client.before = fail
+
+    async def committed() -> bool:
+        return True
+
+    box = Outbox(
+        client, committed=committed, wanted=lambda _: True, looked=lambda: None, clock=host_clock,
+        limits=replace(LIMITS, first=2.0, most=120.0, breaker_first=60.0, breaker_most=900.0),
+    )  # fmt: skip
+    wanted = Intent(act=Act.EXCLUDE, actuator="fake", why=Why.FAILURE, reason=FAILED, key="k", at=host_clock())
+    outcome, pause = await box.attempt(wanted)
+    assert (outcome.result, box.held_back) == (Result.RETRY, "budget_unknown: cannot count: no answer within 10 s")
+    assert 2.0 <= pause <= 3.0
+    client.before = lambda _: None
+    outcome, _ = await box.attempt(wanted)
+    assert (outcome.result, box.held_back) == (Result.DONE, "")
 
 
 async def test_a_scheduler_that_is_away_is_told_as_long_as_something_is_wanted_of_it(rig: Rig) -> None:

@@ -32,12 +32,14 @@ class ActuatorRefused(ActuatorError):  # noqa: N818 - a decision of the schedule
 class BudgetUnknown(ActuatorUnavailable):
     """Nobody can say how many nodes are held out for failures: while that is so, none is for a failure.
 
-    `permanent`: whoever counts refuses to, until a person changes something.
+    `permanent`: whoever counts refuses to, until a person changes something. `soon`: it is a scheduler that answers otherwise, and
+    may count again at any moment.
     """
 
-    def __init__(self, why: str, *, permanent: bool = False) -> None:
+    def __init__(self, why: str, *, permanent: bool = False, soon: bool = False) -> None:
         super().__init__(f"{self.reason}: {why}")
         self.permanent = permanent
+        self.soon = soon
 
     reason = "budget_unknown"
 

@@ -87,15 +87,17 @@ class Outbox:
         first = intent.key != self.key
         if first:
             self.key, self._failed, self.held_back = intent.key, 0, ""
+        soon = False
         try:
             outcome = await self._attempt(intent, first=first)
         except ActuatorError as error:
             # Whether the breaker is open is not known, and who has to step back does so soon; where nobody counts, it is.
             self.held_back = str(error) if isinstance(error, BudgetUnknown) else ""
+            soon = isinstance(error, BudgetUnknown) and error.soon
             outcome = Outcome(result=Result.REFUSED if error.permanent else Result.RETRY, text=str(error))
         if outcome.result not in (Result.RETRY, Result.REFUSED):
             self.held_back = ""
-        return outcome, self._next(outcome)
+        return outcome, self._next(outcome, soon=soon or not self.held_back)
 
     def idle(self) -> None:
         """There is no intent at hand."""
@@ -178,7 +180,7 @@ class Outbox:
             raise
         except ActuatorError as error:
             await self._look()
-            raise BudgetUnknown(str(error), permanent=error.permanent) from error
+            raise BudgetUnknown(str(error), permanent=error.permanent, soon=True) from error
 
     def _busy(self) -> bool:
         return self.standing is not None and bool(self.standing.busy)
@@ -202,16 +204,16 @@ class Outbox:
             name, seconds = self.actuator.name, self.limits.backstop
             raise ActuatorUnavailable(f"{name} has not come to an end within {seconds:g} s") from None
 
-    def _next(self, outcome: Outcome) -> float:
+    def _next(self, outcome: Outcome, *, soon: bool) -> float:
         """Seconds until the next attempt: by chance up to half as long again, so that a fleet does not come in step."""
         limits = self.limits
         if outcome.result is Result.REFUSED:
             return self._about(limits.refused)
         if outcome.result is not Result.RETRY:
             return 0.0
-        if self._busy() and not self.held_back:
+        if self._busy() and soon:
             return self._about(limits.busy)
-        first, most = (limits.breaker_first, limits.breaker_most) if self.held_back else (limits.first, limits.most)
+        first, most = (limits.first, limits.most) if soon else (limits.breaker_first, limits.breaker_most)
         delay = min(most, first * 2.0 ** min(self._failed, 16))
         self._failed += 1
         return self._about(delay)
