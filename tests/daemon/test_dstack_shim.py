@@ -26,6 +26,7 @@ from gpuwarden.config_dstack import DstackOptions
 from gpuwarden.doctor.dstack import dstack
 from gpuwarden.doctor.row import Grade
 from gpuwarden.policy.model import Act, Intent, Owner, Result, Standing, Why
+from gpuwarden.policy.reasons import operator
 from gpuwarden_collectors.facts import Stamp
 from support.acting_rig import LIMITS, Rig
 from support.policy_story import xid
@@ -213,6 +214,24 @@ async def test_a_person_mends_what_may_not_be_done_and_what_hangs_is_tried_again
     hanging = manager(tmp_path, SHOWN, "exec sleep 1000")
     with pytest.raises(ActuatorUnavailable, match="has not ended"):
         await actuator(tmp_path, hanging).apply(intent(Act.RESTORE), Standing(at=NOW))
+
+
+async def test_what_it_is_stopped_for_changes_without_another_stop(tmp_path: Path) -> None:
+    """A person's word, or an announced end, takes the place of a failure."""
+    await marked(tmp_path, RUN)
+    one = actuator(tmp_path, manager(tmp_path, SHOWN | {"ActiveState": "inactive"}))
+    reason = operator("alice", "rack move")
+    await one.apply(replace(intent(), why=Why.OPERATOR, reason=reason), await one.look())
+    found = await one.look()
+    assert (found.owner, found.why, found.reason) == (Owner.OURS, Why.OPERATOR, reason)
+    assert {line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()} == {"show"}
+
+
+async def test_what_somebody_else_stopped_is_not_marked_as_ours(tmp_path: Path) -> None:
+    one = actuator(tmp_path, manager(tmp_path, SHOWN | {"ActiveState": "inactive"}))
+    with pytest.raises(ActuatorUnavailable, match="and not by gpuwarden"):
+        await one.apply(intent(), Standing(at=NOW))
+    assert (await one.look()).owner is Owner.FOREIGN
 
 
 async def test_a_start_that_failed_leaves_the_stop_ours(tmp_path: Path) -> None:

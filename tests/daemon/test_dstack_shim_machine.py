@@ -198,6 +198,12 @@ def test_it_is_ours_to_a_daemon_that_was_killed_meanwhile(host: Host) -> None:
     assert host.shim() == "inactive"
 
 
+def test_a_person_who_takes_the_node_out_keeps_it_stopped(host: Host) -> None:
+    assert "dstack_shim: done" in host.gpuwarden("exclude", "--reason", "rack move")
+    assert json.loads(host.machine.say("cat", "/run/gpuwarden/excluded/dstack_shim"))["cause"] == "person"
+    assert (host.shim(), host.excluded(), len(host.in_the_end())) == ("inactive", True, 1)
+
+
 def test_it_is_started_again_when_the_node_is_restored(host: Host) -> None:
     host.fake.clear()
     host.machine.wait(lambda: "HEALTHY" in host.gpuwarden("status"), "a healthy node")

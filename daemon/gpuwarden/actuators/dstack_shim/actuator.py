@@ -34,7 +34,8 @@ FOLLOWS_WITHIN = RELIED_UPON + (STOPS_WITHIN + _TO_END) + 3 * (ANSWERS_WITHIN + 
 """Seconds from our marker to the stop at most: then it was made, or was taken back."""
 _EXIT = "ActiveExitTimestampMonotonic"  # CLOCK_MONOTONIC in microseconds, of org.freedesktop.systemd1(5)
 _PROPERTIES = ("LoadState", "ActiveState", "SubState", "Job", "InvocationID", _EXIT, *PROPERTIES)
-_SETTLED = frozenset({"active", "inactive", "failed"})  # failed: it was stopped, and did not end well
+_STOPPED = frozenset({"inactive", "failed"})  # failed: it was stopped, and did not end well
+_SETTLED = _STOPPED | {"active"}
 
 
 class DstackShimActuator:
@@ -101,12 +102,17 @@ class DstackShimActuator:
         return "connections to it are held back, and dstack cannot reach it" if is_closed(said) else ""
 
     async def _stop(self, intent: Intent) -> None:
-        self._firewall.check(await self._settled())
+        said = await self._settled()
+        if said["ActiveState"] in _STOPPED:
+            await self._mark_again(intent, said)
+            return
+        self._firewall.check(said)
         async with self._firewall.closed():
             if busy := await self._shim.busy():
                 raise ActuatorUnavailable(busy)
             said = await self._settled()  # it may have been started anew since
-            await self._mark(intent, said.get("InvocationID", ""))  # before the stop: void while this invocation runs
+            # Before the stop: it is void while this invocation runs.
+            await self._mark(intent, f"{said.get('InvocationID', '')} {self._monotonic():.3f}")
             self._firewall.rely()
             try:
                 await self._systemd.do(f"stop {UNIT}", "systemctl", "stop", UNIT, within=STOPS_WITHIN)
@@ -119,8 +125,14 @@ class DstackShimActuator:
                 raise
             self._firewall.stopped()
 
-    async def _mark(self, intent: Intent, invocation: str) -> None:
-        stopped = f"{invocation} {self._monotonic():.3f}"
+    async def _mark_again(self, intent: Intent, said: Mapping[str, str]) -> None:
+        """It was stopped for something else, and stays so. Raises ActuatorUnavailable where that was not by us."""
+        marker = await self._file.read()
+        if marker is None or not self._is_ours(marker, said):
+            raise ActuatorUnavailable(f"{UNIT} is {_how(said)}, and not by gpuwarden")
+        await self._mark(intent, marker.stopped)
+
+    async def _mark(self, intent: Intent, stopped: str) -> None:
         since = self._clock().wall
         await self._file.write(
             marker_text(intent, node=self._node, boot_id=self._boot_id, since=since, stopped=stopped)
