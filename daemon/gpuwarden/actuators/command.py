@@ -34,7 +34,7 @@ REFUSED = frozenset({64, 77, 78, 126, 127})
 """EX_USAGE, EX_NOPERM and EX_CONFIG of sysexits.h; a shell that cannot run or find a program."""
 LARGEST = 16 << 10
 """Bytes of an answer."""
-_TOLD = 300  # characters of what a program complains
+_TOLD = 300  # characters of an answer that is not understood
 
 
 class ExecActuator:

@@ -7,7 +7,6 @@ import json
 from gpuwarden.actuators.base import ActuatorError
 from gpuwarden.actuators.counting import NoCounter
 from gpuwarden.actuators.dstack_shim.actuator import UNIT, dstack_shim_actuators
-from gpuwarden.actuators.dstack_shim.tasks import UNKNOWN
 from gpuwarden.addresses import Address
 from gpuwarden.config import Config
 from gpuwarden.config_dstack import SERVED, asked_at
@@ -54,7 +53,12 @@ async def _stoppable(config: Config) -> Row:
     try:
         hindrance, standing = await actuator.hindrance(), await actuator.look()
     except ActuatorError as error:
-        return fail(AREA, "stop", str(error), "until then nothing is stopped, and dstack goes on placing jobs here")
+        return fail(
+            AREA,
+            "stop",
+            str(error),
+            "mend it, or leave stop_shim_when_idle out: until then nothing is stopped, and dstack goes on placing jobs here",
+        )
     finally:
         await actuator.close()
     found = f"{UNIT} is {standing.state}"
@@ -63,8 +67,11 @@ async def _stoppable(config: Config) -> Row:
     if hindrance:
         to_do = f"if that lasts: systemctl set-property --runtime {UNIT} IPAddressDeny= IPAddressAllow="
         return warn(AREA, "stop", f"{found}; {hindrance}", to_do)
-    if standing.busy.startswith(UNKNOWN):
+    if standing.trouble:
         return warn(
-            AREA, "stop", standing.busy, f"see systemctl status {UNIT}: it should listen at {asked_at(config.dstack)}"
+            AREA,
+            "stop",
+            standing.trouble,
+            f"see systemctl status {UNIT}: it should listen at {asked_at(config.dstack)}",
         )
     return ok(AREA, "stop", f"{found}{f': {standing.busy}' if standing.busy else ''}")

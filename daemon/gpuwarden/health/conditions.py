@@ -216,7 +216,7 @@ _ROWS: tuple[Condition, ...] = (
     ),
     Condition(
         code="actuator_unreachable", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, rise=600, fall=10,
-        title="A scheduler has not answered for ten minutes, and something is wanted of it",
+        title="A scheduler does not answer for long, and something is wanted of it",
         why="It is away, does not accept our token, or knows no such node. A node that is to be taken out goes on getting work, or one "
         "that is out stays so; it is tried again all the time.",
         source="own rule: what is wanted and cannot be done is said",

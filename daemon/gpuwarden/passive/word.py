@@ -4,7 +4,8 @@ Pure. The rules, the first that fits:
 
     simulated GPUs                                          nothing
     a person took the node out                              failure, in both modes
-    mode observe                                            nothing, whatever stands
+    mode observe                                            nothing, whatever stands; but where there is no verdict, a
+                                                            failure that we said before, since the mode is a guess then
     our exclusion stands                                    failure
     we said failure, and nobody can tell that it is over    failure
     we cannot tell how the node is                          warning

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gpuwarden.actuators.base import ActuatorError, ActuatorRefused, ActuatorUnavailable, Counter
 from gpuwarden.actuators.dstack_shim.firewall import PROPERTIES, RELIED_UPON, Firewall, is_closed
 from gpuwarden.actuators.dstack_shim.systemd import ANSWERS_WITHIN, NoAnswer, Systemd
-from gpuwarden.actuators.dstack_shim.tasks import UNKNOWN, Shim
+from gpuwarden.actuators.dstack_shim.tasks import Shim, TasksUnknown
 from gpuwarden.actuators.marker_file import Marker, MarkerFile, marker_text
 from gpuwarden.addresses import Address
 from gpuwarden.config_dstack import asked_at
@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # `[dstack]` is its part of it
 UNIT = "dstack-shim.service"
 """On hosts of SSH fleets, and nowhere else: on a cloud's machine the shim has no unit (dstack 0.22)."""
 STARTS_WITHIN, STOPS_WITHIN = 15.0, 20.0
-_TO_END = 4.0  # seconds that a command may take beyond its time, until it is killed
+_TO_END = 4.0  # seconds that a command may take beyond its time: 2 after SIGTERM, 2 after SIGKILL (plugin_run)
 FOLLOWS_WITHIN = RELIED_UPON + (STOPS_WITHIN + _TO_END) + 3 * (ANSWERS_WITHIN + _TO_END)
 """Seconds from our marker to the stop at most: then it was made, or was taken back."""
 _EXIT = "ActiveExitTimestampMonotonic"  # CLOCK_MONOTONIC in microseconds, of org.freedesktop.systemd1(5)
@@ -69,9 +69,10 @@ class DstackShimActuator:
         said = await self._settled()
         at, pool, state = self._clock(), self._counter.pool, said.get("ActiveState", "")
         if state == "active":
-            busy = await self._shim.busy()
-            trouble = busy if busy.startswith(UNKNOWN) else ""
-            return Standing(at=at, state=state, pool=pool, busy=busy, trouble=trouble)
+            try:
+                return Standing(at=at, state=state, pool=pool, busy=await self._shim.busy())
+            except TasksUnknown as error:
+                return Standing(at=at, state=state, pool=pool, busy=str(error), trouble=str(error))
         marker = await self._file.read()
         if marker is not None and self._is_ours(marker, said):
             return marker.standing(at=at, state=state, pool=pool)

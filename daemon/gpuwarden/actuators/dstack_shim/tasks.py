@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gpuwarden.actuators.base import ActuatorUnavailable
 from gpuwarden.actuators.dstack_shim.firewall import OURS
 from gpuwarden.addresses import Address
 from gpuwarden_collectors.base import Clock
@@ -21,16 +22,21 @@ ANSWERS_WITHIN = 2.0
 COLLECTED_WITHIN = 60.0
 """Seconds that tasks which have ended are left to dstack's server, which looks at a host every 14 s or somewhat later (dstack 0.22)."""
 ENDED = "terminated"
-UNKNOWN = "whether a job is on this host cannot be asked"
+
+
+class TasksUnknown(ActuatorUnavailable):
+    """Whether a job is on this host cannot be asked, and why."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"whether a job is on this host cannot be asked: {why}")
 
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """How many there are, by their state, and which have ended. `trouble`: they are not known, and why."""
+    """How many there are, by their state, and which have ended."""
 
     states: Mapping[str, int]
     ended: frozenset[str] = frozenset()
-    trouble: str = ""
 
     @property
     def running(self) -> str:
@@ -48,10 +54,8 @@ class Shim:
         self._since = 0.0  # when just these were first seen, by CLOCK_BOOTTIME
 
     async def busy(self) -> str:
-        """Why it is to be left alone for now; "" if it is idle. Raises nothing."""
-        tasks, now = await self.tasks(), self._clock().boottime
-        if tasks.trouble:
-            return f"{UNKNOWN}: {tasks.trouble}"
+        """Why it is to be left alone for now; "" if it is idle. Raises TasksUnknown."""
+        tasks, now = await self._tasks(), self._clock().boottime
         if tasks.ended != self._ended:
             self._ended, self._since = tasks.ended, now
         if tasks.running:
@@ -59,16 +63,15 @@ class Shim:
         waits = tasks.ended and now < self._since + COLLECTED_WITHIN
         return "dstack's server has yet to take note of how the last task ended" if waits else ""
 
-    async def tasks(self) -> Tasks:
-        """Raises nothing."""
+    async def _tasks(self) -> Tasks:
         try:
             reply = await self._http.get("/api/tasks")
         except MetadataError as error:
-            return Tasks({}, trouble=str(error))
+            raise TasksUnknown(str(error)) from error
         finally:
             await self._http.close()  # kept open, it would hold the agent up when it is stopped
         if reply.status != 200:
-            return Tasks({}, trouble=f"its agent answers {reply.status}")
+            raise TasksUnknown(f"its agent answers {reply.status}")
         return parsed(reply.body)
 
     async def close(self) -> None:
@@ -76,7 +79,7 @@ class Shim:
 
 
 def parsed(body: bytes) -> Tasks:
-    """`tasks` with their states; before dstack 0.19.26 `ids` alone."""
+    """`tasks` with their states; before dstack 0.19.26 `ids` alone. Raises TasksUnknown."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
@@ -89,7 +92,7 @@ def parsed(body: bytes) -> Tasks:
             )
         case {"ids": list(ids)}:
             return Tasks({"unknown": len(ids)} if ids else {})
-    return Tasks({}, trouble="its agent answers something else than a list of tasks")
+    raise TasksUnknown("its agent answers something else than a list of tasks")
 
 
 def _pair(task: object) -> tuple[str, str]:
