@@ -134,12 +134,14 @@ class Daemon:
         memory = await self._ledger.open(LEDGER_OPENS_WITHIN)
         if memory is not None:
             self._recall(memory)
+        position = None if memory is None else memory.position
+        self._readers.follow_kernel_log(
+            position, first=position is None
+        )  # before anything is decided on what is remembered
         self._judging = True
         self._step()
         about = self._site.about()
         self._write([Event(kind=EventKind.STARTED, at=self._clock(), boot_id=self._site.boot_id, data=about)])
-        position = None if memory is None else memory.position
-        self._readers.follow_kernel_log(position, first=position is None)
         self._ticker = asyncio.create_task(self._tick())
         self.acting.run()
         self._jobs.run()
@@ -267,6 +269,7 @@ class Daemon:
         self._recall_late()
         now = self._clock()
         self.desk.troubles(self._troubles())
+        self.desk.log_read(self._readers.log_read)
         reached = self._readers.log_position  # what was read so far waits at the desk, and is in this step
         step = self.desk.step(now)
         self._verdict = step.verdict

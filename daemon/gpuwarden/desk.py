@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from gpuwarden.health.confirmation import remembered
 from gpuwarden.health.dcgm_xids import Known, xids_of
 from gpuwarden.health.inventory import Presence, accept, presences
 from gpuwarden.health.judge import Step, acknowledge, judge
@@ -45,10 +46,10 @@ class Desk:
 
     def begin_again(self, events: Iterable[Event]) -> None:
         """The state is the fold of these events and of nothing else."""
-        self.state = State(
-            windows=self.state.windows, host_windows=self.state.host_windows, unpaired=self.state.unpaired
-        )
+        live = self.state
+        self.state = State(windows=live.windows, host_windows=live.host_windows, unpaired=live.unpaired)
         self.remember(events)
+        self.state = replace(self.state, unconfirmed=remembered(self.state, live))
 
     def observed(self, observation: Observation[Any]) -> bool:
         """Take in a pass of any collector; whether it says anything else than the one before. Raises KeyError for a stranger."""
@@ -71,6 +72,11 @@ class Desk:
     def troubles(self, troubles: Mapping[str, str]) -> None:
         if dict(troubles) != dict(self.view.troubles):
             self.view = replace(self.view, troubles=dict(troubles))
+
+    def log_read(self, read: bool) -> None:
+        """Whether the kernel log was read in this life to its end, and no line was lost."""
+        if read is not self.view.log_read:
+            self.view = replace(self.view, log_read=read)
 
     def step(self, now: Stamp) -> Step:
         step = judge(self.state, self.view, [*self._waiting, *self._xids_of_dcgm()], self.rules, now)

@@ -160,6 +160,11 @@ class Readers:
         return None if self._kernel_log is None else self._kernel_log.position
 
     @property
+    def log_read(self) -> bool:
+        """Whether the kernel log was read to its end without a gap; also where it is not followed, so that nothing waits for it."""
+        return self._sources.kmsg is None or (self._kernel_log is not None and self._kernel_log.complete)
+
+    @property
     def log_records(self) -> int:
         return 0 if self._kernel_log is None else self._kernel_log.records
 

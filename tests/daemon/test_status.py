@@ -156,6 +156,7 @@ def test_a_finding_names_its_gpu_and_what_ends_it() -> None:
         "last_seen": "2027-01-15T08:16:40.000Z",
         "count": 1,
         "latched": False,
+        "confirmed": True,
         "shadow": False,
         "ends_when": status.ENDS_WHEN[Latch.REBOOT],
     }

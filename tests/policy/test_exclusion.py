@@ -366,3 +366,51 @@ def test_a_look_from_before_our_write_says_nothing_about_it() -> None:
 
 def test_node_wide_failures_count_too() -> None:
     assert Story().fails(finding("driver_unresponsive", NODE)).reason == "gpuwarden: failure driver_unresponsive"
+
+
+# --- what is only remembered
+
+REMEMBERED = replace(xid(), confirmed=False)
+
+
+def test_a_failure_that_is_only_remembered_takes_nothing_out_and_the_status_says_so() -> None:
+    story = Story().fails(REMEMBERED).waits(3600)
+    assert (story.writes, story.state.clean) == ([], 0)
+    assert story.last is not None
+    assert "not confirmed yet" in story.last.blocked["slurm"]
+    assert story.fails(xid()).writes == ["exclude"]
+
+
+def test_beside_one_that_was_found_it_is_as_before() -> None:
+    assert Story().fails(REMEMBERED, xid(5)).writes == ["exclude"]
+
+
+def test_an_intent_of_before_the_restart_waits_until_its_failure_is_confirmed() -> None:
+    story = Story()
+    story.reachable = False
+    story.fails().restarts_daemon()
+    story.reachable = True
+    assert story.fails(REMEMBERED).waits(600).writes == []
+    assert story.fails(xid()).writes == ["exclude"]
+
+
+def test_an_intent_of_before_the_restart_is_given_up_when_its_failure_is_over() -> None:
+    story = Story()
+    story.reachable = False
+    story.fails().restarts_daemon()
+    story.reachable = True
+    story.fails(REMEMBERED).heals(passes=200)
+    assert (story.writes, story.state.pending) == ([], {})
+
+
+def test_what_stands_stays_while_its_failure_is_only_remembered() -> None:
+    story = Story().fails().restarts_daemon()
+    story.fails(REMEMBERED).waits(7200)
+    assert (story.reason, story.writes) == (FAILED, ["exclude"])
+
+
+def test_where_unknown_takes_out_a_failure_that_is_not_confirmed_does_after_a_minute_at_the_least() -> None:
+    story = Story(replace(SETTINGS, unknown_after=5.0))
+    story.fails(REMEMBERED).waits(50)
+    assert story.writes == []
+    assert story.waits(20).reason == "gpuwarden: failure unknown=not_confirmed"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpuwarden.health.checkpoint import checkpoint
+from gpuwarden.health.confirmation import remembered
 from gpuwarden.health.inventory import accept
 from gpuwarden.health.judge import Step, acknowledge, judge
 from gpuwarden.health.model import Event, Finding, Health, Key
@@ -144,7 +145,7 @@ class Host:
         state = State()
         for event in self.ledger:
             state = fold(state, event)
-        self.state = state
+        self.state = replace(state, unconfirmed=remembered(state, State()))
         self.view = View(boot_id=self.boot_id)
 
     def acknowledge(self, key: str) -> None:

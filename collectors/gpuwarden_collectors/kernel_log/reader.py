@@ -70,6 +70,11 @@ class KernelLog:
         """How far the log has been read, records without an event included; None before the first record."""
         return None if self._last is None else LogPosition(self._boot_id, self._last)
 
+    @property
+    def complete(self) -> bool:
+        """Whether the log has been read from the resumed position to its present end, and no record was lost on the way."""
+        return self._caught_up and not self.gaps and not self.error
+
     def start(self) -> None:
         """Opens the log and follows it on the running loop. After an error it may be called again.
 

@@ -18,6 +18,7 @@ from operator import attrgetter
 from gpuwarden.health import inventory, resets
 from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import condition
+from gpuwarden.health.confirmation import confirmed
 from gpuwarden.health.dcgm_silence import given_up
 from gpuwarden.health.detectors import COUNTERS, DETECTORS, FAMILIES
 from gpuwarden.health.host_learning import counted_host, learn_counts, learn_host
@@ -69,6 +70,8 @@ def judge(state: State, view: View, happened: Sequence[HostEvent], rules: Rules,
         steps.take(event)
     _look(steps, sight)
     steps.settle()
+    if steps.state.unconfirmed:
+        steps.state = replace(steps.state, unconfirmed=confirmed(steps.state, sight, steps.sighted))
     for kind, key, data in tuple(reworded(steps.state, rules)):
         steps.happened(kind, key, data)
     result = verdict(steps.state, sight)
@@ -159,6 +162,8 @@ def _seen(steps: Steps, row: Condition, sighting: Sighting, sight: Sight) -> Non
             kind = EventKind.RISING if wait > 0 else EventKind.RAISED
             steps.happened(kind, key, _data(sighting, weight, now, sight))
         return
+    if key in steps.state.unconfirmed:
+        steps.sighted[key] = wait
     now_said, said = weight.evidence.get("said_by"), track.evidence.get("said_by")
     changed = (weight.severity, weight.advice, now_said) != (track.severity, track.advice, said)
     due = not track.raised and now.boottime - track.first_seen.boottime >= wait

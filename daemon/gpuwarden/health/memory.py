@@ -87,6 +87,7 @@ class State:
     `host`: ports and mounts, as `host_memory.py` has them; `host_windows`: its counters.
 
     `windows`, `host_windows`, `unpaired` and `news` span a moment to some hours and are not kept over a restart; everything else is.
+    `unconfirmed`: findings of an earlier life that this one has not found again yet (`confirmation.py`).
     `made`: what was derived from just this state, by name, so that it is derived once.
     """
 
@@ -105,6 +106,7 @@ class State:
     unpaired: Unpaired = field(default_factory=dict)
     host: HostMemory = field(default_factory=HostMemory)
     host_windows: Windows = field(default_factory=dict)
+    unconfirmed: Mapping[Key, float | None] = field(default_factory=dict)
     made: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def tracks_of(self, code: str) -> Sequence[Track]:

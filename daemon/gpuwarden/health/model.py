@@ -130,7 +130,8 @@ class Finding:
     """A condition that holds. `latched`: no longer seen, kept until reset, reboot or acknowledgement as `latch` says.
 
     `shadow`: it is reported, and nothing follows from it. `fall`: seconds without a sighting after which it ends, if it does
-    not latch; None: as the table has it.
+    not latch; None: as the table has it. Not `confirmed`: it is remembered from before the daemon started and was not found again
+    since.
     """
 
     key: Key
@@ -146,6 +147,7 @@ class Finding:
     silenced_by: str = ""
     shadow: bool = False
     fall: float | None = None
+    confirmed: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,8 @@ class Steps:
         self.now = now
         self._boot_id = boot_id
         self._refreshed: dict[Key, Track] | None = None
+        self.sighted: dict[Key, float] = {}
+        """Of the findings that are not confirmed yet: those seen in this step, and the seconds for which each must be seen."""
 
     def take(self, event: Event) -> None:
         self.settle()

@@ -101,7 +101,8 @@ class Rules:
 class View:
     """The host as last seen: a field for each collector, under its name.
 
-    `troubles`: what the daemon itself cannot do, by what (`ledger`, `kernel_log`): message. `made`: what was derived from
+    `troubles`: what the daemon itself cannot do, by what (`ledger`, `kernel_log`): message. `log_read`: since this daemon started
+    the kernel log was read from where it is known on to its end, and no line was lost. `made`: what was derived from
     what is seen, by name, with what it was derived from; it goes along from pass to pass.
     """
 
@@ -117,6 +118,7 @@ class View:
     plugin: Seen[PluginFacts] = field(default_factory=Seen)
     jobs: Seen[JobsFacts] = field(default_factory=Seen)
     troubles: Mapping[str, str] = field(default_factory=dict)
+    log_read: bool = True
     made: dict[str, tuple[tuple[object, ...], Any]] = field(default_factory=dict, compare=False, repr=False)
 
     def once(self, name: str, of: tuple[object, ...], make: Callable[[], Made]) -> Made:

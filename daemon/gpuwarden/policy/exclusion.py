@@ -9,21 +9,22 @@ Back in again are taken only exclusions of ours, and each kind by its own rule:
     operator     never; only an operator ends it
 
 Nothing is decided on silence: unknown neither excludes (unless it is set so) nor restores, and what an unreachable
-scheduler said before is not taken for what it would say now.
+scheduler said before is not taken for what it would say now. A failure that is only remembered from before the daemon started
+is as good as unknown until it is confirmed: what stands stays, and nothing new is wanted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpuwarden.health.model import Advice, Event, EventKind, Health, Json, Key
+from gpuwarden.health.model import Advice, Event, EventKind, Finding, Health, Json, Key
 from gpuwarden.policy import reasons
 from gpuwarden.policy.checkpoint import held
 from gpuwarden.policy.looks import RANK, answer, same
 from gpuwarden.policy.model import Act, Intent, Notice, Owner, Result, Settings, Standing, Why
 from gpuwarden.policy.notices import imminent
-from gpuwarden.policy.situation import Situation, Want, failing, wanted
+from gpuwarden.policy.situation import Situation, Want, failing, unconfirmed, wanted
 from gpuwarden.policy.state import KEYS_MOST, Hold, PolicyState, data_of, fold, intent_key, outcome_data
 from gpuwarden_collectors.facts import Stamp
 
@@ -49,6 +50,8 @@ def decide(state: PolicyState, seen: Situation, settings: Settings, now: Stamp) 
 def _counted(state: PolicyState, seen: Situation, now: Stamp) -> PolicyState:
     """Clean passes in a row, and since when the node is unknown."""
     health = seen.verdict.health
+    if unconfirmed(state, seen.verdict):
+        health = Health.UNKNOWN
     clean = health in (Health.HEALTHY, Health.WARNING)
     news = seen.sequence > state.sequence
     since = (state.unknown_since or now) if health is Health.UNKNOWN else None
@@ -69,6 +72,7 @@ class _Steps:
         self._settings = settings
         self._now = now
         self._events: list[Event] = []
+        self._unconfirmed = unconfirmed(state, seen.verdict)
         self._blocked: dict[str, str] = {}
         self._waiting: set[str] = set()
 
@@ -85,6 +89,8 @@ class _Steps:
                 self._difference(name, want, known)
             if self._is_past(self.state.pending.get(name), want, known):
                 self._waiting.add(name)
+            if want is None and self._unconfirmed and name not in self.state.holds:
+                self._blocked[name] = _not_confirmed(self._unconfirmed)
             self._persons()
         return Decision(self.state, tuple(self._events), self._blocked, frozenset(self._waiting))
 
@@ -157,14 +163,16 @@ class _Steps:
     def _is_past(self, pending: Intent | None, want: Want | None, known: Standing | None) -> bool:
         """Whether what an exclusion is for is not found just now: then it is not made, and not given up before it is over.
 
-        Also before the first pass: a node that was repaired while the daemon was off must not go out for what it had. What
+        Neither is it known of a failure that is only remembered, which holds up the way back, too. Also before the first pass: a node that was repaired while the daemon was off must not go out for what it had. What
         stands already is another matter: it is to be known as ours, and goes by the rules for the way back.
         """
-        if pending is None or want is not None or (pending.act, pending.why) != (Act.EXCLUDE, Why.FAILURE):
+        if pending is None or want is not None or pending.force:
             return False
-        if known is not None and same(pending.reason, 0.0, known):
+        if pending.act is Act.RESTORE:
+            return bool(self._unconfirmed)
+        if pending.why is not Why.FAILURE or (known is not None and same(pending.reason, 0.0, known)):
             return False
-        return self.state.clean > 0 or self.state.sequence == 0
+        return bool(self._unconfirmed) or self.state.clean > 0 or self.state.sequence == 0
 
     def _over(self, why: Why) -> bool:
         """Whether what a pending exclusion was for is over."""
@@ -295,3 +303,11 @@ class _Steps:
         event = Event(kind=kind, at=self._now, boot_id=self._seen.boot_id, key=key, data=data)
         self._events.append(event)
         self.state = fold(self.state, event)
+
+
+def _not_confirmed(findings: Sequence[Finding]) -> str:
+    ids = ", ".join(str(finding.key) for finding in findings[:3])
+    more = f" and {len(findings) - 3} more" if len(findings) > 3 else ""
+    return (
+        f"{ids}{more}: remembered from before gpuwarden started, not confirmed yet by its collector and the kernel log"
+    )

@@ -12,6 +12,9 @@ from gpuwarden.policy.notices import imminent
 from gpuwarden.policy.state import PolicyState
 from gpuwarden_collectors.facts import Stamp
 
+CONFIRMED_WITHIN = 60.0
+"""Seconds for which a remembered failure may wait to be confirmed before a node that has nothing else counts as unknown."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
@@ -46,18 +49,28 @@ def wanted(state: PolicyState, seen: Situation, settings: Settings, now: Stamp) 
     if findings := failing(state, seen.verdict):
         return Want(Why.FAILURE, reasons.failure(findings, {gpu.slot: gpu for gpu in seen.verdict.gpus}))
     after, since = settings.unknown_after, state.unknown_since
+    if after is not None and unconfirmed(state, seen.verdict):
+        after = max(after, CONFIRMED_WITHIN)
     if after is not None and since is not None and now.boottime - since.boottime >= after:
-        return Want(Why.FAILURE, reasons.unknown(seen.verdict.unknown[:1]))
+        return Want(Why.FAILURE, reasons.unknown(seen.verdict.unknown[:1] or ("not_confirmed",)))
     return None
 
 
 def failing(state: PolicyState, verdict: Verdict) -> list[Finding]:
-    """What is to be acted on: failures that are not shadow, and that no operator restored in spite of."""
-    return [
-        finding
-        for finding in verdict.findings
-        if finding.severity is Severity.FAILURE and not finding.shadow and finding.key not in state.overridden
-    ]
+    """What is to be acted on: failures found in this life of the daemon, not shadow, that no operator restored in spite of."""
+    return [finding for finding in _failures(state, verdict) if finding.confirmed]
+
+
+def unconfirmed(state: PolicyState, verdict: Verdict) -> list[Finding]:
+    """Failures remembered from before the daemon started, while none is confirmed: policy knows as little as of an unknown node."""
+    failures = list(_failures(state, verdict))
+    return [] if any(finding.confirmed for finding in failures) else failures
+
+
+def _failures(state: PolicyState, verdict: Verdict) -> Iterator[Finding]:
+    for finding in verdict.findings:
+        if finding.severity is Severity.FAILURE and not finding.shadow and finding.key not in state.overridden:
+            yield finding
 
 
 def excluded(state: PolicyState, standings: Mapping[str, Standing]) -> Iterator[tuple[str, str]]:

@@ -189,6 +189,7 @@ def _finding(snapshot: Snapshot, finding: Finding) -> Document:
         "last_seen": _when(finding.last_seen),
         "count": finding.count,
         "latched": finding.latched,
+        "confirmed": finding.confirmed,
         "shadow": finding.shadow,
         "ends_when": _ends_when(finding),
     }

@@ -1,0 +1,52 @@
+"""Which findings of an earlier life of the daemon were found again in this one.
+
+What the ledger remembers was true when it was written. The GPU may have been repaired, or the node rebooted, while no
+daemon ran: until the sources were read in this life, a remembered finding is shown and nothing new follows from it.
+
+    made of lines, or latched   the kernel log was read to its present end without a gap, NVML answered, and nothing there
+                                released it
+    anything else               it was seen again, for as long as it must be seen before it is a finding
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpuwarden.health.memory import State, Track
+from gpuwarden.health.model import Key, Latch
+from gpuwarden.health.view import Sight
+
+Unconfirmed = Mapping[Key, float | None]
+"""By finding: since when (boottime) it has been seen in this life without a pause; None: it has not."""
+
+OF_LINES = frozenset({"xid", "sxid", "pcie_aer_fatal"})
+"""Conditions that are seen in records, which a restart remembers: to see one of these proves nothing."""
+
+
+def remembered(state: State, live: State) -> Unconfirmed:
+    """Of the findings in `state`, folded from the ledger, those that `live`, the state before, had not found itself."""
+    found = {key for key, track in live.tracks.items() if track.raised and key not in live.unconfirmed}
+    return {key: None for key, track in state.tracks.items() if track.raised and key not in found}
+
+
+def confirmed(state: State, sight: Sight, sighted: Mapping[Key, float]) -> Unconfirmed:
+    """What is left unconfirmed after a step in which the findings `sighted` were seen; by key, the seconds for which each must be."""
+    left: dict[Key, float | None] = {}
+    for key, since in state.unconfirmed.items():
+        track = state.tracks.get(key)
+        if track is None or key in state.news:
+            continue
+        if key.code in OF_LINES or track.latch is not Latch.NONE:
+            if not _sources_read(track, sight):
+                left[key] = None
+        elif key not in sighted:
+            left[key] = None
+        elif sight.now.boottime - (since := sight.now.boottime if since is None else since) < sighted[key]:
+            left[key] = since
+    return left
+
+
+def _sources_read(track: Track, sight: Sight) -> bool:
+    """A pass of NVML counts because a reset shows there, and because what was released ends with one."""
+    answered = not track.key.subject.slot or (sight.nvml is not None and sight.nvml.problem is None)
+    return track.released is None and sight.view.log_read and answered
