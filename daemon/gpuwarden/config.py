@@ -35,7 +35,7 @@ from gpuwarden.config_notify import NotifyOptions, notify_misfits
 from gpuwarden.config_nvhcd import NvhcdOptions
 from gpuwarden.config_policy import UNCOUNTED, BreakerOptions, PolicyOptions, policy_misfits
 from gpuwarden.config_slurm import SlurmOptions, slurm_misfits
-from gpuwarden.config_sources import Fault, KeyPath, Origins, Sources, merge
+from gpuwarden.config_sources import Fault, KeyPath, Origins, Sources, dotted, merge
 from gpuwarden.config_structure import structure
 from gpuwarden.config_termination import TerminationOptions, termination_misfits
 from gpuwarden.durations import format_duration
@@ -196,13 +196,14 @@ def load_with_origins(sources: Sources) -> tuple[Config, Origins]:
     layers, faults = sources.read()
     tree, origins = merge(layers)
     config, unfit = structure(tree, Config, parsers=PARSERS, hidden=HIDDEN)
-    faults += [Fault(origins[path], ".".join(path), message) for path, message in unfit]
-    told = {path for path, _ in unfit}
+    faults += [Fault(origins[path], dotted(path), message) for path, message in unfit]
+    faulty = {".".join(path) for path, _ in unfit}
+    given = {".".join(path): path for path in origins}  # a site's own names may hold dots themselves
     for keys, message in _misfits(config):
-        paths = [tuple(key.split(".")) for key in keys]
-        if not told.intersection(paths):
-            path = next((path for path in paths if path in origins), paths[0])
-            faults.append(Fault(origins.get(path, "default"), ".".join(path), message))
+        if not faulty.intersection(keys):
+            key = next((key for key in keys if key in given), keys[0])
+            path = given.get(key, tuple(key.split(".")))
+            faults.append(Fault(origins.get(path, "default"), dotted(path), message))
     if faults:
         raise ConfigError(faults)
     return config, origins

@@ -8,7 +8,10 @@ replaced. Nothing is judged here but whether a file can be read and is TOML.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import stat
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,6 +29,7 @@ _PREFIX = "GPUWARDEN_"
 _NO_KEYS = re.compile(r"TEST_HOST|(SERVICE|PORT)(_[A-Z0-9_]+)?")
 """Variables that are no keys: the switch of the tests, and what Kubernetes sets for a service named gpuwarden."""
 
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
 _FILE_MAX = 1 << 20  # bytes
 _DEPTH_MAX = 8  # tables within tables; below that a tree is one value
 
@@ -45,6 +49,11 @@ class Fault:
 def _on_one_line(text: str) -> str:
     """Names of files and keys may hold anything."""
     return text if text.isprintable() else text.encode("unicode_escape").decode()
+
+
+def dotted(path: KeyPath) -> str:
+    """The key as it is written in TOML: `plugins."my check".command`."""
+    return ".".join(part if _BARE.fullmatch(part) else f'"{part}"' for part in path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +143,7 @@ def _files(file: Path, *, required: bool) -> Iterator[Layer | Fault]:
 
 def _file(file: Path, *, required: bool) -> Iterator[Layer | Fault]:
     try:
-        with file.open("rb") as opened:
-            data = opened.read(_FILE_MAX + 1)
+        data = read_regular(file, _FILE_MAX + 1)
     except FileNotFoundError:
         if required:
             yield Fault(str(file), "", "does not exist")
@@ -143,6 +151,15 @@ def _file(file: Path, *, required: bool) -> Iterator[Layer | Fault]:
         yield Fault(str(file), "", f"cannot be read: {error.strerror}")
     else:
         yield _parsed(file, data)
+
+
+def read_regular(file: Path, most: int) -> bytes:
+    """The first bytes of a regular file. Raises OSError, also for a pipe or a device: nobody waits for what writes into one."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as opened:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(file))
+        return opened.read(most)
 
 
 def _parsed(file: Path, data: bytes) -> Layer | Fault:

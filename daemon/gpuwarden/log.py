@@ -7,6 +7,7 @@ aiohttp, asyncio and other users of Python's `logging` say, and warnings, go the
 
 from __future__ import annotations
 
+import codecs
 import logging
 import math
 import os
@@ -181,6 +182,10 @@ def _first(items: Any) -> Iterator[Any]:
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
+
+
+codecs.lookup("unicode_escape")
+"""Loaded now: `encode` imports it at its first use, which fails where no file can be opened any more, with each line that wants it."""
 
 
 def _escaped(match: re.Match[str]) -> str:

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuwarden.config_sources import read_regular
+
 VARIABLE = "CREDENTIALS_DIRECTORY"
 EXPECTED = 'an absolute path such as "/etc/gpuwarden/token", or the name of a systemd credential such as "token"'
 SECRET_MAX = 16 << 10  # bytes; a token of a cloud's identity service has two or three thousand
@@ -61,12 +63,7 @@ class SecretFile:
         """All of it, for what has several lines, such as certificates and keys. Raises SecretError."""
         path = self.path(environment)
         try:
-            with os.fdopen(
-                os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb"
-            ) as file:  # a FIFO would wait
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    raise SecretError(f"{path} is no file: expected one that holds a secret")
-                data = file.read(SECRET_MAX + 1)
+            data = read_regular(path, SECRET_MAX + 1)
         except OSError as error:
             raise SecretError(f"cannot read the secret {path}: {error.strerror}") from None
         if len(data) > SECRET_MAX:

@@ -76,6 +76,14 @@ def test_a_folder_that_is_there_already_keeps_what_is_in_it(tmp_path: Path, file
     assert len(files.look({"71": ME}).said["71"]) == 1
 
 
+def test_a_folder_with_more_files_than_are_read_at_once_is_removed(tmp_path: Path, files: AcknowledgementFiles) -> None:
+    files.make("71", ME)
+    for number in range(10_000):
+        (tmp_path / "ack/71" / f"left{number}").touch()
+    assert files.remove("71") == ""
+    assert list((tmp_path / "ack").iterdir()) == []
+
+
 def test_what_an_earlier_daemon_left_is_removed(tmp_path: Path, files: AcknowledgementFiles) -> None:
     for job in ("70", "71", "72"):
         files.make(job, ME)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -186,8 +187,8 @@ def test_a_file_that_was_named_must_exist_and_one_that_was_not_need_not(tmp_path
         (b"inventory.expected_gpus = " + b"9" * 5000, "is not valid TOML: Exceeds the limit"),
         (b"inventory.expected_gpus = 0x" + b"f" * 5000, "expected 0 to 256, found a number far beyond"),
         (b"node = 0x" + b"f" * 5000, "node: "),
-        (b"'\\n' = 1", "gpuwarden.toml: \\n: unknown key"),
-        (b'"\\n" = 1', "gpuwarden.toml: \\n: unknown key"),
+        (b"'\\n' = 1", 'gpuwarden.toml: "\\n": unknown key'),
+        (b'"\\n" = 1', 'gpuwarden.toml: "\\n": unknown key'),
     ],
 )
 def test_a_file_that_is_no_configuration_is_one_fault(content: bytes, message: str, tmp_path: Path) -> None:
@@ -363,3 +364,27 @@ def test_anything_else_is_no_duration(text: str) -> None:
 @given(st.integers(0, 10**12).map(lambda milliseconds: milliseconds / 1000))
 def test_a_duration_reads_back_as_it_is_written(seconds: float) -> None:
     assert parse_duration(format_duration(seconds)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('[xids."3.1"]\nseverity = "record"\n', 'xids."3.1"'),
+        ('[checks."a.b"]\nshadow = true\n', 'checks."a.b"'),
+        ('[plugins."my check"]\ncommand = 5\n', 'plugins."my check".command'),
+    ],
+)
+def test_a_fault_in_a_quoted_key_names_its_file_and_the_key_as_it_is_written(
+    tmp_path: Path, text: str, key: str
+) -> None:
+    assert next(fault.split(": ")[:2] for fault in faults(text, tmp_path)) == ["gpuwarden.toml", key]
+
+
+@pytest.mark.parametrize("where", ["gpuwarden.toml", "conf.d/site.toml"])
+def test_a_pipe_in_the_place_of_a_file_is_a_fault_and_is_not_waited_for(tmp_path: Path, where: str) -> None:
+    (tmp_path / "conf.d").mkdir()
+    os.mkfifo(tmp_path / where)
+    if where != "gpuwarden.toml":
+        (tmp_path / "gpuwarden.toml").touch()
+    with pytest.raises(ConfigError, match=f"{where}: cannot be read: it is no regular file"):
+        load(Sources(file=tmp_path / "gpuwarden.toml", required=True))

@@ -223,3 +223,18 @@ assert out.close(30)
 """
     lines = logged(tmp_path, script)
     assert sum(line["logger_name"] == "del" for line in lines) == 300
+
+
+NO_DESCRIPTOR_LEFT = """
+import resource
+out = log.configure()
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+for n in range(5):
+    log.get_logger("nvml").warning("a name with a control character", name="a\\x1bb")
+assert out.close(30)
+"""
+
+
+def test_a_control_character_is_escaped_where_no_file_can_be_opened_any_more(tmp_path: Path) -> None:
+    lines = logged(tmp_path, NO_DESCRIPTOR_LEFT)
+    assert [line.get("name") for line in lines] == ["a\\x1bb"] * 5
