@@ -85,14 +85,14 @@ class Daemon:
         self._slurm = SlurmSide(site, actuators, clock, file)
         self._kubernetes = KubernetesSide(site.config, actuators, clock)
         self.acting = Acting(
-            actuators, site.acting, record=self._acted, changed=self._soon, committed=self._committed,
+            actuators, site.acting, record=self._acted, changed=self._soon, committed=self.committed,
             boot_id=site.boot_id, instance=site.instance, clock=clock, notifying=site.notifying(),
         )  # fmt: skip
         self._notice_sources = NoticeSources(
             site.notice_sources(clock), self.acting.told, boot_id=site.boot_id, clock=clock
         )
         self._jobs = JobSide(
-            site, record=self._told, committed=self._committed, snapshot=lambda: self.holder.snapshot, clock=clock,
+            site, record=self._told, committed=self.committed, snapshot=lambda: self.holder.snapshot, clock=clock,
             passed=manager.sockets.get(JOB_SOCKET),
         )  # fmt: skip
         self._verdict_file = VerdictFile(site.config.run.dir, clock)
@@ -356,8 +356,9 @@ class Daemon:
         self._write(events)
         self._soon()
 
-    async def _committed(self) -> bool:
-        return await self._ledger.flush(LEDGER_COMMITS_WITHIN)
+    async def committed(self, within: float = LEDGER_COMMITS_WITHIN) -> bool:
+        """Whether everything recorded so far is on disk, after so many seconds at most."""
+        return await self._ledger.flush(within)
 
     def _write(self, events: Iterable[Event], reached: LogPosition | None = None) -> None:
         """Remember events; with `reached`, also that the kernel log was taken in up to there."""

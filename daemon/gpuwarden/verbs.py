@@ -21,6 +21,7 @@ from gpuwarden.simulation import Simulation
 from gpuwarden.tap import TappedDesk
 from gpuwarden.verbs_acting import Service as ActingService
 from gpuwarden.verbs_acting import acting_verbs
+from gpuwarden.verbs_durable import Durable
 from gpuwarden.verbs_record import record_verbs
 from gpuwarden.verbs_slurm import slurm_verbs
 from gpuwarden_collectors.base import Clock
@@ -39,6 +40,7 @@ class Service(ActingService, Protocol):
 
     def record(self, events: Sequence[Event]) -> None: ...
     def look(self) -> None: ...
+    async def committed(self, within: float) -> bool: ...
     def hook_asked(self) -> None: ...
     async def reload(self) -> str: ...
 
@@ -53,15 +55,18 @@ class Verbs:
         self._turn = asyncio.Lock()
 
     def table(self) -> Mapping[str, Verb]:
+        orders = {
+            "ack": self._acknowledge,
+            "accept": self._accept,
+            **acting_verbs(self._service, _name, self._clock),
+        }
         return {
             "status": self._status,
             "events": self._events,
-            "ack": self._acknowledge,
             "inventory": self._inventory,
-            "accept": self._accept,
             "inject": self._inject,
             "reload": self._reload,
-            **acting_verbs(self._service, _name, self._clock),
+            **Durable(self._service.committed, self._clock).table(orders),
             **record_verbs(self._service, self._clock),
             **slurm_verbs(self._service, self._service.hook_asked, self._clock),
         }
