@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from evaluate.all_stories import STORIES
 from evaluate.bounds import proportion, rate
 from evaluate.classes import CLASSES
 from evaluate.fault_class import named
@@ -19,6 +20,7 @@ from evaluate.node import Node
 from evaluate.ordinary import PER_DAY, Ordinary
 from evaluate.quiet import QuietReplay
 from evaluate.report import Results, document, episodes, violations
+from evaluate.stories import StoryResult
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.xid_catalogue import XIDS, XidClass
 from gpuwarden.policy.model import Budget
@@ -185,6 +187,22 @@ def test_one_false_failure_is_too_many_and_so_are_five_false_warnings_in_a_thous
     assert "5 false warnings in 1000 node-days" in found([lived(*warnings, days=1000.0)])[0]
     assert found([lived(warnings[0])]) == []  # one in fifty days says nothing of the rate
     assert len(found([lived(*warnings[:2])])) == 1
+
+
+def test_a_healthy_machine_of_a_story_that_is_accused_is_a_violation() -> None:
+    right = [
+        StoryResult(id=s.id, said=tuple(sorted(s.says)), ended=s.ends, restarted=(), ended_restarted=s.ends)
+        for s in STORIES
+    ]
+    assert list(violations(Results(1, [], [], stories=right))) == []
+    n = next(n for n, story in enumerate(STORIES) if not story.says)
+    accused = [*right[:n], replace(right[n], said=("failure xid.79",), ended="failure"), *right[n + 1 :]]
+    first, second = violations(Results(1, [], [], stories=accused))
+    assert first == f"{STORIES[n].id}, {STORIES[n].name}: raised failure xid.79, wanted nothing"
+    assert "ends failure, wanted healthy" in second
+    text = document(Results(1, [], [], stories=accused))
+    assert "1 of them accused here" in text
+    assert all(story.source in text for story in STORIES)
 
 
 def test_the_document_has_a_row_for_every_fault_and_its_own_head() -> None:

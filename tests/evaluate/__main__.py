@@ -1,4 +1,4 @@
-"""`python -m evaluate`: measures the judge on faults and on healthy nodes, and prints the table. See `--help`.
+"""`python -m evaluate`: measures the judge on faults, healthy nodes and stories of real ones, and prints tables. See `--help`.
 
 Exits with 1 when something is required and does not hold.
 """
@@ -15,10 +15,12 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from evaluate.all_stories import STORIES
 from evaluate.classes import CLASSES
 from evaluate.fleet import measure_fleet
 from evaluate.measure import measure_days, measure_fault
 from evaluate.report import Results, document, report, violations
+from evaluate.stories import measure_story
 
 LONG_DAYS = 30.0
 
@@ -32,7 +34,7 @@ def _options() -> argparse.Namespace:
         "--healthy", type=float, default=5.0, metavar="DAYS", help="days of each (default: %(default)s)"
     )
     parser.add_argument("--long", action="store_true", help=f"and one node for {LONG_DAYS:g} days")
-    parser.add_argument("--fault", metavar="NAME", help="this fault only, no healthy days")
+    parser.add_argument("--fault", metavar="NAME", help="this fault only, no healthy days, no stories")
     parser.add_argument("--output", type=Path, metavar="F", help="write the whole document there too")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one for each core)")
     options = parser.parse_args()
@@ -61,10 +63,12 @@ def _measured(options: argparse.Namespace) -> Results:
         days = [pool.submit(measure_days, options.seed - 1, LONG_DAYS)] if options.long else []
         days += [pool.submit(measure_days, seed, options.healthy) for seed in nodes]
         faults = [pool.submit(measure_fault, number, seed) for number in chosen for seed in seeds]
+        stories = [pool.submit(measure_story, story) for story in (() if options.fault else STORIES)]
         fleet = None if options.fault or not options.nodes else pool.submit(measure_fleet, options.seed)
         _progress([*days, *faults])
         healthy, struck = [day.result() for day in days], [fault.result() for fault in faults]
-        return Results(options.seed, struck, healthy, None if fleet is None else fleet.result())
+        told = [story.result() for story in stories]
+        return Results(options.seed, struck, healthy, None if fleet is None else fleet.result(), told)
 
 
 def _progress(work: Iterable[Future[Any]]) -> None:

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from evaluate.all_stories import STORIES
 from evaluate.bounds import proportion, rate
 from evaluate.classes import CLASSES
 from evaluate.fault_class import FaultClass
 from evaluate.fleet import WITHIN, FleetResult
 from evaluate.jury import Said, failures
 from evaluate.measure import FaultResult, HealthyResult
+from evaluate.stories import StoryResult, problems
 
 EPISODE = 600.0
 """Seconds: what is said again of the same kind, on the same node, within so long is one false alarm, not several."""
@@ -26,6 +28,7 @@ class Results:
     faults: Sequence[FaultResult]
     healthy: Sequence[HealthyResult]
     fleet: FleetResult | None = None
+    stories: Sequence[StoryResult] = ()
 
 
 _HEAD = """# How well it judges
@@ -33,12 +36,14 @@ _HEAD = """# How well it judges
 Made by `tests/evaluate` and edited by nobody. The tables say how often each fault struck and how many healthy days they are of;
 `make evaluate-full` makes them anew of 1,000 node-days and each fault 50 times. Nodes that exist only as records live through
 faults and through healthy days; the judge of the daemon is given what its collectors would have seen. Shapes and rates follow
-what fleets have published, where the tables say so in `tests/evaluate`; no real node is in it. What is required:
+what fleets have published, where the tables say so in `tests/evaluate`; of real nodes there is only what the public records of the stories say. What is
+required:
 
 - every fault in bold is told, every time, within two passes of becoming visible (a kernel line: one second) and its stated grace;
 - no failure is ever said of a healthy node, or of a part that the fault did not strike;
 - fewer than 5 false warnings in 1,000 healthy node-days;
-- a restart of the daemon at any point of any story changes nothing of its end.
+- a restart of the daemon at any point of any story changes nothing of its end;
+- of each machine of a public issue tracker exactly what turned out to be true is said, and no more.
 
 `make evaluate` does the same in small, each time the tests run.
 """
@@ -53,6 +58,7 @@ def report(results: Results) -> Iterator[str]:
     yield f"Seed {results.seed}. Times in seconds, with a pass of NVML each 5 s.\n"
     yield from _faults(results.faults)
     yield from _healthy(results.healthy)
+    yield from _stories(results.stories)
     yield from _fleet(results.fleet)
     yield from _speed(results)
     yield from _violations(results)
@@ -128,6 +134,20 @@ def _healthy(results: Sequence[HealthyResult]) -> Iterator[str]:
     yield f"\nWhat happened meanwhile and is no fault: {happened}.\n"
 
 
+def _stories(results: Sequence[StoryResult]) -> Iterator[str]:
+    if not results:
+        return
+    rows = list(zip(STORIES, results, strict=True))
+    healthy = [result for story, result in rows if not story.says]
+    accused = sum(bool(result.said or result.restarted) for result in healthy)
+    yield f"### Real machines that were accused: {len(healthy)} healthy ones, {accused} of them accused here\n"
+    yield _row("id", "source", "story", "said")
+    yield _row(*["---"] * 4)
+    for story, result in rows:
+        yield _row(story.id, story.source, story.name, ", ".join(result.said) or "nothing")
+    yield ""
+
+
 def _fleet(fleet: FleetResult | None) -> Iterator[str]:
     if fleet is None:
         return
@@ -170,6 +190,8 @@ def violations(results: Results) -> Iterator[str]:
         for problem in _problems(rows[result.fault], result):
             command = f'--fault "{result.fault}" --times 1 --seed {result.seed}'
             yield f"{result.fault} ({result.model}): {problem}; `{command}`"
+    for story, told in zip(STORIES, results.stories, strict=bool(results.stories)):
+        yield from (f"{story.id}, {story.name}: {problem}" for problem in problems(story, told))
     days, warnings = sum(result.days for result in results.healthy), 0
     for node in results.healthy:
         wrong = episodes(node.wrong)

@@ -1,0 +1,77 @@
+"""Machines of public issue trackers that tools accused, and what is right to say of each: one row per story.
+
+A story drives a host of `support/hosts.py`. `measure_story` then restarts the daemon on it, which must change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpuwarden.health.model import Event, EventKind, Health
+from support.hosts import Host
+
+AFTER_RESTART = 150.0
+"""Seconds that a story goes on with a restarted daemon: DCGM counts as settled after 90."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """`id` as in the notes of the project, `source` the public record of it, `made` returns the host at the end of the story
+    (a function of a module, or a `partial` of one: it is sent to another process).
+
+    `says`: exactly what must be raised in the course of it, as in `warning xid.94`; nothing for a healthy machine. `ends`: the
+    health of the node at the end.
+    """
+
+    id: str
+    source: str
+    name: str
+    made: Callable[[], Host]
+    says: tuple[str, ...] = ()
+    ends: Health = Health.HEALTHY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoryResult:
+    """`said`: what was raised, each once; `restarted`: the same of the time after a restart of the daemon."""
+
+    id: str
+    said: tuple[str, ...]
+    ended: str
+    restarted: tuple[str, ...]
+    ended_restarted: str
+
+
+def measure_story(story: Story) -> StoryResult:
+    host = story.made()
+    said, ended, told = raised(host.ledger), host.health, len(host.ledger)
+    host.restart_daemon()
+    host.run(AFTER_RESTART)
+    return StoryResult(
+        id=story.id, said=said, ended=ended.value, restarted=raised(host.ledger[told:]), ended_restarted=host.health.value,
+    )  # fmt: skip
+
+
+def raised(events: list[Event]) -> tuple[str, ...]:
+    found = (
+        f"{event.data['severity']} {event.key.code}{event.key.detail and '.'}{event.key.detail}"
+        for event in events
+        if event.kind == EventKind.RAISED and event.key is not None
+    )
+    return tuple(sorted(set(found)))
+
+
+def problems(story: Story, result: StoryResult) -> list[str]:
+    """What of `result` is not as the story wants it."""
+    wanted = sorted(story.says)
+    found = []
+    if list(result.said) != wanted:
+        found.append(f"raised {', '.join(result.said) or 'nothing'}, wanted {', '.join(wanted) or 'nothing'}")
+    if result.ended != story.ends.value:
+        found.append(f"ends {result.ended}, wanted {story.ends.value}")
+    if more := sorted(set(result.restarted) - set(wanted)):
+        found.append(f"raised after a restart of the daemon: {', '.join(more)}")
+    if result.ended_restarted != story.ends.value:
+        found.append(f"{result.ended_restarted} after a restart of the daemon, wanted {story.ends.value}")
+    return found
