@@ -119,9 +119,14 @@ class Verbs:
         except ValueError as error:
             raise VerbError(str(error), TRY_AGAIN) from error
         self._service.record(events)
-        subjects = [(e.key.subject, e.kind == EventKind.HOST_LEARNED) for e in events if e.key is not None]
-        given_up = [subject.slot or subject.part for subject, kept in subjects if not kept]
-        return {"given_up": given_up, "slower": [subject.part for subject, kept in subjects if kept]}
+        kept = {EventKind.HOST_LEARNED: "slower", EventKind.GPU_PINNED: "fewer_links"}
+        result: dict[str, list[str]] = {"given_up": [], "slower": [], "fewer_links": []}
+        for event in events:
+            if event.key is not None:
+                result[kept.get(EventKind(event.kind), "given_up")].append(
+                    event.key.subject.slot or event.key.subject.part
+                )
+        return result
 
     async def _reload(self, _: dict[str, Any], __: Peer) -> Any:
         try:

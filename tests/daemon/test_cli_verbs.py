@@ -34,6 +34,7 @@ FOREIGN = {
         (["inject", "--gpu", "3", "xid", "79"], {"verb": "inject", "fault": ["xid", "79"], "gpu": 3}, "injected\x1b", "injected\\x1b\n"),
         (["inject", "clear"], {"verb": "inject", "fault": ["clear"], "gpu": None}, "cleared", "cleared\n"),
         (["inventory", "accept"], {"verb": "accept"}, {"given_up": ["a", "b"]}, "no longer expected: a, b\n"),
+        (["inventory", "accept"], {"verb": "accept"}, {"fewer_links": ["a"]}, "NVLinks that are not active are no longer expected of: a\n"),
         (["inventory", "accept"], {"verb": "accept"}, {"given_up": []}, "nothing to accept: every expected GPU is here\n"),
         (["inventory", "show"], {"verb": "inventory"}, [], "no GPU belongs here, and none was seen\n"),
     ],

@@ -402,6 +402,73 @@ def test_a_link_that_was_never_up_is_not_down_and_one_that_was_is() -> None:
     assert [str(f.key) for f in host.findings] == [f"nvlink_down@link/{slot(0)}/0"]
 
 
+LINKS_DOWN = tuple(LinkFacts(link=n, active=False) for n in range(18))
+
+
+def lost_links(gpus: int = 2) -> Host:
+    """Its first GPU has lost its links."""
+    host = Host(gpus)
+    host.run(60)
+    host.gpus[0] = replace(host.gpus[0], links=LINKS_DOWN)
+    host.run(360)
+    assert host.codes == ["nvlink_down"] * 18
+    return host
+
+
+@pytest.mark.parametrize("links", [LINKS_DOWN, ()], ids=["inactive", "not supported"])
+def test_another_board_in_the_slot_has_no_links_to_miss(links: tuple[LinkFacts, ...]) -> None:
+    host = lost_links()
+    host.gpus[0] = replace(host.gpus[0], uuid="GPU-another", links=links)
+    host.run(120)
+    assert host.health is Health.HEALTHY
+    host.restart_daemon()
+    host.run(400)
+    assert host.health is Health.HEALTHY
+
+
+@pytest.mark.parametrize("links", [LINKS_DOWN, ()], ids=["inactive", "not supported"])
+def test_links_that_were_taken_away_on_purpose_can_be_accepted(links: tuple[LinkFacts, ...]) -> None:
+    host = lost_links()
+    host.gpus[0] = replace(host.gpus[0], links=links)
+    host.step()
+    host.accept()
+    host.run(120)
+    assert host.health is Health.HEALTHY
+    host.restart_daemon()
+    host.run(400)
+    assert host.health is Health.HEALTHY
+    host.gpus[1] = replace(host.gpus[1], links=LINKS_DOWN)
+    host.run(400)
+    assert {finding.key.subject.slot for finding in host.findings} == {slot(1)}
+
+
+def test_links_that_mig_switched_off_stay_expected() -> None:
+    host = Host(2)
+    host.run(60)
+    host.change(0, mig_mode=1)
+    host.gpus[0] = replace(host.gpus[0], links=LINKS_DOWN)
+    host.run(60)
+    host.accept()
+    host.change(0, mig_mode=0)
+    host.run(400)
+    assert host.codes == ["nvlink_down"] * 18
+
+
+@pytest.mark.parametrize(("uptime", "health"), [(30.0, Health.HEALTHY), (3000.0, Health.FAILURE)])
+def test_one_link_may_train_for_five_minutes_after_a_boot_and_for_one_at_other_times(
+    uptime: float, health: Health
+) -> None:
+    host = Host(2)
+    host.run(60)
+    host.reboot()
+    host.uptime = uptime
+    host.gpus[0] = replace(host.gpus[0], links=(LINKS_DOWN[0], *host.gpus[0].links[1:]))
+    host.run(240)
+    assert host.health is health
+    host.run(120)
+    assert host.health is Health.FAILURE
+
+
 def test_corrected_errors_warn_by_their_rate_and_a_counter_reset_is_no_burst() -> None:
     host = Host(8)
     host.change(0, ecc_corrected_volatile=5_000_000)

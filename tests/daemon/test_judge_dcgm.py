@@ -8,7 +8,7 @@ import pytest
 
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.dcgm_catalogue import DCGM_CODES, dcgm_row
-from gpuwarden.health.model import Advice, Health, Severity, gpu
+from gpuwarden.health.model import Advice, EventKind, Health, Key, Severity, gpu, link
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.dcgm.facts import DcgmGpuStatus
 from gpuwarden_collectors.facts import SxidEvent
@@ -204,6 +204,36 @@ def test_a_link_that_nobody_ever_saw_up_is_only_a_warning() -> None:
     host.run(90)
     assert host.finding().severity is Severity.WARNING
     assert host.finding().evidence["nvml"] == "never saw the link active"
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_dcgm_s_word_on_a_link_counts_while_nvml_has_no_reading_only_if_the_link_was_once_active(
+    *, known: bool
+) -> None:
+    host = DcgmHost(1)
+    if not known:
+        host.gpus[0] = replace(host.gpus[0], links=())
+    host.run(60)
+    host.gpus[0] = replace(host.gpus[0], links=())
+    host.incident(14, link=0)
+    host.run(120)
+    assert host.health is (Health.FAILURE if known else Health.HEALTHY)
+
+
+def test_a_link_down_that_an_older_gpuwarden_believed_ends_by_itself() -> None:
+    """NVSentinel#1481; the ledger is of a time at which DCGM's word alone counted."""
+    host = DcgmHost(1)
+    host.gpus[0] = replace(host.gpus[0], links=())
+    host.incident(14, link=0)
+    host.run(60)
+    host.tell(
+        EventKind.RAISED, Key("nvlink_down", link(slot(0), 0)), severity="failure", advice="reset_gpu", latch="none",
+        source="dcgm",
+    )  # fmt: skip
+    host.run(10)
+    assert host.codes == ["nvlink_down"]
+    host.run(120)
+    assert host.health is Health.HEALTHY
 
 
 def test_power_that_one_gpu_alone_cannot_say_is_a_warning(host: DcgmHost) -> None:

@@ -3,10 +3,78 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from evaluate.stories import Story
+from gpuwarden.health.model import Health
+from gpuwarden_collectors.base import PassOutcome
+from gpuwarden_collectors.facts import LinkFacts
 from support.dcgm_hosts import DcgmHost
 from support.hosts import Host
+
+HOURS = 3600.0
+
+# --- links
+
+
+def links(host: Host, *, count: int, active: bool = False) -> None:
+    """Every GPU has so many links. 0: NVML answers NOT_SUPPORTED for each."""
+    made = tuple(LinkFacts(link=n, active=active) for n in range(count))
+    host.gpus = {n: replace(facts, links=made) for n, facts in host.gpus.items()}
+
+
+def card_without_bridge(reported: int) -> DcgmHost:
+    """DCGM has links 0 to 11 down from its first answer on; NVML has `reported` links, all inactive."""
+    host = DcgmHost(1)
+    links(host, count=reported)
+    for number in range(12):
+        host.incident(14, link=number)
+    host.run(2 * HOURS, every=15)
+    return host
+
+
+def links_once_active(*, memory: str) -> DcgmHost:
+    """All 18 links of both GPUs go down. `memory`: what becomes of the daemon's before that, in an hour without links."""
+    host = DcgmHost(2)
+    host.run(300)
+    host.away(PassOutcome.ABSENT)
+    if memory == "restarted":
+        host.restart_daemon()
+    elif memory == "rebooted":
+        host.reboot()
+    links(host, count=18)
+    host.run(1 * HOURS, every=15)
+    return host
+
+
+def links_never_active() -> DcgmHost:
+    host = DcgmHost(2)
+    links(host, count=18)
+    host.run(1 * HOURS, every=15)
+    return host
+
+
+def rack_reboot() -> DcgmHost:
+    """Links 16 and 17 of every GPU are down in one poll of DCGM after a planned reboot, and for two minutes more by NVML."""
+    host = DcgmHost(4)
+    host.run(120)
+    host.reboot()
+    host.uptime = 45.0
+    up = host.gpus
+    for n, facts in up.items():
+        late = tuple(replace(link, active=link.link < 16) for link in facts.links)
+        host.gpus = {**host.gpus, n: replace(facts, links=late)}
+        host.incident(14, gpu=n, link=16)
+        host.incident(14, gpu=n, link=17)
+    host.run(30)
+    host.silence()
+    host.run(120)
+    host.gpus = up
+    host.run(600)
+    return host
+
+
+# --- Xids
 
 
 def many_cleanups() -> Host:
@@ -30,7 +98,21 @@ def kept_xid_31() -> DcgmHost:
     return host
 
 
+NO_BRIDGE = "NVIDIA/NVSentinel#1481, NVIDIA/DCGM#49"
+DOWN = ("failure nvlink_down",)
+
 STORIES: tuple[Story, ...] = (
+    Story(id="A04", source=NO_BRIDGE, name="a card without a bridge, links inactive", made=partial(card_without_bridge, 12)),
+    Story(id="A04", source=NO_BRIDGE, name="a card without a bridge, links not supported", made=partial(card_without_bridge, 0)),
     Story(id="A06", source="NVIDIA/NVSentinel#1748", name="11,200 Xids 45 of jobs that ended", made=many_cleanups),
     Story(id="A09", source="NVIDIA/NVSentinel#911", name="an Xid 31 of an application, which DCGM keeps reporting", made=kept_xid_31),
+    Story(id="A61", source="NVIDIA/NVSentinel#1701", name="links that train after a planned reboot", made=rack_reboot),
+    *(
+        Story(
+            id="B07", source="NVIDIA/DCGM#198", name=f"all links down that were active, daemon {memory}", says=DOWN,
+            ends=Health.FAILURE, made=partial(links_once_active, memory=memory),
+        )
+        for memory in ("running", "restarted", "rebooted")
+    ),
+    Story(id="B07", source="NVIDIA/DCGM#198", name="all links down that nobody ever saw active", made=links_never_active),
 )  # fmt: skip

@@ -232,7 +232,7 @@ _PASSIVE: dict[int, tuple[Health, Advice, str, str]] = {
     11: (WARNING, A.RESTART_SERVICE, "", "of all GPUs at once: after an Xid 119 the engine reads nothing more; restart nvidia-dcgm"),
     12: (HEALTHY, A.NONE, "power_brake", "recorded only: one nanosecond below the power limit within a minute makes it, which is normal under load. Counts while power_brake holds by our own reading (6 of 10 minutes)"),
     13: (WARNING, A.OBSERVE, "nvlink_errors", "one CRC error within a minute makes it"),
-    14: (FAILURE, A.RESET_GPU, "nvlink_down", "one incident for each link, whose number stands in the text alone; not with MIG"),
+    14: (FAILURE, A.RESET_GPU, "nvlink_down", "one incident for each link, whose number stands in the text alone; not with MIG. Nothing of a GPU that never had an active link, a warning for a link that never was"),
     15: (FAILURE, A.REBOOT, "sxid", _SXID),
     16: (WARNING, A.OBSERVE, "sxid", _SXID),
     33: (FAILURE, A.RESTART_SERVICE, "fabric_unhealthy", "of a ConnectX adapter it is about the adapter, not the fabric"),

@@ -16,6 +16,7 @@ from dataclasses import replace
 from gpuwarden.health.dcgm_catalogue import DCGM_CODES, TWO_PASSES
 from gpuwarden.health.dcgm_silence import heard, may_end
 from gpuwarden.health.dcgm_words import Word, words
+from gpuwarden.health.fabric_signs import FABRIC_START, expected_links
 from gpuwarden.health.look import Detector, Look
 from gpuwarden.health.model import NODE, Key, Severity, Sighting, Subject, gpu
 from gpuwarden.health.state import State, Track
@@ -50,7 +51,7 @@ def _merged(code: str, detector: Detector) -> Detector:
         mine = {sighting.key for sighting in own.sightings}
         quoted = [_quoting(s, said.get(s.key), heard_of) for s in own.sightings]
         alone = _sightings(
-            own, [word for key, word in said.items() if key not in mine and not _rising(state, key)], sight
+            own, [word for key, word in said.items() if key not in mine and not _rising(state, key)], state, sight
         )
         subjects = {track.key.subject for track in theirs}
         ended = {track.key.subject for track in theirs if may_end(track, heard_of, sight)}
@@ -78,13 +79,15 @@ def _quoting(sighting: Sighting, word: Word | None, heard_of: Collection[Subject
     return replace(sighting, evidence={**sighting.evidence, "dcgm": said})
 
 
-def _sightings(own: Look, alone: Iterable[Word], sight: Sight) -> Iterator[Sighting]:
+def _sightings(own: Look, alone: Iterable[Word], state: State, sight: Sight) -> Iterator[Sighting]:
     for word in alone:
         contradicted = word.key.subject in own.examined
         rise = _rise(word, contradicted=contradicted, answered=any(sight.answering))
-        if word.severity is None or rise is None:
+        if word.severity is None or rise is None or _of_no_link(word.key, state, sight):
             continue
-        unused = _never_active(word.key, sight)
+        unused = _never_active(word.key, state, sight)
+        if word.key.code == "nvlink_down" and sight.now.boottime < FABRIC_START:
+            rise = max(rise, FABRIC_START)
         nvml = "never saw the link active" if unused else "does not show it" if contradicted else "has no reading of it"
         yield Sighting(
             word.key,
@@ -105,12 +108,16 @@ def _rise(word: Word, *, contradicted: bool, answered: bool) -> float | None:
     return word.lasts if contradicted or word.lasts > _AGAINST else TWO_PASSES
 
 
-def _never_active(key: Key, sight: Sight) -> bool:
-    """A link that NVML says is off too, and that is no finding of ours since it was never on: it may lead nowhere."""
-    facts = sight.gpus.get(key.subject.slot)
-    if key.code != "nvlink_down" or facts is None:
+def _of_no_link(key: Key, state: State, sight: Sight) -> bool:
+    """DCGM calls every link that NVML does not have up a link that is down, also on a card without any bridge."""
+    return key.code == "nvlink_down" and not expected_links(state, sight, key.subject.slot)
+
+
+def _never_active(key: Key, state: State, sight: Sight) -> bool:
+    """A link that was never on, of a GPU that has others: it may lead nowhere."""
+    if key.code != "nvlink_down" or not key.subject.part.isdecimal():
         return False
-    return any(str(link.link) == key.subject.part and link.active is False for link in facts.links)
+    return not expected_links(state, sight, key.subject.slot) >> int(key.subject.part) & 1
 
 
 def _with_status(detector: Detector) -> Detector:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 from gpuwarden.health.look import Look, gpu_look
@@ -11,20 +12,40 @@ from gpuwarden.health.view import Sight
 from gpuwarden_collectors.facts import GpuFacts
 
 
+def expected_links(state: State, sight: Sight, slot: str) -> int:
+    """The NVLinks that the GPU in `slot` can lose, a bit for each: those that were ever active on this board.
+
+    None where no link was: a card without a bridge, a GPU passed through to a guest (NVSentinel#1481). With MIG on, links
+    are off by design.
+    """
+    pin, facts = state.pins.get(slot), sight.gpus.get(slot)
+    in_mig = facts is not None and facts.readings.mig_mode
+    return 0 if pin is None or in_mig else pin.links
+
+
 def nvlink_down(state: State, sight: Sight) -> Look:
-    """A link that was once active on this GPU and is not now. With MIG on, links are off by design."""
+    """A link that was once active on this board and is not now."""
     sightings: list[Sighting] = []
     examined: list[tuple[str, tuple[int, ...]]] = []
     for facts in sight.answering:
-        pin = state.pins.get(facts.slot)
-        known = 0 if pin is None or facts.readings.mig_mode else pin.links
-        examined.append((facts.slot, tuple([one.link for one in facts.links if one.active is not None])))
+        known = expected_links(state, sight, facts.slot)
+        seen = [one.link for one in facts.links if one.active is not None]
+        examined.append((facts.slot, (*seen, *_given_up(state, facts.slot, known))))
         down = [one.link for one in facts.links if one.active is False and known >> one.link & 1]
-        rise = FABRIC_START if len(down) == known.bit_count() else None
+        training = len(down) == known.bit_count() or sight.now.boottime < FABRIC_START
+        rise = FABRIC_START if training else None
         sightings += [
             Sighting(Key("nvlink_down", link(facts.slot, number)), {"link": number}, rise=rise) for number in down
         ]
     return Look(tuple(sightings), _links(tuple(examined)))
+
+
+def _given_up(state: State, slot: str, known: int) -> Iterator[int]:
+    """Links that were missed and are expected no longer: another board, links switched off, an operator's word."""
+    for track in state.tracks_of("nvlink_down"):
+        subject = track.key.subject
+        if subject.slot == slot and subject.part.isdecimal() and not known >> int(subject.part) & 1:
+            yield int(subject.part)
 
 
 @lru_cache(maxsize=4)
@@ -57,7 +78,8 @@ def nvlink_errors(state: State, sight: Sight) -> Look:
 FABRIC_FLAGS = {0: "bandwidth degraded", 2: "route recovery", 4: "route unhealthy", 6: "access timeout"}
 """Two bits each in the fabric health mask: 1 true, 2 false, 0 not supported (nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_*)."""
 FABRIC_START = 300.0
-"""How long registering with the fabric manager may take after a boot or a GPU reset before it is a fault."""
+"""Seconds that registering with the fabric manager, and training links, may take after a boot or a GPU reset before it is a
+fault: of 288 nodes 214 had links down for one poll after planned reboots (NVSentinel#1701)."""
 
 
 def _fabric_fault(facts: GpuFacts) -> tuple[str, float] | None:

@@ -16,6 +16,7 @@ All GPUs unlisted together is the driver's fault, not theirs: see `driver_not_lo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 
@@ -151,7 +152,7 @@ def _unpinned(slot: str, sight: Sight, data: Evidence | None = None) -> Event:
 
 
 def accept(state: State, sight: Sight) -> list[Event]:
-    """What `gpuwarden inventory accept` does: GPUs that are not here now are given up, and ports that are not up.
+    """What `gpuwarden inventory accept` does: GPUs that are not here now are given up, and links and ports that are not up.
 
     Raises ValueError while neither the PCI bus nor NVML can be read: then nobody knows what is here.
     """
@@ -160,4 +161,14 @@ def accept(state: State, sight: Sight) -> list[Event]:
     gone = [slot for slot, (where, _) in presences(state, sight).items() if where in (Presence.GONE, Presence.FOREIGN)]
     if sight.gpus:
         gone += [s for s, (where, _) in presences(state, sight).items() if where is Presence.UNLISTED]
-    return [*(_unpinned(slot, sight) for slot in sorted(gone)), *accept_host(state, sight)]
+    return [*(_unpinned(slot, sight) for slot in sorted(gone)), *_fewer_links(state, sight), *accept_host(state, sight)]
+
+
+def _fewer_links(state: State, sight: Sight) -> Iterator[Event]:
+    """Without the links that are not active now, as after a bridge was taken off. With MIG on all are off for a time."""
+    for facts in sight.answering:
+        pin = state.pins.get(facts.slot)
+        kept = 0 if pin is None else pin.links & _active_links(facts)
+        if pin is not None and kept != pin.links and not facts.readings.mig_mode:
+            fewer = replace(pin, links=kept)
+            yield pin_event(EventKind.GPU_PINNED, sight.now, sight.view.boot_id, fewer)
