@@ -53,7 +53,7 @@ class GpuAnswer(StrEnum):
 class GpuReadings:
     """What one GPU reports of itself. Counters are cumulative as the driver keeps them (volatile: since driver load)."""
 
-    # Temperature, °C. The margin is the distance to the slowdown point; negative means beyond it.
+    # Temperature, °C. The margin is the distance to the highest operating temperature (gpu_max), negative beyond it.
     temperature: int | None = None
     temperature_memory: int | None = None
     temperature_margin: int | None = None

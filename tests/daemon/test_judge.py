@@ -316,7 +316,7 @@ def test_one_sick_gpu_does_not_hide_the_others() -> None:
 def test_heat_must_last_two_minutes_and_ends_two_minutes_after() -> None:
     host = Host(8)
     host.step()
-    host.change(1, temperature=88)
+    host.change(1, temperature=90)
     host.run(115)
     assert host.codes == []
     host.run(10)
@@ -328,10 +328,56 @@ def test_heat_must_last_two_minutes_and_ends_two_minutes_after() -> None:
     assert host.health is Health.HEALTHY
 
 
+@pytest.mark.parametrize(
+    ("name", "thresholds", "healthy", "hot"),
+    [
+        ("NVIDIA H100 80GB HBM3", (87, 89), -1, -2),  # measured
+        ("NVIDIA B200", (85, 88), -2, -3),
+        ("NVIDIA B200", (85, None), -2, -3),  # by the table of boards, as all that follow
+        ("NVIDIA B200", (None, 88), -2, -3),
+        ("NVIDIA B200", (None, None), -2, -3),
+        ("NVIDIA GB200", (None, None), -1, -2),
+        ("NVIDIA L40S", (None, None), -1, -2),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", (None, None), 0, -1),  # in no table
+        ("NVIDIA GeForce RTX 5090", (93, 90), 0, -1),  # a slowdown below the maximum is none of the board's
+    ],
+)
+def test_the_thermal_margin_counts_from_the_slowdown_offset_of_the_board_on(
+    name: str, thresholds: tuple[int | None, int | None], healthy: int, hot: int
+) -> None:
+    """NVIDIA/NVSentinel ADR-042."""
+    host = Host(1)
+    host.gpus[0] = replace(host.gpus[0], name=name)
+    host.change(0, temperature_gpu_max=thresholds[0], temperature_slowdown=thresholds[1], temperature_margin=healthy)
+    host.run(600)
+    assert host.health is Health.HEALTHY
+    host.change(0, temperature_margin=hot)
+    host.run(130)
+    assert (host.health, host.codes) == (Health.WARNING, ["thermal_limit"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "health"),
+    [
+        ({"temperature": 88}, Health.HEALTHY),
+        ({"temperature": 89}, Health.WARNING),
+        ({"temperature": 88, "temperature_slowdown": None}, Health.HEALTHY),
+        ({"temperature": 89, "temperature_slowdown": None}, Health.WARNING),  # 87 and the H100's 2
+        ({"temperature": 95}, Health.FAILURE),
+        ({"temperature_memory": 95}, Health.WARNING),
+    ],
+)
+def test_the_temperature_itself_counts_where_there_is_no_margin(changes: dict[str, int | None], health: Health) -> None:
+    host = Host(1)
+    host.change(0, temperature_margin=None, **changes)
+    host.run(130)
+    assert host.health is health
+
+
 def test_short_peaks_never_add_up() -> None:
     host = Host(8)
     for _ in range(30):
-        host.change(1, temperature=88)
+        host.change(1, temperature=90)
         host.run(20)
         host.change(1, temperature=70)
         host.run(20)
@@ -352,7 +398,7 @@ def test_short_peaks_never_add_up() -> None:
         ({"recovery_action": 3}, "gpu_recovery_action", Health.WARNING),
         ({"recovery_action": 7}, "gpu_recovery_action", Health.FAILURE),
         ({"recovery_action": 99}, "gpu_recovery_action", Health.FAILURE),
-        ({"temperature": 93}, "thermal_limit", Health.FAILURE),
+        ({"temperature": 95}, "thermal_limit", Health.FAILURE),
     ],
 )
 def test_what_the_driver_says_plainly_counts_within_seconds(changes: dict[str, int], code: str, health: Health) -> None:

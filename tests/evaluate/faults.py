@@ -173,7 +173,7 @@ def bus_error(node: Node, n: int) -> Process:
 
 def hot(above_slowdown: int) -> Strike:
     def strike(node: Node, n: int) -> Process:
-        limit = node.gpus[n].readings.temperature_slowdown or 87
+        limit = node.gpus[n].readings.temperature_slowdown or 89
         node.walks = False
         node.heat(n, limit + above_slowdown)
         yield 0.0

@@ -317,8 +317,8 @@ class Node(Clockwork):
         self.change(n, **{name: (getattr(old, name) or 0) + value for name, value in values.items()})
 
     def heat(self, n: int, celsius: int) -> None:
-        limit = self.gpus[n].readings.temperature_slowdown or 87
-        self.change(n, temperature=celsius, temperature_memory=celsius + 5, temperature_margin=limit - celsius)
+        highest = self.gpus[n].readings.temperature_gpu_max or 87
+        self.change(n, temperature=celsius, temperature_memory=celsius + 5, temperature_margin=highest - celsius)
 
     def put(self, n: int, **fields: Any) -> None:
         self.gpus[n] = with_values(self.gpus[n], fields)

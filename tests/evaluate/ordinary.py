@@ -215,7 +215,7 @@ def corrected_bus_errors(node: Node) -> Process:
 def thermal_peak(node: Node) -> Process:
     """Minutes just below the limit; seconds, now and then, at it. The hardware slows down for a moment."""
     n = node.dice.randrange(len(node.gpus))
-    usual, limit = node.warm[n], node.gpus[n].readings.temperature_slowdown or 87
+    usual, limit = node.warm[n], node.gpus[n].readings.temperature_slowdown or 89
     node.warm[n] = limit - 3
     yield node.dice.uniform(60.0, 900.0)
     for _ in range(node.dice.randint(0, 5)):

@@ -74,6 +74,17 @@ def rack_reboot() -> DcgmHost:
     return host
 
 
+# --- heat
+
+
+def at_its_limit(margin: int) -> Host:
+    """An H100 that works for hours beyond its highest operating temperature and below its slowdown point."""
+    host = Host(8)
+    host.change(3, temperature=87 - margin, temperature_margin=margin)
+    host.run(2 * HOURS, every=15)
+    return host
+
+
 # --- Xids
 
 
@@ -106,6 +117,14 @@ STORIES: tuple[Story, ...] = (
     Story(id="A04", source=NO_BRIDGE, name="a card without a bridge, links not supported", made=partial(card_without_bridge, 0)),
     Story(id="A06", source="NVIDIA/NVSentinel#1748", name="11,200 Xids 45 of jobs that ended", made=many_cleanups),
     Story(id="A09", source="NVIDIA/NVSentinel#911", name="an Xid 31 of an application, which DCGM keeps reporting", made=kept_xid_31),
+    *(
+        Story(id="A33", source="NVIDIA/NVSentinel ADR-042", name=f"a thermal margin of {margin} on an H100", made=partial(at_its_limit, margin))
+        for margin in (0, -1)
+    ),
+    Story(
+        id="A33", source="NVIDIA/NVSentinel ADR-042", name="an H100 at its slowdown point", made=partial(at_its_limit, -2),
+        says=("warning thermal_limit",), ends=Health.WARNING,
+    ),
     Story(id="A61", source="NVIDIA/NVSentinel#1701", name="links that train after a planned reboot", made=rack_reboot),
     *(
         Story(

@@ -38,8 +38,8 @@ def slot(index: int) -> str:
 def readings(**changes: float | None) -> GpuReadings:
     """A healthy H100 at work."""
     healthy = GpuReadings(
-        temperature=55, temperature_memory=60, temperature_margin=32, temperature_slowdown=87, temperature_shutdown=92,
-        temperature_memory_max=95, clock_event_reasons=0, utilization_gpu=90, performance_state=0,
+        temperature=55, temperature_memory=60, temperature_margin=32, temperature_slowdown=89, temperature_shutdown=95,
+        temperature_gpu_max=87, temperature_memory_max=95, clock_event_reasons=0, utilization_gpu=90, performance_state=0,
         ecc_corrected_volatile=0, ecc_uncorrected_volatile=0, ecc_uncorrected_volatile_sram=0, sram_threshold_exceeded=0,
         remapped_rows_pending=0, remapped_rows_failure=0, retired_pages_pending=0, recovery_action=0, inforom_valid=1,
         pcie_width=16, pcie_width_max=16, pcie_generation=5, pcie_generation_max=5, pcie_replays=0, mig_mode=0,

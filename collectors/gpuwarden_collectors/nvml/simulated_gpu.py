@@ -23,7 +23,7 @@ _MIB, _GIB = 1 << 20, 1 << 30
 Values = dict[str, int]
 
 _CONSTANT: dict[str, int] = {
-    "temperature_slowdown": 87, "temperature_shutdown": 93, "temperature_gpu_max": 85, "temperature_memory_max": 95,
+    "temperature_slowdown": 89, "temperature_shutdown": 95, "temperature_gpu_max": 87, "temperature_memory_max": 95,
     "power_limit_mw": 700_000, "power_enforced_limit_mw": 700_000, "power_default_limit_mw": 700_000,
     "power_min_limit_mw": 200_000, "power_max_limit_mw": 700_000,
     "clock_memory_mhz": 2619, "clock_sm_max_mhz": 1980, "clock_memory_max_mhz": 2619, "performance_state": 0,

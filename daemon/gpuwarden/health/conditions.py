@@ -182,8 +182,10 @@ _ROWS: tuple[Condition, ...] = (
     Condition(
         code="thermal_limit", scope="gpu", severity=F, advice=Advice.INSPECT_HARDWARE, rise=120, fall=120,
         title="A GPU is beyond its temperature limit",
-        why="At or above the slowdown point or the memory's limit for 2 minutes; a failure at the shutdown point.",
-        source="nvml.h: nvmlDeviceGetTemperatureThreshold; debounce of minutes: Minder (4 min continuity)", depends_on=NO_GPU,
+        why="At or above the slowdown point or the memory's limit for 2 minutes; a failure at the shutdown point. The thermal margin "
+        "counts from the board's slowdown offset on (H100: -2): at 0 the GPU is at its highest operating temperature, and well.",
+        source="nvml.h: nvmlDeviceGetTemperatureThreshold; NVIDIA/NVSentinel ADR-042 (offsets); debounce of minutes: Minder (4 min "
+        "continuity)", depends_on=NO_GPU,
     ),
     Condition(
         code="thermal_slowdown", scope="gpu", severity=W, advice=Advice.INSPECT_HARDWARE, fall=300, history=360,

@@ -6,6 +6,7 @@ import math
 
 from gpuwarden.health.look import Detector, per_gpu
 from gpuwarden.health.model import Advice, Evidence, Key, Severity, Sighting, gpu
+from gpuwarden.health.slowdown import slowdown_offset
 from gpuwarden.health.state import State, counts
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.facts import GpuFacts
@@ -113,17 +114,18 @@ def gpu_recovery_action(_: State, __: Sight, facts: GpuFacts) -> Sighting | None
 
 def thermal_limit(_: State, __: Sight, facts: GpuFacts) -> Sighting | None:
     """Beyond a limit that the driver itself names; at the shutdown point the board is about to switch off."""
-    r = facts.readings
+    r, offset = facts.readings, slowdown_offset(facts)
+    slowdown = r.temperature_slowdown or (r.temperature_gpu_max and r.temperature_gpu_max - offset)
     over = {
         name: value
         for name, value, limit in (
-            ("temperature", r.temperature, r.temperature_slowdown or r.temperature_gpu_max),
+            ("temperature", r.temperature, slowdown),
             ("temperature_memory", r.temperature_memory, r.temperature_memory_max),
         )
         if value is not None and limit and value >= limit
     }
-    if r.temperature_margin is not None and r.temperature_margin < 0:
-        over["temperature_margin"] = r.temperature_margin
+    if r.temperature_margin is not None and r.temperature_margin <= (offset or -1):
+        over |= {"temperature_margin": r.temperature_margin, "slowdown_offset": offset}
     if not over:
         return None
     shutdown = bool(r.temperature and r.temperature_shutdown and r.temperature >= r.temperature_shutdown)
