@@ -197,12 +197,14 @@ class GpuReadings:
     nvlink5_symbol_ber: int | None = None  # packed: mantissa and exponent, as NVML_FI_DEV_NVLINK_COUNT_SYMBOL_BER
     nvlink5_effective_ber: int | None = None
 
-    # Fabric (NVSwitch systems): state 0 unsupported, 1 not started, 2 in progress, 3 completed; status is an nvmlReturn.
+    # Fabric (NVSwitch systems): state 0 unsupported, 1 not started, 2 in progress, 3 completed; status is an nvmlReturn;
+    # in_cluster is 1 if the cluster UUID is not zero: the GPU is of an NVLink domain of several nodes.
     fabric_state: int | None = None
     fabric_status: int | None = None
     fabric_health_mask: int | None = None
     fabric_health_summary: int | None = None
     fabric_clique: int | None = None
+    fabric_in_cluster: int | None = None
 
     # 0 none, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 recover IMEX domain, 6 bus reset, 7 system reboot
     recovery_action: int | None = None

@@ -36,6 +36,7 @@ from support.nvml_nodes import MINUTE, Node, node_in
 READINGS = [attribute.name for attribute in fields(GpuReadings)]
 SMALL = {
     "performance_state": 3,
+    "fabric_in_cluster": 1,
     "mig_mode": 0,
     "inforom_valid": 1,
     "vgpu_license": 1,
@@ -394,6 +395,18 @@ def test_link_states_are_read_in_each_pass_and_counters_each_minute(node: Node) 
     links = node.gpu().links
     assert (links[3].active, links[4].replay_errors) == (False, 0)
     assert node.gpu(after=MINUTE).links[4].replay_errors == 9
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_gpu_is_of_a_cluster_if_any_byte_of_its_cluster_uuid_is_set(node: Node, *, older: bool) -> None:
+    """A zero UUID is that of a fabric of one node (NCCL, mnnvl.cc)."""
+    if older:
+        node.fake.reading(0, "fabric_health_summary", "none")  # the structure of version 3 is not known
+    node.reader.connect()
+    assert node.gpu().readings.fabric_in_cluster == 0
+    node.fake.reading(0, "fabric_in_cluster", 0x80).reading(0, "fabric_clique", 32766)
+    readings = node.gpu().readings
+    assert (readings.fabric_in_cluster, readings.fabric_clique) == (1, 32766)
 
 
 # --- what is not supported

@@ -12,6 +12,7 @@ from gpuwarden.health.model import Advice, EventKind, Health, Key, Severity, gpu
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.dcgm.facts import DcgmGpuStatus
 from gpuwarden_collectors.facts import SxidEvent
+from gpuwarden_collectors.host_facts import ServiceFacts
 from support.dcgm_hosts import CONNECTX, CPU, FAIL, SWITCH, WARN, DcgmHost
 from support.hosts import slot
 
@@ -280,28 +281,96 @@ def test_recovery_actions_that_dcgm_gives_no_incident_for_are_failures(host: Dcg
     assert str(action) in str(host.finding().evidence["dcgm"])
 
 
+IMEX = ServiceFacts(unit="nvidia-imex.service", load="loaded", active="active", sub="running", enabled=True)
+NOT_USED = replace(IMEX, active="inactive", sub="dead", enabled=False)
+
+
+def of_many_nodes(host: DcgmHost, *services: ServiceFacts, uuid: int = 1, clique: int = 32766) -> None:
+    """A node of a rack whose GPUs are one NVLink domain; 32766 is the clique of its default partition."""
+    for index in host.gpus:
+        host.change(index, fabric_in_cluster=uuid, fabric_clique=clique)
+    host.services = services
+
+
 @pytest.mark.parametrize(
-    ("domain", "daemon", "links", "codes"),
+    ("domain", "daemon", "codes"),
     [
-        ("DOWN", 5, True, ["dcgm_imex_unhealthy"]),
-        ("DEGRADED", 5, True, ["dcgm_imex_unhealthy"]),
-        ("UP", 3, True, ["dcgm_imex_unhealthy"]),
-        ("UP", 5, True, []),
-        ("UNAVAILABLE", 7, True, []),
-        ("NOT_INSTALLED", -1, True, []),
-        ("", None, True, []),
-        ("UNAVAILABLE", -3, False, []),  # a command that fails on a host without NVLink
+        ("DOWN", 5, ["dcgm_imex_unhealthy"]),
+        ("DEGRADED", 5, ["dcgm_imex_unhealthy"]),
+        ("UP", 3, ["dcgm_imex_unhealthy"]),
+        ("UNAVAILABLE", -3, ["dcgm_imex_unhealthy"]),
+        ("UP", 5, []),
+        ("UNAVAILABLE", 7, []),
+        ("NOT_INSTALLED", -1, []),
+        ("NOT_CONFIGURED", -2, []),
+        ("", None, []),
     ],
 )
-def test_imex_counts_where_there_is_nvlink_and_it_is_used(
-    host: DcgmHost, domain: str, daemon: int | None, links: bool, codes: list[str]
+def test_imex_that_is_not_ready_warns_where_nodes_share_an_nvlink_domain_and_this_one_uses_it(
+    host: DcgmHost, domain: str, daemon: int | None, codes: list[str]
 ) -> None:
-    if not links:
-        host.gpus = {index: replace(facts, links=()) for index, facts in host.gpus.items()}
-    host.dcgm = replace(host.dcgm, imex_domain=domain, imex_daemon=daemon)
+    of_many_nodes(host, IMEX)
+    host.imex(domain, daemon)
     host.run(200)
     assert host.codes == codes
     assert host.health is (Health.WARNING if codes else Health.HEALTHY)
+
+
+@pytest.mark.parametrize(
+    ("unit", "used"),
+    [
+        (IMEX, True),
+        (replace(IMEX, active="inactive", sub="dead"), True),  # it is to run, and does not
+        (replace(IMEX, enabled=False), True),  # a Slurm prolog started it
+        (replace(IMEX, enabled=False, active="failed"), True),
+        (replace(NOT_USED, configured=True), True),  # this site's configuration wants it
+        (NOT_USED, False),
+        (replace(NOT_USED, load="masked"), False),
+    ],
+)
+def test_imex_is_used_where_its_unit_is_enabled_or_was_started(
+    host: DcgmHost, unit: ServiceFacts, *, used: bool
+) -> None:
+    of_many_nodes(host, unit)
+    host.imex("UNAVAILABLE", -3)
+    host.run(200)
+    assert ("dcgm_imex_unhealthy" in host.codes) is used
+
+
+@pytest.mark.parametrize(("daemon", "used"), [(2, True), (-3, False)])
+def test_imex_is_used_where_its_daemon_answered_dcgm(host: DcgmHost, daemon: int, *, used: bool) -> None:
+    """In a container there is no systemd to ask."""
+    of_many_nodes(host)
+    host.services = None
+    host.imex("DEGRADED", daemon)
+    host.run(200)
+    assert host.codes == (["dcgm_imex_unhealthy"] if used else [])
+
+
+@pytest.mark.parametrize(("uuid", "clique"), [(0, 0), (0, 7), (1, 0), (None, None)])
+def test_imex_is_nothing_to_a_node_whose_nvlink_domain_is_its_own(
+    host: DcgmHost, uuid: int | None, clique: int | None
+) -> None:
+    of_many_nodes(host, IMEX)
+    for index in host.gpus:
+        host.change(index, fabric_in_cluster=uuid, fabric_clique=clique)
+    host.imex("DOWN", 3)
+    host.run(200)
+    assert host.health is Health.HEALTHY
+
+
+def test_imex_that_is_down_stays_a_finding_over_a_restart_and_ends_with_its_use(host: DcgmHost) -> None:
+    of_many_nodes(host, IMEX)
+    host.imex("DOWN", 3)
+    host.run(200)
+    host.restart_daemon()
+    host.run(200)
+    assert host.codes == ["dcgm_imex_unhealthy"]
+    assert [event.kind for event in host.ledger].count("raised") == 1
+    host.services = (NOT_USED,)
+    host.imex("UNAVAILABLE", -3)
+    host.run(200)
+    assert host.health is Health.HEALTHY
 
 
 # --- what is no GPU
@@ -313,7 +382,6 @@ def test_imex_counts_where_there_is_nvlink_and_it_is_used(
         (33, (CONNECTX, 0), "dcgm_field_violation.connectx_0@node", Severity.FAILURE),
         (36, (CPU, 1), "dcgm_field_threshold_dbl.cpu_1@node", Severity.FAILURE),
         (15, (SWITCH, 3), "dcgm_nvswitch_fatal_error.switch_3@node", Severity.FAILURE),
-        (122, (0, 0), "dcgm_imex_unhealthy@node", Severity.WARNING),
         (52, (1, 9), "dcgm_faulty_memory.gpu_9@node", Severity.FAILURE),  # a GPU that never said where it is
     ],
 )

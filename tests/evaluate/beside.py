@@ -24,10 +24,11 @@ from gpuwarden_collectors.host_facts import (
 
 TIB, GIB = 1 << 40, 1 << 30
 SHARED, LOCAL = "/scratch", "/local"
-FABRIC_MANAGER, PERSISTENCED, DCGM = (
+FABRIC_MANAGER, PERSISTENCED, DCGM, IMEX = (
     "nvidia-fabricmanager.service",
     "nvidia-persistenced.service",
     "nvidia-dcgm.service",
+    "nvidia-imex.service",
 )
 CHECK = "nhc"
 INTERVALS = {"infiniband": 10.0, "storage": 30.0, "memory": 30.0, "processes": 30.0, "services": 30.0, "plugin": 300.0}
@@ -40,7 +41,7 @@ def _mount(path: str, kind: str, size: int, **more: Any) -> MountFacts:
     )  # fmt: skip
 
 
-def _service(unit: str) -> ServiceFacts:
+def service(unit: str) -> ServiceFacts:
     return ServiceFacts(
         unit=unit, load="loaded", active="active", sub="running", result="success", enabled=True, restarts=0
     )
@@ -66,7 +67,7 @@ class Beside:
         self.memory = MemoryFacts(total_bytes=2 * TIB, available_bytes=TIB, oom_kills=0, controllers=controllers)
         self.stuck: dict[int, tuple[StuckProcess, float]] = {}
         self.hung: dict[str, float] = {}
-        self.services = {unit: _service(unit) for unit in (FABRIC_MANAGER, PERSISTENCED, DCGM)}
+        self.services = {unit: service(unit) for unit in (FABRIC_MANAGER, PERSISTENCED, DCGM)}
         self.check = PluginResult(name=CHECK, state=PluginState.OK, at=Stamp(0.0, 0.0), text="OK", exit_code=0)
 
     # --- what befalls it

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from evaluate.beside import LOCAL, SHARED, Beside
+from evaluate.beside import IMEX, LOCAL, SHARED, Beside, service
 from evaluate.clockwork import Process
-from evaluate.engine import Engine
+from evaluate.engine import FAIL, NVLINK, Engine
 from evaluate.fault_class import Strike
 from evaluate.node import Node
 from gpuwarden_collectors.dcgm.facts import DcgmProblem, DcgmTrouble
@@ -71,12 +71,14 @@ def engine_says(system: int, health: int, code: int) -> Strike:
     return strike
 
 
-def engine_says_of_node(system: int, health: int, code: int) -> Strike:
-    def strike(node: Node, n: int) -> Process:
-        _engine(node).node_says = [(system, health, code, None, None)]
-        yield 0.0
-
-    return strike
+def imex_unhealthy(node: Node, n: int) -> Process:
+    """On a node of a rack that is one NVLink domain and whose IMEX runs on the hosts."""
+    for other in range(len(node.gpus)):
+        node.give(other, fabric_in_cluster=1, fabric_clique=32766)
+    _beside(node).services[IMEX] = service(IMEX)
+    yield 60.0
+    _engine(node).node_says = [(NVLINK, FAIL, 122, None, None)]
+    yield 0.0
 
 
 def engine_alone_has_xid(number: int) -> Strike:

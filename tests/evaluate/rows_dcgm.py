@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from evaluate import faults_beside as faults
-from evaluate.engine import ALL_SYSTEMS, FAIL, MEMORY, NVLINK, POWER, WARN
-from evaluate.fault_class import FaultClass
+from evaluate.engine import ALL_SYSTEMS, FAIL, MEMORY, POWER, WARN
+from evaluate.fault_class import NEW_DRIVER, FaultClass
 from gpuwarden_collectors.dcgm.facts import DcgmTrouble
 
 SLOW = (
@@ -17,7 +17,7 @@ SLOW = (
     FaultClass(name="DCGM: memory beyond repair (52)", strike=faults.engine_says(MEMORY, FAIL, 52), says=("dcgm_faulty_memory",), shown="dcgm", grace=60),
     FaultClass(name="DCGM: 512 remapped rows (132)", strike=faults.engine_says(MEMORY, WARN, 132), says=("dcgm_uncorrectable_row_remap_limit",), severity="warning", shown="dcgm", grace=60),
     FaultClass(name="DCGM: power unreadable (11)", strike=faults.engine_says(POWER, WARN, 11), says=("dcgm_power_unreadable",), severity="warning", shown="dcgm", grace=120),
-    FaultClass(name="DCGM: IMEX unhealthy (122)", strike=faults.engine_says_of_node(NVLINK, FAIL, 122), says=("dcgm_imex_unhealthy",), severity="warning", about="node", shown="dcgm", grace=120),
+    FaultClass(name="DCGM: IMEX unhealthy (122)", strike=faults.imex_unhealthy, says=("dcgm_imex_unhealthy",), severity="warning", about="node", shown="dcgm", after=60, grace=120, models=NEW_DRIVER),
     FaultClass(name="DCGM: a code that nobody described", strike=faults.engine_says(ALL_SYSTEMS, FAIL, 999), says=("dcgm_code_999",), severity="warning", shown="dcgm", grace=60),
     FaultClass(name="Xid 95 that DCGM alone has", strike=faults.engine_alone_has_xid(95), says=("xid.95",), shown="dcgm"),
 )  # fmt: skip

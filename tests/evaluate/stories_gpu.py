@@ -9,6 +9,7 @@ from evaluate.stories import Story
 from gpuwarden.health.model import Health
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.facts import LinkFacts
+from gpuwarden_collectors.host_facts import ServiceFacts
 from support.dcgm_hosts import DcgmHost
 from support.hosts import Host
 
@@ -74,6 +75,24 @@ def rack_reboot() -> DcgmHost:
     return host
 
 
+# --- IMEX
+
+IMEX = ServiceFacts(unit="nvidia-imex.service", load="loaded", active="active", sub="running", enabled=True)
+NOT_USED = replace(IMEX, active="inactive", sub="dead", enabled=False)
+
+
+def imex_not_ready(daemon: int, *, clique: int = 0, unit: ServiceFacts | None = None) -> DcgmHost:
+    """DCGM reports it for hours. `clique`: of an NVLink domain of several nodes, 0 where there is none."""
+    host = DcgmHost(8)
+    host.services = () if unit is None else (unit,)
+    for n in host.gpus:
+        host.change(n, fabric_in_cluster=int(clique > 0), fabric_clique=clique)
+    host.run(300)
+    host.imex("UNAVAILABLE" if daemon < 0 else "DEGRADED", daemon)
+    host.run(2 * HOURS, every=15)
+    return host
+
+
 # --- heat
 
 
@@ -109,10 +128,21 @@ def kept_xid_31() -> DcgmHost:
     return host
 
 
+SINGLE_NODE = "NVIDIA/NVSentinel#1471, aws/eks-node-monitoring-agent#63"
 NO_BRIDGE = "NVIDIA/NVSentinel#1481, NVIDIA/DCGM#49"
 DOWN = ("failure nvlink_down",)
 
 STORIES: tuple[Story, ...] = (
+    Story(id="A01", source=SINGLE_NODE, name="IMEX -3 on a single node, IMEX not installed", made=partial(imex_not_ready, -3)),
+    Story(id="A01", source=SINGLE_NODE, name="IMEX -3 on a single node, its unit disabled", made=partial(imex_not_ready, -3, unit=NOT_USED)),
+    Story(
+        id="A01", source="NVIDIA/aicr#2641, NVIDIA/DCGM#308", name="IMEX -3 on a GB300 whose IMEX runs in the pods of the DRA driver",
+        made=partial(imex_not_ready, -3, clique=32766, unit=NOT_USED),
+    ),
+    Story(
+        id="A01", source=SINGLE_NODE, name="IMEX that waits for its peers, on a rack that uses it", says=("warning dcgm_imex_unhealthy",),
+        ends=Health.WARNING, made=partial(imex_not_ready, 2, clique=32766, unit=IMEX),
+    ),
     Story(id="A04", source=NO_BRIDGE, name="a card without a bridge, links inactive", made=partial(card_without_bridge, 12)),
     Story(id="A04", source=NO_BRIDGE, name="a card without a bridge, links not supported", made=partial(card_without_bridge, 0)),
     Story(id="A06", source="NVIDIA/NVSentinel#1748", name="11,200 Xids 45 of jobs that ended", made=many_cleanups),

@@ -20,6 +20,7 @@ from gpuwarden_collectors.dcgm.facts import (
     DcgmTrouble,
 )
 from gpuwarden_collectors.facts import HostEvent, Stamp
+from gpuwarden_collectors.host_facts import ServiceFacts, ServicesFacts
 from support.hosts import WALL, Host, slot
 
 CONNECTION_LOST = f"{NOT_ANSWERING}cannot read DCGM at unix:///engine: ConnectionNotValid (-21)"
@@ -28,7 +29,10 @@ GPU, SWITCH, CPU, CONNECTX = 1, 3, 7, 9
 
 
 class DcgmHost(Host):
-    """Every step brings a pass of DCGM too: its facts, or, with another `outcome`, why there are none."""
+    """Every step brings a pass of DCGM too: its facts, or, with another `outcome`, why there are none.
+
+    `services`: the units that systemd has, None where it does not run.
+    """
 
     def __init__(self, gpus: int = 2, *, uptime: float = 10_000.0) -> None:
         super().__init__(gpus, uptime=uptime)
@@ -40,6 +44,7 @@ class DcgmHost(Host):
         )
         self.outcome: PassOutcome | None = PassOutcome.OBSERVED
         self.error = ""
+        self.services: tuple[ServiceFacts, ...] | None = None
         self._taken: DcgmFacts | None = None
 
     def step(self, *events: HostEvent, **more: Any) -> Step:
@@ -50,6 +55,13 @@ class DcgmHost(Host):
                     facts=self.dcgm if self.outcome is PassOutcome.OBSERVED else None,
                 )
             )  # fmt: skip
+        if self.services is not None:
+            units = ServicesFacts(services=self.services)
+            self.view = self.view.after(
+                Observation(
+                    collector="services", outcome=PassOutcome.OBSERVED, started=self.now, finished=self.now, facts=units
+                )
+            )
         told: list[HostEvent] = []
         if (facts := self.view.dcgm.facts) is not None:
             told += xids_of(self._taken, facts, self.now, Known(self.state.records, self.boot_id))
@@ -73,6 +85,12 @@ class DcgmHost(Host):
             **{"first_seen": self.now, "slot": slot(gpu) if entity is None else "", "message": "GPU 31 is odd", **more},
         )  # fmt: skip
         self.dcgm = replace(self.dcgm, incidents=(*self.dcgm.incidents, made))
+
+    def imex(self, domain: str, daemon: int | None) -> None:
+        """Of the fields 1502 and 1503, and the incident that the engine makes of them (DcgmHealthWatch.cpp: MonitorImex)."""
+        self.dcgm = replace(self.dcgm, imex_domain=domain, imex_daemon=daemon)
+        if domain in ("DOWN", "DEGRADED") or daemon not in (None, 5, 7, -1, -2):
+            self.incident(122, entity=(0, 0), message=f"IMEX daemon status is {daemon} (not READY)")
 
     def silence(self) -> None:
         self.dcgm = replace(self.dcgm, incidents=(), problems=())

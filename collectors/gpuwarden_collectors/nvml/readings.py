@@ -71,6 +71,7 @@ def _fabric(version: str) -> Special:
             raise nvml.NVMLError(nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
         info = structure()
         nvml.nvmlDeviceGetGpuFabricInfoV(handle, byref(info))
+        info.inCluster = int(any(info.clusterUuid))
         return info
 
     return read
@@ -156,10 +157,10 @@ CALLS: tuple[Call, ...] = (
     Call("nvmlDeviceGetMaxPcieLinkWidth", ("pcie_width_max",), cadence=MINUTE),
     Call("nvmlDeviceGetPcieReplayCounter", ("pcie_replays",)),
 
-    Call(_fabric("v3"), ("fabric_state", "fabric_status", "fabric_health_mask", "fabric_clique", "fabric_health_summary"),
-         (), "state status healthMask cliqueId healthSummary",
-         otherwise=Call(_fabric("v2"), ("fabric_state", "fabric_status", "fabric_health_mask", "fabric_clique"),
-                        (), "state status healthMask cliqueId")),
+    Call(_fabric("v3"), ("fabric_state", "fabric_status", "fabric_health_mask", "fabric_clique", "fabric_in_cluster",
+                         "fabric_health_summary"), (), "state status healthMask cliqueId inCluster healthSummary",
+         otherwise=Call(_fabric("v2"), ("fabric_state", "fabric_status", "fabric_health_mask", "fabric_clique",
+                                        "fabric_in_cluster"), (), "state status healthMask cliqueId inCluster")),
 
     Call("nvmlDeviceGetPersistenceMode", ("persistence_mode",), cadence=MINUTE),
     Call("nvmlDeviceGetMigMode", ("mig_mode",), (), "[]"),

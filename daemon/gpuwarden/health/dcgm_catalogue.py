@@ -246,7 +246,7 @@ _PASSIVE: dict[int, tuple[Health, Advice, str, str]] = {
     119: (WARNING, A.OBSERVE, "nvlink_errors", _BIT_ERRORS),
     120: (FAILURE, A.REBOOT, "xid", f"{_LATCHED}. That the GPU is gone is seen on the bus and by its status"),
     121: (WARNING, A.OBSERVE, "nvlink_errors", _BIT_ERRORS),
-    122: (WARNING, A.RESTART_SERVICE, "", "also while its daemon starts; work on this node alone goes on"),
+    122: (WARNING, A.RESTART_SERVICE, "", "only where GPUs belong to an NVLink domain of several nodes and this host runs IMEX itself; also while its daemon starts; work on this node alone goes on"),
     123: (FAILURE, A.RESTART_SERVICE, "fabric_unhealthy", "10 while the registration is in progress"),
     125: (FAILURE, A.RESET_GPU, "gpu_recovery_action", ""),
     126: (FAILURE, A.REBOOT, "gpu_recovery_action", ""),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from gpuwarden.health.dcgm_catalogue import DCGM_CODES, dcgm_row, incident_health, own_code
 from gpuwarden.health.gpu_signs import RECOVERY_ACTIONS
+from gpuwarden.health.imex import imex_fault, imex_used
 from gpuwarden.health.model import NODE, Advice, Health, Key, Severity, Subject, gpu
 from gpuwarden.health.state import State, counts
 from gpuwarden.health.view import Sight
@@ -89,6 +90,8 @@ def _of_incidents(incidents: Sequence[DcgmIncident], state: State, sight: Sight,
             continue  # said of every GPU at once: the engine reads nothing at all
         if incident.code in _SWITCH_ERRORS and _told_by_the_driver(state):
             continue
+        if incident.code == _IMEX and not imex_used(sight):
+            continue
         yield _word(incident, sight)
 
 
@@ -138,8 +141,6 @@ def _quoted(incident: DcgmIncident) -> str:
 
 
 _FAULTY_MEMORY, _IMEX = 52, 122
-_READY, _UNAVAILABLE, _NOT_USED = 5, 7, (-1, -2)
-"""States of the IMEX daemon (nvidia-imex-ctl -q; -1 not installed, -2 not configured)."""
 _UNKNOWN_ACTION = ("unknown", Severity.FAILURE, Advice.CONTACT_SUPPORT)
 
 
@@ -155,8 +156,7 @@ def _of_readings(condition: str, sight: Sight, facts: DcgmFacts) -> Iterator[Wor
     for each in facts.gpus:
         if each.slot and (bad := each.readings.memory_unrepairable):
             yield _read(_FAULTY_MEMORY, gpu(each.slot), f"field 1507 (memory beyond repair) is {bad}")
-    linked = any(nvml.links for nvml in sight.gpus.values())  # without NVLink IMEX is nobody's concern
-    if linked and (text := _imex(facts)):
+    if (text := imex_fault(facts)) and imex_used(sight):
         yield _read(_IMEX, NODE, text)
 
 
@@ -176,13 +176,3 @@ def _read(code: int, subject: Subject, text: str) -> Word:
     return Word(
         key=key, text=text, severity=Severity(row.worst.value), advice=row.advice, lasts=row.lasts, fresh=True,
     )  # fmt: skip
-
-
-def _imex(facts: DcgmFacts) -> str:
-    """What is wrong with IMEX; "" for nothing, and where it is not used."""
-    daemon = facts.imex_daemon
-    if facts.imex_domain in ("DOWN", "DEGRADED"):
-        return f"the IMEX domain is {facts.imex_domain}"
-    if daemon is None or daemon in (_READY, _UNAVAILABLE, *_NOT_USED):
-        return ""
-    return f"the IMEX daemon is in state {daemon}, not ready ({_READY})"

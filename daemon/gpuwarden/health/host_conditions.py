@@ -84,7 +84,7 @@ HOST_CONDITIONS: tuple[Condition, ...] = (
         title="A service that must run does not",
         why="An enabled unit of the driver (fabric manager, persistence daemon, DCGM, IMEX) or a configured one failed, "
         "does not run, or restarted three times within 10 minutes. 2 minutes are what a driver reload or a service restart "
-        "takes. A failure only for the fabric manager of a host with NVSwitches.",
+        "takes. A failure only for the fabric manager of a host with NVSwitches. IMEX only where nodes share an NVLink domain.",
         source="NVSentinel, system services: 300 s from boot, 3 restarts in 600 s", depends_on=NO_DRIVER,
     ),
     # --- site checks

@@ -16,6 +16,8 @@ from typing import NamedTuple
 from gpuwarden.health import host_signs, mount_signs, port_signs
 from gpuwarden.health.host_learning import followed, infiniband_now, now_known
 from gpuwarden.health.host_memory import HostMemory, port_subject
+from gpuwarden.health.imex import UNIT as IMEX_UNIT
+from gpuwarden.health.imex import multi_node
 from gpuwarden.health.look import NOTHING, Detector, Look
 from gpuwarden.health.memory import State, Track
 from gpuwarden.health.model import NODE, Key, Sighting, Subject
@@ -46,7 +48,8 @@ class _Setting(NamedTuple):
     """All that the signs of a row look at beside the facts of its collector and the windows of counters: where none of it
     changed, neither did they.
 
-    `switches`, `fabric`: whether there are NVSwitches, and whether a GPU says that it belongs to a fabric; None: not known.
+    `switches`, `fabric`: whether there are NVSwitches, and whether a GPU says that it belongs to a fabric; `multi_node`: whether it
+    says that other nodes do, too. None: not known.
     """
 
     tracks: Mapping[Key, Track]
@@ -54,12 +57,13 @@ class _Setting(NamedTuple):
     booting: bool
     switches: bool | None
     fabric: bool | None
+    multi_node: bool | None
 
 
 def _setting(state: State, sight: Sight) -> _Setting:
     def make() -> _Setting:
         booting = sight.now.boottime < BOOT_GRACE
-        return _Setting(state.tracks, state.host, booting, _has_switches(sight), _has_fabric(sight))
+        return _Setting(state.tracks, state.host, booting, _has_switches(sight), _has_fabric(sight), multi_node(sight))
 
     of = (sight.now, sight.nvml, sight.view.pci.facts, state.tracks, state.host)
     return sight.view.once("host setting", of, make)
@@ -182,6 +186,9 @@ def _service_down(tracks: Sequence[Track], setting: _Setting, facts: ServicesFac
     if switches is None or (fabric is None and not switches):  # whether the fabric manager is needed is not known
         young.add(host_signs.service_subject(host_signs.FABRIC_MANAGER))
         facts = ServicesFacts(services=tuple(s for s in facts.services if s.unit != host_signs.FABRIC_MANAGER))
+    if not setting.multi_node:  # IMEX has nothing to do on a single node, and ends with an error there
+        facts = ServicesFacts(services=tuple(s for s in facts.services if s.unit != IMEX_UNIT or s.configured))
+        young |= {host_signs.service_subject(IMEX_UNIT)} if setting.multi_node is None else set()
     nvswitches = switches is True
     down = host_signs.service_down(facts, windows, nvswitches=nvswitches, fabric=nvswitches or fabric is True)
     return _not_while_booting(setting, down), young

@@ -97,7 +97,7 @@ FILLER(nvmlDeviceGetSramEccErrorStatus, nvmlEccSramErrorStatus_t,
        FILL(bThresholdExceeded, sram_threshold_exceeded))
 FILLER(nvmlDeviceGetGpuFabricInfoV, nvmlGpuFabricInfoV_t,
        if (out->version != nvmlGpuFabricInfo_v2) EXPECT_VERSION(out->version, nvmlGpuFabricInfo_v3);
-       out->clusterUuid[0] = 0xfa;
+       FILL(clusterUuid[15], fabric_in_cluster);
        FILL(status, fabric_status);
        FILL(cliqueId, fabric_clique);
        FILL(state, fabric_state);
