@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from evaluate.classes import CLASSES
 from evaluate.node import Node
+from gpuwarden.health.bursts import from_text
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.detectors import COUNTERS
 from gpuwarden.health.view import Rules
@@ -401,6 +402,8 @@ def test_a_name_keeps_its_pseudonym_within_a_trace_and_loses_it_in_the_next() ->
     assert names({"pid": 7}) == names({"pid": 7}) != other({"pid": 7})
     assert names({"uuid": uuid})["uuid"].startswith("GPU-")
     assert names({"uuid": "", "pid": None}) == {"uuid": "", "pid": None}
+    (burst,) = from_text(names({"bursts": "1.0 2.0 pid=7;GPC 0 T1_8"})["bursts"])
+    assert (burst.pids, burst.signs) == ((names({"pid": 7})["pid"],), ("GPC 0 T1_8",))
 
 
 # --- recording

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwarden.health.bursts import BURSTS_KEPT, SIGNS_KEPT, Burst, as_text, extended, from_text
+from gpuwarden.health.bursts import BURSTS_KEPT, PIDS_KEPT, SIGNS_KEPT, Burst, as_text, extended, from_text
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.model import Advice, EventKind, Finding, Health, Key, Severity, gpu
 from gpuwarden.health.state import State, fold
@@ -153,7 +154,73 @@ def test_exceptions_on_several_gpus_are_the_applications() -> None:
     assert host.health is Health.HEALTHY
 
 
-@pytest.mark.parametrize("number", [31, 39, 69, 102])
+PLACES = {
+    13: "Graphics SM Warp Exception on (GPC 0, TPC 1, SM 0): Out Of Range Address",
+    31: "channel 0x0000000a, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC0 GPCCLIENT_T1_8 faulted @ 0x0_00000000. "
+    "Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE",
+}  # the second as an H100 with driver 580.159.04 printed it
+
+
+def submitted(host: Host, number: int, text: str, *, pids: list[int | None], pause: float = 4000.0) -> None:
+    """Jobs on GPU 0, one after the other, each of which ends with this Xid."""
+    for pid in pids:
+        host.step(*[lines(host, 0, number, text, pid)] * 5)
+        host.run(pause, every=60)
+    host.step()
+
+
+@pytest.mark.parametrize("number", [13, 31])
+@pytest.mark.parametrize(
+    ("gpus", "pids", "pause", "told_of"),
+    [
+        (8, [101, 102], 4000.0, True),
+        (2, [101, 102], 4000.0, True),
+        (2, [None, None], 4000.0, True),  # pid='<unknown>', which drivers print when the process is gone already
+        (2, [101, 102, 103, 104, 105], 300.0, True),
+        (2, [101, 102, 103, 104], 300.0, False),
+        (8, [101, 101, 101], 4000.0, False),  # one process, which lives on
+        (8, [101] * 6, 300.0, False),
+        (1, [101, 102, 103], 4000.0, False),
+        (1, [101, 102, 103, 104, 105, 106], 300.0, False),
+    ],
+)
+def test_one_place_of_a_gpu_warns_when_several_jobs_fail_there_and_there_is_another_gpu_to_compare_with(
+    number: int, gpus: int, pids: list[int | None], pause: float, told_of: bool
+) -> None:
+    host = Host(gpus)
+    submitted(host, number, PLACES[number], pids=pids, pause=pause)
+    raised = [event for event in host.ledger if event.kind == EventKind.RAISED]
+    assert {str(event.key) for event in raised} == ({f"xid.{number}@gpu/{slot(0)}"} if told_of else set())
+    if told_of:
+        assert (raised[0].data["severity"], raised[0].data["advice"]) == ("warning", "inspect_hardware")
+        assert raised[0].data["jobs"] == (2 if pause > 3600 else 5)
+
+
+def test_page_faults_that_name_no_gpc_have_no_place() -> None:
+    """Older drivers print the client alone, of which there is one in each GPC (akash-network/support#244)."""
+    host = Host(8)
+    text = "Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_8 faulted @ 0x73ac_1c000000."
+    submitted(host, 31, text, pids=[101, 102, 103])
+    assert host.health is Health.HEALTHY
+
+
+@pytest.mark.parametrize("cut", [Host.restart_daemon, Host.checkpointed])
+def test_jobs_that_failed_before_a_restart_are_remembered(cut: Callable[[Host], None]) -> None:
+    host = Host(8)
+    submitted(host, 31, PLACES[31], pids=[101])
+    cut(host)
+    submitted(host, 31, PLACES[31], pids=[101])
+    cut(host)
+    assert host.health is Health.HEALTHY
+    host.step(lines(host, 0, 31, PLACES[31], 102))
+    assert told(host) == {"xid.31": W}
+
+
+def test_bursts_of_a_ledger_that_knows_no_pids_are_read() -> None:
+    assert from_text("1.0 2.0;GPC 0 T1_8|4000.0 4000.5") == (Burst(1.0, 2.0, ("GPC 0 T1_8",)), Burst(4000.0, 4000.5))
+
+
+@pytest.mark.parametrize("number", [39, 69, 102])
 def test_what_an_application_can_cause_is_a_warning_at_the_fifth_burst_of_a_day_on_one_gpu(number: int) -> None:
     host = Host(8)
     for burst in range(5):
@@ -164,7 +231,7 @@ def test_what_an_application_can_cause_is_a_warning_at_the_fifth_burst_of_a_day_
     assert finding(host, "xid", str(number)).evidence["bursts_within_a_day"] == 5
 
 
-@pytest.mark.parametrize("number", [13, 37, 43, 66])
+@pytest.mark.parametrize("number", [13, 31, 37, 43, 66])
 def test_what_means_nothing_however_often_it_comes_stays_a_record(number: int) -> None:
     host = Host(8)
     for _ in range(12):
@@ -176,7 +243,7 @@ def test_what_means_nothing_however_often_it_comes_stays_a_record(number: int) -
 def test_page_faults_all_over_the_node_are_the_applications() -> None:
     host = Host(8)
     for burst in range(12):
-        host.step(host.xid(burst % 4, 31), host.xid((burst + 1) % 4, 31))
+        host.step(*(lines(host, each % 4, 31, PLACES[31], burst) for each in (burst, burst + 1)))
         host.run(300, every=60)
     assert host.health is Health.HEALTHY
 
@@ -184,7 +251,7 @@ def test_page_faults_all_over_the_node_are_the_applications() -> None:
 def test_bursts_of_yesterday_are_no_repeat() -> None:
     host = Host(8)
     for _ in range(6):
-        host.step(host.xid(3, 31))
+        host.step(host.xid(3, 69))
         host.uptime += 7 * 3600
     assert host.health is Health.HEALTHY
 
@@ -459,11 +526,20 @@ def test_every_rule_survives_a_restart_and_a_checkpoint_at_any_point(
 
 
 @settings(max_examples=60)
-@given(st.lists(st.tuples(st.floats(-1e6, 1e8), st.lists(st.text("abc 1", max_size=90), max_size=20)), max_size=40))
-def test_bursts_are_bounded_and_survive_their_spelling(told: list[tuple[float, list[str]]]) -> None:
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(-1e6, 1e8), st.lists(st.text("abc 1", max_size=90), max_size=20),
+            st.none() | st.integers(0, 9_999_999_999),
+        ),
+        max_size=40,
+    )
+)  # fmt: skip
+def test_bursts_are_bounded_and_survive_their_spelling(told: list[tuple[float, list[str], int | None]]) -> None:
     bursts: tuple[Burst, ...] = ()
-    for at, signs in told:
-        bursts = extended(bursts, at, tuple(signs))
+    for at, signs, pid in told:
+        bursts = extended(bursts, at, tuple(signs), pid=pid)
+        assert all(len(burst.pids) <= PIDS_KEPT for burst in bursts)
         assert len(bursts) <= BURSTS_KEPT
         assert all(len(burst.signs) <= SIGNS_KEPT for burst in bursts)
         assert len(as_text(bursts)) < 2000  # a text of the ledger is cut off there
@@ -474,11 +550,12 @@ def test_the_longest_memory_fits_one_text_of_the_ledger() -> None:
     bursts: tuple[Burst, ...] = ()
     for number in range(40):
         signs = tuple(f"{n:02d}".ljust(90, "x") for n in range(40))
-        bursts = extended(bursts, 12_345_678.91 + 4000 * number, signs)
+        for pid in range(5):
+            bursts = extended(bursts, 12_345_678.91 + 4000 * number, signs, pid=4_194_300 + pid)
     assert 1000 < len(as_text(bursts)) < 2000
     assert [len(burst.signs) for burst in bursts] == [2] * (BURSTS_KEPT - 1) + [SIGNS_KEPT]
 
 
-@pytest.mark.parametrize("text", ["", "x", "1", "1 2 3", "a b;c", "||"])
+@pytest.mark.parametrize("text", ["", "x", "1", "1 2 3", "1 2 pid=x", "a b;c", "||"])
 def test_bursts_that_somebody_wrote_by_hand_are_left_out(text: str) -> None:
     assert from_text(text) == ()

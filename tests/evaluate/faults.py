@@ -221,12 +221,12 @@ def repeated(number: int, times: int, every: float) -> Strike:
 
 
 def bursts(number: int, times: int, every: float, text: str = "", lines: int = 3) -> Strike:
-    """The same Xid on the same GPU again and again, each time several lines within seconds."""
+    """The same Xid on the same GPU in job after job, each time several lines within seconds."""
 
     def strike(node: Node, n: int) -> Process:
-        for _ in range(times):
+        for job in range(times):
             for _ in range(lines):
-                node.say_lines(node.xid(n, number, text))
+                node.say_lines(node.xid(n, number, text, pid=10_000 + job))
                 yield 0.3
             yield every - 0.3 * lines
 

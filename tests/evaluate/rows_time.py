@@ -6,6 +6,7 @@ from evaluate import faults
 from evaluate.fault_class import LINE, FaultClass
 from evaluate.faults import bursts, repeated
 
+MMU = "channel 0x0000000a, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC0 GPCCLIENT_T1_8 faulted @ 0x7f3a_10000000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE"
 SM = "Graphics SM Warp Exception on (GPC 3, TPC 1, SM 0): Illegal Instruction Encoding"
 
 AT_ONCE = (
@@ -15,7 +16,7 @@ AT_ONCE = (
 
 SLOW = (
     FaultClass(name="NVLink error again and again (74)", strike=repeated(74, 12, 300), says=("xid.74",), shown=LINE, after=299),
-    FaultClass(name="page faults on one GPU, hour after hour (31)", strike=bursts(31, 5, 3600), says=("xid.31",), severity="warning", shown=LINE, after=14_399, ends=90_000),
+    FaultClass(name="page faults on one GPU, hour after hour (31)", strike=bursts(31, 3, 3600, MMU), says=("xid.31",), severity="warning", shown=LINE, after=7199, ends=90_000),
     FaultClass(name="exceptions of one TPC, hour after hour (13)", strike=bursts(13, 3, 3600, SM), says=("xid.13",), severity="warning", shown=LINE, after=7199, ends=90_000),
     FaultClass(name="Xid 46 after each of three reboots", strike=faults.rebooted_in_vain(46, 3), says=("xid.46",), shown=LINE, lasts=12_000),
     FaultClass(name="Xid 46 after each of three resets", strike=faults.reset_in_vain(46, 3, 600.0), says=("xid.46",), shown=LINE, lasts=2_500),

@@ -118,6 +118,20 @@ def many_cleanups() -> Host:
     return host
 
 
+def wrong_programs(*, gpus: int, gpc: int, client: str, pause: float) -> Host:
+    """Twelve programs, one after the other, each of which ends with a page fault on GPU 0 at the same place."""
+    host = Host(gpus)
+    host.run(60)
+    for pid in range(5000, 5012):
+        text = (
+            f"channel 0x0000000a, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC{gpc} GPCCLIENT_{client} faulted @ "
+            "0x6f17_04027000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE"
+        )
+        host.step(replace(host.xid(0, 31), text=text, pid=pid))
+        host.run(pause, every=60)
+    return host
+
+
 def kept_xid_31() -> DcgmHost:
     """DCGM keeps the incident until the engine is restarted."""
     host = DcgmHost(8)
@@ -154,6 +168,18 @@ STORIES: tuple[Story, ...] = (
     Story(
         id="A33", source="NVIDIA/NVSentinel ADR-042", name="an H100 at its slowdown point", made=partial(at_its_limit, -2),
         says=("warning thermal_limit",), ends=Health.WARNING,
+    ),
+    Story(
+        id="A40", source="NVIDIA/open-gpu-kernel-modules#1030", name="Xid 31 with every CUDA program on a host with one RTX 5090",
+        made=partial(wrong_programs, gpus=1, gpc=6, client="T1_13", pause=600.0),
+    ),
+    Story(
+        id="A40", source="NVIDIA/open-gpu-kernel-modules#1030", name="the same for hours",
+        made=partial(wrong_programs, gpus=1, gpc=6, client="T1_13", pause=4000.0),
+    ),
+    Story(
+        id="A40", source="NVIDIA/NVSentinel#271", name="Xid 31 at one place of one GPU of eight, in job after job", says=("warning xid.31",),
+        ends=Health.WARNING, made=partial(wrong_programs, gpus=8, gpc=0, client="T1_8", pause=600.0),
     ),
     Story(id="A61", source="NVIDIA/NVSentinel#1701", name="links that train after a planned reboot", made=rack_reboot),
     *(

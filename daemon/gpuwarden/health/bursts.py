@@ -2,11 +2,12 @@
 
 Lines less than `BURST_GAP` apart are one burst, as a storm or one crashing job prints them. A *sign* is the part of a line
 that a rule asks for (`xid_lines.py`). Bounded, so that all of it fits one text of the ledger: the newest bursts, the newest
-signs of the last one, and of the others only whether they had one sign or several.
+signs of the last one, and of the others only whether they had one sign or several; two pids of each.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 BURST_GAP = 180.0
@@ -14,17 +15,19 @@ BURST_GAP = 180.0
 BURSTS_KEPT = 8
 SIGNS_KEPT, SIGNS_KEPT_LONG = 12, 2
 SIGN_MAX = 56  # characters
+PIDS_KEPT = 2
 
-_BURST, _SIGN, _PART = "|", ";", " "  # none of the first two is ever part of a sign
+_BURST, _SIGN, _PART, _PID, _PIDS = "|", ";", " ", ",", "pid="  # none of the first two is ever part of a sign
 
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """`began` and `ended`: boottime of the first and of the last line, to 10 ms. `signs`: each once, the newest last."""
+    """`began` and `ended`: boottime of the first and of the last line, to 10 ms. `signs`: each once, the newest last; so are `pids`."""
 
     began: float
     ended: float
     signs: tuple[str, ...] = ()
+    pids: tuple[int, ...] = ()
 
 
 Bursts = tuple[Burst, ...]
@@ -41,23 +44,34 @@ def joined(signs: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(known)[-SIGNS_KEPT:]
 
 
-def extended(bursts: Bursts, at: float, signs: tuple[str, ...], *, anew: bool = False) -> Bursts:
+def extended(
+    bursts: Bursts, at: float, signs: tuple[str, ...], *, pid: int | None = None, anew: bool = False
+) -> Bursts:
     """With lines that came at `at`. One that is told late, from before the newest burst, belongs to that burst.
 
-    `anew`: they begin another burst, however soon they come.
+    `pid`: of the process that they name. `anew`: they begin another burst, however soon they come.
     """
-    at = round(at, 2)
+    at, pids = round(at, 2), () if pid is None else (pid,)
     if not anew and bursts and at - bursts[-1].ended <= BURST_GAP:
         last = bursts[-1]
-        grown = replace(last, ended=max(last.ended, at), signs=joined(last.signs, signs))
+        others = tuple(known for known in last.pids if known not in pids)
+        grown = replace(
+            last, ended=max(last.ended, at), signs=joined(last.signs, signs), pids=(*others, *pids)[-PIDS_KEPT:]
+        )
         return (*bursts[:-1], grown)
     before = (replace(burst, signs=burst.signs[-SIGNS_KEPT_LONG:]) for burst in bursts[-BURSTS_KEPT + 1 :])
-    return (*before, Burst(at, at, joined((), signs)))
+    return (*before, Burst(at, at, joined((), signs), pids))
 
 
 def as_text(bursts: Bursts) -> str:
     """For the data of an event, which holds no lists. `from_text` gives the same bursts back."""
-    return _BURST.join(_SIGN.join((f"{b.began!r}{_PART}{b.ended!r}", *b.signs)) for b in bursts)
+    return _BURST.join(_SIGN.join((_PART.join(_head(burst)), *burst.signs)) for burst in bursts)
+
+
+def _head(burst: Burst) -> Iterator[str]:
+    yield from (repr(burst.began), repr(burst.ended))
+    if burst.pids:
+        yield f"{_PIDS}{_PID.join(map(str, burst.pids))}"
 
 
 def from_text(text: str) -> Bursts:
@@ -66,12 +80,14 @@ def from_text(text: str) -> Bursts:
 
 
 def _burst(line: str) -> Burst | None:
-    times, *signs = line.split(_SIGN)
+    head, *signs = line.split(_SIGN)
     try:
+        times, _, pids = head.partition(f"{_PART}{_PIDS}")
         began, ended = map(float, times.split(_PART))
+        named = tuple(int(pid) for pid in pids.split(_PID)) if pids else ()
     except ValueError:
         return None
-    return Burst(began, ended, joined((), tuple(signs)))
+    return Burst(began, ended, joined((), tuple(signs)), named[-PIDS_KEPT:])
 
 
 def signs_text(signs: tuple[str, ...]) -> str:

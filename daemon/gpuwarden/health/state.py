@@ -122,11 +122,12 @@ def _bursts(state: State, event: Event, known: Record | None) -> Bursts:
     """After a reset or an acknowledgement another burst begins: what was said before is dealt with."""
     if written := _text(event, "bursts"):  # a checkpoint's
         return from_text(written)
-    signs = signs_of(_text(event, "signs"))
+    signs, pid = signs_of(_text(event, "signs")), _number(event, "pid", -1)
+    named = pid if pid >= 0 else None
     if known is None:
-        return extended((), event.at.boottime, signs)
+        return extended((), event.at.boottime, signs, pid=named)
     dealt_with = not counts(state, known) or (known.acknowledged is not None and known.acknowledged >= known.last)
-    return extended(known.bursts, event.at.boottime, signs, anew=dealt_with)
+    return extended(known.bursts, event.at.boottime, signs, pid=named, anew=dealt_with)
 
 
 def _released(state: State, at: Stamp, slot: str | None, latches: tuple[Latch, ...]) -> State:

@@ -54,7 +54,7 @@ A = Advice
 
 _APP = "the application's fault unless it comes back under other applications"
 _REPEAT = "a warning when it repeats on one GPU and on no other"
-_PLACE = "the application's, if it comes from several places or GPUs; from one place again and again, the GPU's: run the extended diagnostic"
+_PLACE = "the application's, if it comes from several places or GPUs; from one place of one GPU among several in job after job, the GPU's: run the extended diagnostic"
 
 # Numbers ({n} counts along them, from 0), meaning, class, the vendor's immediate action, our advice, note.
 _ROWS: tuple[tuple[str, str, XidClass, str, Advice, str], ...] = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpuwarden.health.bursts import Burst
+from gpuwarden.health.inventory import known_count
 from gpuwarden.health.memory import Record, State
 from gpuwarden.health.model import Advice, Evidence
 from gpuwarden.health.view import Sight
@@ -14,6 +15,8 @@ from gpuwarden.health.xid_ruling import Ruling, newest_signs, of_boot, plain
 DAY, HOUR = 86_400.0, 3_600.0
 BURSTS_OF_A_DAY = 5
 """Bursts within a day that are a repeat: the figure of NVSentinel's analyser, which then asks for the vendor's support."""
+COMPARABLE = 2
+"""GPUs that belong here, from which on it says something that one of them is alone with an error."""
 NVLINK_BURSTS = 2
 """NVLinks that fail go on failing: 66 % of Xid 74 recur on the same GPU (Delta study)."""
 
@@ -32,16 +35,33 @@ def repeated(state: State, record: Record, said: Ruling, row: Xid, advice: Advic
 
 
 def of_place(state: State, sight: Sight, record: Record, row: Xid) -> Ruling:
-    """13 and 31: twice from one place, more than an hour apart. A job that fails is submitted again within minutes.
+    """13 and 31: from one place of the chip in several jobs, more than an hour apart, and on no other GPU of the host.
 
-    A burst that names several places is an application that does the same wrong everywhere.
+    A job that fails is submitted again within minutes. A burst that names several places is an application that does the same
+    wrong everywhere. On a host with one GPU there is no other to compare with: the same program faults at the same place
+    each time, since the first block of a kernel always runs on the same part of an idle GPU.
     """
     bursts, place = _of_a_day(record.bursts, record), newest_signs(record)
-    here = [burst for burst in bursts if len(place) == 1 and burst.signs == place]
-    again = len(here) >= BURSTS_OF_A_DAY or any(here[-1].began - burst.ended > HOUR for burst in here[:-1])
-    if again and _elsewhere(state, record) * 2 < len(here):
-        return Ruling(XidClass.WARNING, row.escalation, {"place": place[0], "bursts_within_a_day": len(here)})
-    return of_application(state, sight, record, row) if row.xid == 31 else plain(row)
+    if known_count(state, sight) < COMPARABLE or len(place) != 1 or not place[0].startswith("GPC "):
+        return plain(row)  # a driver that prints no GPC leaves open where it was
+    here = [burst for burst in bursts if burst.signs == place]
+    jobs = _jobs(here)
+    again = len(jobs) >= BURSTS_OF_A_DAY or any(jobs[-1].began - burst.ended > HOUR for burst in jobs[:-1])
+    if not again or _elsewhere(state, record) * 2 >= len(here):
+        return plain(row)
+    evidence: Evidence = {"place": place[0], "bursts_within_a_day": len(here), "jobs": len(jobs)}
+    return Ruling(XidClass.WARNING, row.escalation, evidence)
+
+
+def _jobs(bursts: Sequence[Burst]) -> list[Burst]:
+    """The newest burst of each job. A process does not survive these Xids, so that one without a pid is a job of its own."""
+    found: list[Burst] = []
+    seen: set[int] = set()
+    for burst in reversed(bursts):
+        if seen.isdisjoint(burst.pids):
+            found.insert(0, burst)
+        seen.update(burst.pids)
+    return found
 
 
 def of_nvlink(_: State, __: Sight, record: Record, row: Xid) -> Ruling:

@@ -2,8 +2,8 @@
 
 | Xid | rule |
 |---|---|
-| 13, 31 | one place of one GPU, twice more than an hour apart or in five bursts of a day: a warning |
-| 31, and others that an application can cause | five bursts of a day on one GPU and not on others: a warning |
+| 13, 31 | one place (GPC and TPC or client) of one GPU, by jobs more than an hour apart or by five of a day, on no other GPU of a host that has several: a warning |
+| others that an application can cause | five bursts of a day on one GPU and not on others: a warning |
 | 45 | a record after another Xid or a reset, or with a process in its line (it was killed); else a warning |
 | 63, 94, 171, 172 | within seconds of a 48 of the same GPU: details of it |
 | 74 | the second burst of a day: a failure |

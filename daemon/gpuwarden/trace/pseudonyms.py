@@ -10,8 +10,10 @@ import hashlib
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from gpuwarden.health.bursts import as_text, from_text
 from gpuwarden_collectors.facts import Source
 
 _PIDS = 4_194_304  # Linux gives pids below this
@@ -31,6 +33,7 @@ class Pseudonyms:
             "uuid": self._text, "serial": self._serial, "pid": self._pid, "began": self._uuid, "boot_id": self._uuid,
             "by": lambda _: "operator", "uid": self._pid, "job": self._pid, "user": self._word, "job_name": self._word,
             "comm": self._comm, "output": lambda _: "", "source": self._source,
+            "bursts": self._bursts,
         }  # fmt: skip
 
     def __call__(self, content: Any) -> Any:
@@ -63,6 +66,10 @@ class Pseudonyms:
 
     def _pid(self, pid: int) -> int:
         return 1 + int.from_bytes(self._digest(str(pid))) % (_PIDS - 1)
+
+    def _bursts(self, text: str) -> str:
+        bursts = (replace(burst, pids=tuple(map(self._pid, burst.pids))) for burst in from_text(text))
+        return as_text(tuple(bursts))
 
     def _word(self, name: str) -> str:
         return f"x{self._digest(name).hex()[:8]}"
