@@ -10,7 +10,7 @@ from gpuwarden.health.model import Health
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.facts import LinkFacts
 from gpuwarden_collectors.host_facts import ServiceFacts
-from support.dcgm_hosts import DcgmHost
+from support.dcgm_hosts import WARN, DcgmHost
 from support.hosts import Host
 
 HOURS = 3600.0
@@ -77,18 +77,17 @@ def rack_reboot() -> DcgmHost:
 
 # --- IMEX
 
-IMEX = ServiceFacts(unit="nvidia-imex.service", load="loaded", active="active", sub="running", enabled=True)
-NOT_USED = replace(IMEX, active="inactive", sub="dead", enabled=False)
+NOT_USED = ServiceFacts(unit="nvidia-imex.service", load="loaded", active="inactive", sub="dead")
 
 
-def imex_not_ready(daemon: int, *, clique: int = 0, unit: ServiceFacts | None = None) -> DcgmHost:
-    """DCGM reports it for hours. `clique`: of an NVLink domain of several nodes, 0 where there is none."""
+def imex_not_ready(*, clique: int = 0, unit: ServiceFacts | None = None) -> DcgmHost:
+    """DCGM reports the state -3 for hours. `clique`: of an NVLink domain of several nodes, 0 where there is none."""
     host = DcgmHost(8)
     host.services = () if unit is None else (unit,)
     for n in host.gpus:
         host.change(n, fabric_in_cluster=int(clique > 0), fabric_clique=clique)
     host.run(300)
-    host.imex("UNAVAILABLE" if daemon < 0 else "DEGRADED", daemon)
+    host.imex("UNAVAILABLE", -3)
     host.run(2 * HOURS, every=15)
     return host
 
@@ -101,6 +100,28 @@ def at_its_limit(margin: int) -> Host:
     host = Host(8)
     host.change(3, temperature=87 - margin, temperature_margin=margin)
     host.run(2 * HOURS, every=15)
+    return host
+
+
+def thermal_by_dcgm() -> DcgmHost:
+    """Its incident of one nanosecond of thermal violation within a minute, for hours."""
+    host = DcgmHost(8)
+    host.run(300)
+    host.change(2, temperature=75, temperature_margin=12)
+    host.incident(10, gpu=2, health=WARN)
+    host.run(2 * HOURS, every=15)
+    return host
+
+
+# --- fabric
+
+
+def rack_without_local_fabric_manager() -> Host:
+    """Registered, and no bit of the health mask supported."""
+    host = Host(4)
+    for n in host.gpus:
+        host.change(n, fabric_state=3, fabric_status=0, fabric_health_mask=0, fabric_in_cluster=1, fabric_clique=4026)
+    host.run(1 * HOURS, every=15)
     return host
 
 
@@ -118,17 +139,27 @@ def many_cleanups() -> Host:
     return host
 
 
-def wrong_programs(*, gpus: int, gpc: int, client: str, pause: float) -> Host:
-    """Twelve programs, one after the other, each of which ends with a page fault on GPU 0 at the same place."""
-    host = Host(gpus)
+def every_program_faults(pause: float) -> Host:
+    """Twelve programs on a host with one GPU, one after the other, each of which ends with a page fault at the same place."""
+    host = Host(1)
     host.run(60)
     for pid in range(5000, 5012):
         text = (
-            f"channel 0x0000000a, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC{gpc} GPCCLIENT_{client} faulted @ "
+            "channel 0x0000000a, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC6 GPCCLIENT_T1_13 faulted @ "
             "0x6f17_04027000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE"
         )
         host.step(replace(host.xid(0, 31), text=text, pid=pid))
         host.run(pause, every=60)
+    return host
+
+
+def xid_field_that_stays() -> DcgmHost:
+    """Field 230 is the last Xid and no state."""
+    host = DcgmHost(8)
+    host.run(120)
+    host.field(4, last_xid=31, last_xid_at=host.now.wall)
+    host.step(host.xid(4, 31))
+    host.run(6 * HOURS, every=60)
     return host
 
 
@@ -147,20 +178,18 @@ NO_BRIDGE = "NVIDIA/NVSentinel#1481, NVIDIA/DCGM#49"
 DOWN = ("failure nvlink_down",)
 
 STORIES: tuple[Story, ...] = (
-    Story(id="A01", source=SINGLE_NODE, name="IMEX -3 on a single node, IMEX not installed", made=partial(imex_not_ready, -3)),
-    Story(id="A01", source=SINGLE_NODE, name="IMEX -3 on a single node, its unit disabled", made=partial(imex_not_ready, -3, unit=NOT_USED)),
+    Story(id="A01", source=SINGLE_NODE, name="IMEX -3 on a single node, IMEX not installed", made=imex_not_ready),
+    Story(id="A01", source=SINGLE_NODE, name="IMEX -3 on a single node, its unit disabled", made=partial(imex_not_ready, unit=NOT_USED)),
     Story(
         id="A01", source="NVIDIA/aicr#2641, NVIDIA/DCGM#308", name="IMEX -3 on a GB300 whose IMEX runs in the pods of the DRA driver",
-        made=partial(imex_not_ready, -3, clique=32766, unit=NOT_USED),
-    ),
-    Story(
-        id="A01", source=SINGLE_NODE, name="IMEX that waits for its peers, on a rack that uses it", says=("warning dcgm_imex_unhealthy",),
-        ends=Health.WARNING, made=partial(imex_not_ready, 2, clique=32766, unit=IMEX),
+        made=partial(imex_not_ready, clique=32766, unit=NOT_USED),
     ),
     Story(id="A04", source=NO_BRIDGE, name="a card without a bridge, links inactive", made=partial(card_without_bridge, 12)),
     Story(id="A04", source=NO_BRIDGE, name="a card without a bridge, links not supported", made=partial(card_without_bridge, 0)),
     Story(id="A06", source="NVIDIA/NVSentinel#1748", name="11,200 Xids 45 of jobs that ended", made=many_cleanups),
     Story(id="A09", source="NVIDIA/NVSentinel#911", name="an Xid 31 of an application, which DCGM keeps reporting", made=kept_xid_31),
+    Story(id="A10", source="NVIDIA/dcgm-exporter#500", name="DCGM's field 230 that stays at 31", made=xid_field_that_stays),
+    Story(id="A20", source="NVIDIA/DCGM#270", name="DCGM's thermal warning at 75 °C", made=thermal_by_dcgm),
     *(
         Story(id="A33", source="NVIDIA/NVSentinel ADR-042", name=f"a thermal margin of {margin} on an H100", made=partial(at_its_limit, margin))
         for margin in (0, -1)
@@ -171,16 +200,13 @@ STORIES: tuple[Story, ...] = (
     ),
     Story(
         id="A40", source="NVIDIA/open-gpu-kernel-modules#1030", name="Xid 31 with every CUDA program on a host with one RTX 5090",
-        made=partial(wrong_programs, gpus=1, gpc=6, client="T1_13", pause=600.0),
+        made=partial(every_program_faults, 600.0),
     ),
     Story(
-        id="A40", source="NVIDIA/open-gpu-kernel-modules#1030", name="the same for hours",
-        made=partial(wrong_programs, gpus=1, gpc=6, client="T1_13", pause=4000.0),
+        id="A40", source="NVIDIA/open-gpu-kernel-modules#1030", name="the same, an hour apart",
+        made=partial(every_program_faults, 4000.0),
     ),
-    Story(
-        id="A40", source="NVIDIA/NVSentinel#271", name="Xid 31 at one place of one GPU of eight, in job after job", says=("warning xid.31",),
-        ends=Health.WARNING, made=partial(wrong_programs, gpus=8, gpc=0, client="T1_8", pause=600.0),
-    ),
+    Story(id="A54", source="leptonai/gpud#1106", name="a GB200 whose fabric manager runs in the rack", made=rack_without_local_fabric_manager),
     Story(id="A61", source="NVIDIA/NVSentinel#1701", name="links that train after a planned reboot", made=rack_reboot),
     *(
         Story(
