@@ -412,6 +412,14 @@ def test_a_gpu_is_of_a_cluster_if_any_byte_of_its_cluster_uuid_is_set(node: Node
 # --- what is not supported
 
 
+def test_a_gpu_without_nvlink_has_no_links(node: Node) -> None:
+    """An H100 passed through to a guest answers NOT_SUPPORTED for each of its 18 (measured)."""
+    node.fake.error(0, "nvmlDeviceGetNvLinkState", Code.NOT_SUPPORTED)
+    node.reader.connect()
+    gpu = node.gpu()
+    assert (gpu.links, gpu.errors) == ((), ())
+
+
 def test_what_a_gpu_does_not_support_is_not_asked_again_until_the_next_connection(node: Node) -> None:
     unsupported = ["temperature_margin", "pcie_replays", "recovery_action", "sram_threshold_exceeded", "fabric_state"]
     for name in unsupported:
