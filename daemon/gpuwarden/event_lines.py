@@ -74,6 +74,7 @@ LINES: dict[EventKind, tuple[str, str]] = {
     EventKind.NEEDS_PERSON: ("warning", "once this node is excluded for this, a person must restore it"),
     EventKind.MACHINE_CHANGED: ("warning", "the ledger is another machine's: set aside, begun anew"),
     EventKind.LEDGER_MOVED: ("error", "the ledger was corrupt: moved aside, begun anew"),
+    EventKind.LEDGER_LOST: ("error", "the ledger lost its last events"),
 }
 """What a log line says of an event, and how loud."""
 HIDDEN = ("first_boottime", "first_wall", "latch", "links", "signs", "sequence", "bursts", "processes")

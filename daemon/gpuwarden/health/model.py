@@ -183,6 +183,7 @@ class EventKind(StrEnum):
     HOST_FORGOTTEN = "host_forgotten"
     MACHINE_CHANGED = "machine_changed"
     LEDGER_MOVED = "ledger_moved"  # a corrupt ledger was moved aside
+    LEDGER_LOST = "ledger_lost"  # events at its end, with a damaged log or a power cut
     EXCLUDED = "excluded"  # this node was taken out of scheduling
     RESTORED = "restored"
     INTENDED = "intended"  # policy wants something of an actuator

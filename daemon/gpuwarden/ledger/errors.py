@@ -35,8 +35,12 @@ class LedgerOfAnotherMajor(LedgerRefused):
     pass
 
 
-# SQLite's primary result codes (sqlite.org/rescode.html); the file is damaged.
-_CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+# SQLite's primary result codes (sqlite.org/rescode.html); the file is damaged. Our statements are constant: one that does not fit
+# the tables (ERROR), or breaks a rule of theirs, has met tables that are not as they were made.
+_CORRUPT = {
+    sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH,
+    sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_FORMAT,
+}  # fmt: skip
 
 # ... and what the operator can do about the others.
 _ADVICE = {
@@ -51,8 +55,20 @@ _ADVICE = {
 
 def is_damage(error: Exception) -> bool:
     """Whether it tells of a damaged file of SQLite's, rather than of a disk that is full or away."""
-    code = getattr(error, "sqlite_errorcode", 0)
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:  # Python's own: a text in the file that is no UTF-8
+        return isinstance(error, sqlite3.OperationalError) and "decode" in str(error)
     return code & 0xFF in _CORRUPT or code == sqlite3.SQLITE_IOERR_SHORT_READ
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """As `translated`, for what only reads: values that are not as they were written are damage, too."""
+    try:
+        with translated(path):
+            yield
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise LedgerCorrupt(f"ledger {path} is corrupt: {error}") from error
 
 
 @contextmanager

@@ -8,13 +8,14 @@ import os
 from collections import deque
 from pathlib import Path
 
+from gpuwarden.health.model import EventKind, Latch
 from gpuwarden.ledger.backlog import Backlog
 from gpuwarden.ledger.errors import LedgerCorrupt, LedgerError, LedgerUnavailable, translated
 from gpuwarden.ledger.machine import same_machine
 from gpuwarden.ledger.reader import read_only
-from gpuwarden.ledger.recovery import Opener, begin_again, open_ledger
+from gpuwarden.ledger.recovery import Opened, Opener, begin_again, open_ledger
 from gpuwarden.ledger.rows import Memory
-from gpuwarden.ledger.store import Store
+from gpuwarden.ledger.store import Entry, Store
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host import MachineIdentity
@@ -22,6 +23,8 @@ from gpuwarden_collectors.host import MachineIdentity
 _RETRY_FIRST, _RETRY_MAX = 1.0, 60.0  # seconds between attempts, doubling
 _BATCH = 500  # entries in one transaction
 _PRUNE_EVERY = 3_600.0  # seconds
+_SEAL_EVERY = 30.0  # seconds for which what is no latch may stand in the log alone
+_LOST = "its log was damaged, or a power cut came before it was on disk; latched failures may be forgotten, see `gpuwarden events`"
 _PRUNE_AFTER = 1_000  # ... or so many events: half of what one call of `Store.prune` takes away
 
 
@@ -29,13 +32,13 @@ class Keeper:
     """`work` and `close` run in the writer thread, `failed` hears of what they raise. The attributes may be read anywhere.
 
     `memories` gets one when the ledger was opened for the first time, and whenever it was begun again. `trouble` says
-    why nothing can be written; `moved` is when and to what name a corrupt ledger was moved aside.
+    why nothing can be written; `damage` is when the ledger was found damaged, and what came of it.
     """
 
     def __init__(self, path: Path, backlog: Backlog, machine: MachineIdentity, boot_id: str, clock: Clock) -> None:
         self.memories: deque[Memory] = deque(maxlen=1)
         self.trouble = ""
-        self.moved: tuple[Stamp, str] | None = None
+        self.damage: tuple[Stamp, str] | None = None
         self._path = path
         self._backlog = backlog
         self._machine = machine
@@ -48,6 +51,8 @@ class Keeper:
         self._delay = _RETRY_FIRST
         self._prune_at = 0.0
         self._unpruned = 0
+        self._unsealed = False
+        self._seal_at = 0.0
 
     def hurry(self) -> None:
         """Let the next `work` try at once, whatever failed before."""
@@ -60,13 +65,14 @@ class Keeper:
         opener = Opener(machine=self._machine, boot_id=self._boot_id, at=now)
         self._claimed()
         try:
-            store = self._store or self._opened(now, *open_ledger(self._path, opener))
+            store = self._store or self._opened(now, open_ledger(self._path, opener))
             self._write(store)
+            self._seal(store, now)
             self._prune(store, now)
         except LedgerCorrupt as error:
             broken, self._store = self._store, None
             self._backlog.put_back()
-            self._write(self._opened(now, *begin_again(self._path, opener, error, broken)))
+            self._write(self._opened(now, begin_again(self._path, opener, error, broken)))
         self.trouble, self._delay = "", _RETRY_FIRST
 
     def failed(self, error: Exception) -> None:
@@ -81,6 +87,9 @@ class Keeper:
     def close(self) -> None:
         store, self._store = self._store, None
         if store is not None:
+            with contextlib.suppress(LedgerError):
+                if self._unsealed:
+                    store.seal()
             with contextlib.suppress(LedgerError):
                 store.close()
         claim, self._claim = self._claim, None
@@ -104,10 +113,13 @@ class Keeper:
                 ) from error
         self._claim = claim
 
-    def _opened(self, now: Stamp, store: Store, moved: str) -> Store:
-        self._store = store
-        if moved:
-            self.moved = (now, moved)
+    def _opened(self, now: Stamp, opened: Opened) -> Store:
+        store = self._store = opened.store
+        if opened.moved:
+            self.damage = now, f"was corrupt: it was moved aside to {opened.moved} and a new one was begun"
+        if opened.lost:
+            self.damage = now, f"lost its last {opened.lost} events: {_LOST}"
+        self._unsealed, self._seal_at = True, now.boottime
         if store.begun or not self._remembered:
             self.memories.append(store.memory())
             self._remembered = True
@@ -125,8 +137,24 @@ class Keeper:
             store.append(batch)
             self._backlog.done()
             self._unpruned += sum(len(entry.events) for entry in batch)
+            self._unsealed = True
+            if any(map(_is_urgent, batch)):
+                self._seal_at = 0.0
+
+    def _seal(self, store: Store, now: Stamp) -> None:
+        if self._unsealed and now.boottime >= self._seal_at and store.seal():
+            self._unsealed, self._seal_at = False, now.boottime + _SEAL_EVERY
 
     def _prune(self, store: Store, now: Stamp) -> None:
         if now.boottime >= self._prune_at or self._unpruned >= _PRUNE_AFTER:
             store.prune(now.wall)
             self._prune_at, self._unpruned = now.boottime + _PRUNE_EVERY, 0
+
+
+def _is_urgent(entry: Entry) -> bool:
+    """It holds a checkpoint, or what a restart must not forget: a latch, or an exclusion of ours."""
+    return entry.checkpoint is not None or any(
+        event.kind in (EventKind.LATCHED, EventKind.EXCLUDED)
+        or (event.kind == EventKind.RAISED and event.data.get("latch", Latch.NONE.value) != Latch.NONE.value)
+        for event in entry.events
+    )

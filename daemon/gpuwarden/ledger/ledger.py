@@ -24,7 +24,7 @@ from gpuwarden_collectors.host import MachineIdentity
 _STALLED = 5.0  # seconds after which a write that hangs is reported
 _CHECKPOINT_AFTER = 1_000  # events
 _CHECKPOINT_EVERY = 86_400.0  # seconds
-_MOVED_SHOWN = 3_600.0  # seconds for which it is reported that a corrupt ledger was moved aside
+_DAMAGE_SHOWN = 3_600.0  # seconds for which it is reported that the ledger was found damaged
 
 
 class Ledger:
@@ -115,9 +115,9 @@ class Ledger:
             return self._keeper.trouble
         if self._late and not self._keeper.memories:
             return f"ledger {self._path} was not read in time: what was known before this start is not judged yet"
-        moved_at, name = self._keeper.moved or (None, "")
-        if moved_at is not None and now.boottime - moved_at.boottime < _MOVED_SHOWN:
-            return f"ledger {self._path} was corrupt: it was moved aside to {name} and a new one was begun"
+        found_at, what = self._keeper.damage or (None, "")
+        if found_at is not None and now.boottime - found_at.boottime < _DAMAGE_SHOWN:
+            return f"ledger {self._path} {what}"
         return ""
 
     async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - says False at the deadline, which is no error here

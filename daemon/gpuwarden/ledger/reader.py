@@ -13,9 +13,10 @@ from typing import Self
 from urllib.parse import quote
 
 from gpuwarden.ledger import schema
-from gpuwarden.ledger.errors import LedgerUnavailable, translated
+from gpuwarden.ledger.errors import LedgerCorrupt, LedgerUnavailable, reading, translated
 from gpuwarden.ledger.machine import of_text
 from gpuwarden.ledger.rows import Memory, Recorded, event_of
+from gpuwarden.ledger.seal import Seal, digest
 from gpuwarden_collectors.facts import LogPosition
 from gpuwarden_collectors.host import MachineIdentity
 
@@ -25,6 +26,9 @@ _EVENTS = "SELECT id, kind, boot_id, boottime, wall, code, subject, detail, data
 _CHECKPOINT = """
     SELECT kind, boot_id, boottime, wall, code, subject, detail, data FROM checkpoint WHERE era = :era ORDER BY number
 """
+
+
+_SEALED = f"{_EVENTS} AND id > :through AND id <= :last ORDER BY id"
 
 
 class Reader:
@@ -62,13 +66,13 @@ class Reader:
         of_kind = f"AND kind IN ({','.join(f':{name}' for name in names)})" if kinds else ""
         asked = f"{_EVENTS} {of_kind} AND wall >= :since AND id > :after ORDER BY id LIMIT :limit"
         bounds = {"since": float("-inf") if since is None else since, "after": after, "limit": limit}
-        with translated(self.path):
+        with reading(self.path):
             rows = self._db.execute(asked, {**names, **bounds, "era": self.era()})
             return [Recorded(number, event_of(row)) for number, *row in rows]
 
     def memory(self) -> Memory:
         """What is needed to go on from here."""
-        with translated(self.path), self._one_view():
+        with reading(self.path), self._one_view():
             bounds = {"era": self.era(), "through": self._through()}
             checkpoint = self._db.execute(_CHECKPOINT, bounds)
             since = self._db.execute(f"{_EVENTS} AND id > :through ORDER BY id", bounds)
@@ -79,19 +83,64 @@ class Reader:
             )
 
     def position(self) -> LogPosition | None:
-        boot_id, sequence = self._meta("kernel_log_boot_id"), self._meta("kernel_log_sequence")
-        return LogPosition(boot_id, int(sequence)) if boot_id and sequence else None
+        with reading(self.path):
+            boot_id, sequence = self._meta("kernel_log_boot_id"), self._meta("kernel_log_sequence")
+            return LogPosition(boot_id, int(sequence)) if boot_id and sequence else None
 
     def machine(self) -> MachineIdentity:
         """The machine this ledger was last used on; without any name if it does not say."""
-        return of_text(self._meta("machine"))
+        with reading(self.path):
+            return of_text(self._meta("machine"))
 
     def era(self) -> int:
-        return int(self._meta("era") or 1)
+        with reading(self.path):
+            return int(self._meta("era") or 1)
 
     def _through(self) -> int:
         """The id of the last event that the checkpoint covers. A new era has no checkpoint, and its events come later."""
-        return int(self._meta("checkpoint_through") or 0)
+        with reading(self.path):
+            return int(self._meta("checkpoint_through") or 0)
+
+    def sealed(self, through: int | None = None, last: int | None = None) -> Seal:
+        """What this ledger holds now, or held when its checkpoint went through `through` and its events up to `last`."""
+        with reading(self.path), self._one_view():
+            (newest,) = self._db.execute("SELECT max(id) FROM events").fetchone()
+            era, at = self.era(), self._through() if through is None else through
+            end = max(newest or 0, at) if last is None else last
+            bounds = {"era": era, "through": at, "last": end}
+            rows = [*self._db.execute(_CHECKPOINT, bounds), *self._db.execute(_SEALED, bounds)]
+            number = int(self._meta("checkpoints") or 0)
+            return Seal(
+                schema=self._meta("schema"),
+                era=era,
+                checkpoints=number,
+                through=at,
+                last=end,
+                digest=digest(rows),
+                machine=self._meta("machine"),
+            )
+
+    def lost(self, seal: Seal | None) -> int:
+        """How many events at the end are missing that this ledger had when it was sealed. Raises LedgerCorrupt if others changed.
+
+        An era or a checkpoint that was begun after the seal says nothing more than that nothing is missing.
+        """
+        if seal is None:
+            return 0
+        if seal.era != (era := self.era()):
+            if era < seal.era or not self.events(limit=1):  # a new era begins with an event of its own
+                raise LedgerCorrupt(
+                    f"ledger {self.path} is corrupt: it says era {era} and was sealed in era {seal.era}"
+                )
+            return 0
+        now = self.sealed()
+        if now.last < seal.last or now.checkpoints < seal.checkpoints:
+            return max(1, seal.last - now.last)
+        if (now.checkpoints, now.through) != (seal.checkpoints, seal.through):
+            return 0
+        if self.sealed(seal.through, seal.last).digest != seal.digest:
+            raise LedgerCorrupt(f"ledger {self.path} is corrupt: it does not hold what it held when it was sealed")
+        return 0
 
     @contextmanager
     def _one_view(self) -> Iterator[None]:
@@ -123,7 +172,7 @@ def read_only(path: Path) -> Reader:
 
 
 def _connect_read_only(path: Path, options: str) -> Reader:
-    with translated(path):
+    with reading(path):
         db = sqlite3.connect(f"file:{quote(str(path))}?{options}", uri=True, timeout=BUSY_TIMEOUT, isolation_level=None)
         try:
             version = schema.check_version(db, path)

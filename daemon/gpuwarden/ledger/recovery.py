@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden.health.model import Event, EventKind
+from gpuwarden.ledger import seal
 from gpuwarden.ledger.errors import LedgerCorrupt, LedgerError, LedgerUnavailable, translated
-from gpuwarden.ledger.machine import completed, same_machine
+from gpuwarden.ledger.machine import completed, of_text, same_machine
 from gpuwarden.ledger.store import Entry, Store
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host import MachineIdentity
@@ -30,20 +31,35 @@ class Opener:
         return Event(kind=kind, at=self.at, boot_id=self.boot_id, data=data)
 
 
-def open_ledger(path: Path, opener: Opener) -> tuple[Store, str]:
-    """The store, settled in on this machine, and the name that a corrupt file was moved to, or "".
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """`store`: settled in on this machine. `moved`: the name that a corrupt file was moved to. `lost`: events at its end that are gone."""
 
-    Raises LedgerUnavailable or LedgerRefused.
-    """
+    store: Store
+    moved: str = ""
+    lost: int = 0
+
+
+def open_ledger(path: Path, opener: Opener) -> Opened:
+    """Raises LedgerUnavailable or LedgerRefused."""
+    store = None
+    existed = path.exists()
     try:
         store = Store.open(path, now=opener.at.wall)
+        sealed = seal.read(path) if existed else None
+        lost = store.lost(sealed)
+        if sealed is not None:
+            _check_machine(store, sealed, opener.machine)
+        store.memory()  # what cannot be read is found now, while the file can still be set aside
     except LedgerCorrupt as error:
-        return begin_again(path, opener, error)
+        return begin_again(path, opener, error, store)
+    if lost:
+        store.append([Entry(events=(opener.event(EventKind.LEDGER_LOST, count=str(lost)),))])
     _settle_in(store, opener)
-    return store, ""
+    return Opened(store=store, lost=lost)
 
 
-def begin_again(path: Path, opener: Opener, error: LedgerCorrupt, broken: Store | None = None) -> tuple[Store, str]:
+def begin_again(path: Path, opener: Opener, error: LedgerCorrupt, broken: Store | None = None) -> Opened:
     """Move the corrupt ledger aside and begin another, which tells of it. `broken`: the store that has it open.
 
     Raises LedgerUnavailable.
@@ -58,7 +74,7 @@ def begin_again(path: Path, opener: Opener, error: LedgerCorrupt, broken: Store 
     store = Store.open(path, now=opener.at.wall)
     _settle_in(store, opener)
     store.append([Entry(events=(opener.event(EventKind.LEDGER_MOVED, moved_to=moved, why=str(error)),))])
-    return store, moved
+    return Opened(store=store, moved=moved)
 
 
 def move_aside(path: Path, now: float) -> Path:
@@ -68,7 +84,8 @@ def move_aside(path: Path, now: float) -> Path:
     """
     with translated(path):
         earlier = {
-            file.name.removesuffix("-wal").removesuffix("-shm") for file in path.parent.glob(f"{path.name}.corrupt-*")
+            file.name.removesuffix("-wal").removesuffix("-shm").removesuffix(seal.SUFFIX)
+            for file in path.parent.glob(f"{path.name}.corrupt-*")
         }
         if len(earlier) >= _MOVED_MAX:
             raise LedgerUnavailable(
@@ -77,10 +94,22 @@ def move_aside(path: Path, now: float) -> Path:
         name = f"{path.name}.corrupt-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}"
         numbered = (f"{name}-{number}" for number in itertools.count(2))
         free = next(name for name in itertools.chain([name], numbered) if name not in earlier)
-        for side in ("-wal", "-shm", ""):
+        for side in ("-wal", "-shm", seal.SUFFIX, ""):
             with contextlib.suppress(FileNotFoundError):
                 path.with_name(path.name + side).rename(path.with_name(free + side))
     return path.with_name(free)
+
+
+def _check_machine(store: Store, sealed: seal.Seal, here: MachineIdentity) -> None:
+    """A ledger that was sealed on this machine and says that it is another's is damaged. Raises LedgerCorrupt."""
+    if (
+        sealed.era == store.era()
+        and same_machine(of_text(sealed.machine), here)
+        and not same_machine(store.machine(), here)
+    ):
+        raise LedgerCorrupt(
+            f"ledger {store.path} is corrupt: it does not name this machine any more, on which it was sealed"
+        )
 
 
 def _settle_in(store: Store, opener: Opener) -> None:

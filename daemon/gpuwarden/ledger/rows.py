@@ -58,7 +58,11 @@ def row_of(event: Event) -> Row:
 
 
 def event_of(row: Row) -> Event:
+    """Raises ValueError for a row that was not written so: SQLite lets any value stand in any column."""
     kind, boot_id, boottime, wall, code, subject, detail, data = row
+    texts = all(isinstance(text, str) for text in (kind, boot_id, code, subject, detail))
+    if not texts or not all(isinstance(time, float) and math.isfinite(time) for time in (boottime, wall)):
+        raise ValueError(f"an event of kind {str(kind)[:40]!r} has values of other types than were written")
     key = Key(code, Subject.parse(subject), detail) if code else None
     return Event(kind=kind, at=Stamp(boottime, wall), boot_id=boot_id, key=key, data=_evidence(data))
 

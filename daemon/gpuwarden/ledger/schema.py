@@ -8,7 +8,7 @@ Events may get new kinds, codes and data in a minor version; what an older daemo
 - `checkpoint` holds the events that make the state as it was after event `checkpoint_through` (in `meta`). What stands
   in `events` up to there is history: shown, and pruned with time.
 - No index but the ids: to scan all events that are ever kept takes 25 ms, and each index costs every write.
-- `meta` further holds the kernel log position, the machine, and when the file was created (wall time).
+- `meta` further holds how many checkpoints were written, the kernel log position, the machine, and when the file was created (wall time).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from gpuwarden.ledger.errors import LedgerOfAnotherMajor, LedgerRefused
+from gpuwarden.ledger import seal
+from gpuwarden.ledger.errors import LedgerCorrupt, LedgerOfAnotherMajor, LedgerRefused
 
 MAJOR, MINOR = 1, 0
 
@@ -45,16 +46,25 @@ def check_version(db: sqlite3.Connection, path: Path) -> tuple[int, int] | None:
     tables = {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
     if not tables:
         return None
-    if "meta" not in tables:
+    ours = {"events", "checkpoint"} <= tables
+    if "meta" not in tables and not ours:
         raise LedgerRefused(f"{path} is a database but no ledger of gpuwarden: move it away or set another --state-dir")
-    row = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
-    major, _, minor = (row[0] if row else "").partition(".")
+    row = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() if "meta" in tables else None
+    version: str = row[0] if row else ""
+    major, _, minor = version.partition(".")
     if not (major.isdecimal() and minor.isdecimal()):
+        if ours:
+            raise LedgerCorrupt(f"ledger {path} is corrupt: it has our tables and does not say its version")
         raise LedgerRefused(f"ledger {path} does not say its version: move it away; a new one will be begun")
     if int(major) != MAJOR:
+        sealed = seal.read(path)
+        if sealed is not None and sealed.schema.partition(".")[0] == str(MAJOR):  # nobody but this version wrote it
+            raise LedgerCorrupt(
+                f"ledger {path} is corrupt: it says version {version} and was sealed with {sealed.schema}"
+            )
         which = "newer" if int(major) > MAJOR else "older"
         raise LedgerOfAnotherMajor(
-            f"ledger {path} has version {row[0]}, this gpuwarden reads {MAJOR}.x: install the {which} gpuwarden again, "
+            f"ledger {path} has version {version}, this gpuwarden reads {MAJOR}.x: install the {which} gpuwarden again, "
             "which knows what is in it, or move the file away to begin a new one; latches, pins and exclusions of ours are then forgotten"
         )
     return int(major), int(minor)

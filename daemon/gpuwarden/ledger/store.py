@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Literal, Self
 
 from gpuwarden.health.model import Event
-from gpuwarden.ledger import schema
-from gpuwarden.ledger.errors import LedgerCorrupt, LedgerUnavailable, translated
+from gpuwarden.ledger import schema, seal
+from gpuwarden.ledger.errors import LedgerCorrupt, LedgerUnavailable, reading, translated
 from gpuwarden.ledger.machine import as_text
 from gpuwarden.ledger.reader import BUSY_TIMEOUT, Reader
 from gpuwarden.ledger.rows import row_of
@@ -67,7 +67,7 @@ class Store(Reader):
 
         Raises LedgerCorrupt, LedgerRefused (neither changes anything) or LedgerUnavailable.
         """
-        with translated(path):
+        with reading(path):
             _create_file(path)
             db = sqlite3.connect(path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
             store = cls(db, path)
@@ -120,6 +120,15 @@ class Store(Reader):
         with translated(self.path), self._transaction():
             self._set_meta("machine", as_text(machine))
 
+    def seal(self) -> bool:
+        """Move the log into the database and write down what that holds (`seal.py`), both synced. False while a reader holds it up."""
+        with translated(self.path):
+            _, in_log, moved = self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            if moved < in_log:
+                return False
+            seal.write(self.path, self.sealed())
+        return True
+
     def prune(
         self, now: float, *, keep_seconds: float = KEEP_SECONDS, keep_rows: int = KEEP_ROWS, most: int = 2_000
     ) -> int:
@@ -144,6 +153,7 @@ class Store(Reader):
         self._db.executemany(_INSERT_CHECKPOINT, rows)
         (newest,) = self._db.execute("SELECT max(id) FROM events").fetchone()
         self._set_meta("checkpoint_through", str(newest or 0))
+        self._set_meta("checkpoints", str(int(self._meta("checkpoints") or 0) + 1))
 
     def _set_meta(self, key: str, value: str) -> None:
         self._db.execute(

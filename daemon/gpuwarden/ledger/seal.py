@@ -1,0 +1,76 @@
+"""A small file beside the ledger that says how far it went and what it held, so that a loss does not pass for an empty memory.
+
+SQLite ignores the end of its log from the first damaged frame on, and pages carry no checksum: a flipped bit can take a
+latched failure away without an error. The seal is written after the log was moved into the database and is synced itself;
+what it covers is on the disk in two places that do not fail together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+SUFFIX = "-seal"
+_SIZE = 4096  # bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seal:
+    """`machine`: as the ledger had it. `last`: id of the newest event. `checkpoints`: how many were written so far. `digest`: SHA-256 of the last of them, through
+    event `through`, and of the events after it up to `last`, row by row, of `era`.
+    """
+
+    schema: str
+    era: int
+    checkpoints: int
+    through: int
+    last: int
+    digest: str
+    machine: str = ""
+
+
+def path_of(ledger: Path) -> Path:
+    return ledger.with_name(f"{ledger.name}{SUFFIX}")
+
+
+def digest(rows: list[tuple[object, ...]]) -> str:
+    """Of rows as they are stored."""
+    made = hashlib.sha256()
+    for row in rows:
+        made.update(json.dumps(row, separators=(",", ":")).encode("utf-8", "backslashreplace"))
+    return made.hexdigest()
+
+
+def write(ledger: Path, seal: Seal) -> None:
+    """Replaces it atomically; it is on disk when this returns. Raises OSError."""
+    path = path_of(ledger)
+    temporary = path.with_name(f".{path.name}.new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        json.dump(asdict(seal), file)
+        file.flush()
+        os.fsync(descriptor)
+    os.replace(temporary, path)  # noqa: PTH105 - as the calls beside it
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def read(ledger: Path) -> Seal | None:
+    """None where there is none, or where it cannot be read or understood: then it says nothing, and nothing follows from it."""
+    try:
+        descriptor = os.open(path_of(ledger), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            document = json.loads(file.read(_SIZE))
+        seal = Seal(**document)
+        named = isinstance(json.loads(seal.machine or "{}"), dict)
+    except (OSError, ValueError, TypeError, RecursionError):
+        return None
+    numbers = all(type(number) is int for number in (seal.era, seal.checkpoints, seal.through, seal.last))
+    texts = all(isinstance(text, str) for text in (seal.schema, seal.digest))
+    return seal if numbers and texts and named else None
