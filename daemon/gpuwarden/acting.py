@@ -222,9 +222,8 @@ class Acting:
             await box.pause(delay)
 
     def _look_after(self, box: Outbox) -> float:
-        name, standing = box.actuator.name, box.standing
-        away = standing is None or not standing.reachable
-        often = away or name in self.state.holds or name in self._blocked
+        name = box.actuator.name
+        often = name in self.state.holds or name in self._blocked
         seconds = self._options.look_often if often else self._options.look_every
         return seconds * self._chance.uniform(0.9, 1.1)  # so that a fleet does not come in step
 

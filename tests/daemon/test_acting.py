@@ -13,6 +13,7 @@ import pytest
 from gpuwarden.actuators.base import ActuatorError, ActuatorRefused, ActuatorUnavailable
 from gpuwarden.actuators.outbox import Limits, Outbox
 from gpuwarden.health.model import EventKind
+from gpuwarden.policy.breaker import spread_of_return
 from gpuwarden.policy.model import Act, Budget, Flag, Intent, Notice, Result, Settings, Standing, Why
 from gpuwarden_collectors.base import host_clock
 from support.acting_rig import LIMITS, PATIENCE, SETTINGS, Killed, Rig, acting_options
@@ -215,6 +216,31 @@ async def test_a_scheduler_that_is_away_is_told_as_long_as_something_is_wanted_o
     await rig.until(lambda: rig.state.holds)
     assert rig.acting.troubles()["actuator_away"] == ""
     await rig.kill()
+
+
+@pytest.mark.parametrize("attempts", [1, 12])
+async def test_while_a_scheduler_is_away_the_next_attempt_is_due_within_five_seconds_and_the_spread(
+    attempts: int,
+) -> None:
+    cluster = Cluster(time.time, {f"n{number}": Node() for number in range(1, 1_001)})
+    rig = Rig(cluster, options=acting_options(Limits()))
+    box = rig.acting._boxes["fake"]
+    await box.look()
+    rig.client.away = ActuatorUnavailable("connect failure")
+    wanted = Intent(act=Act.EXCLUDE, actuator="fake", why=Why.TERMINATION, reason="gone", key="1", at=rig.clock())
+    delays = [(await box.attempt(wanted))[1] for _ in range(attempts)]
+    assert all(2.5 <= delay <= 5.0 + spread_of_return(1_000) for delay in delays)
+
+
+async def test_a_healthy_node_asks_no_more_often_while_the_scheduler_is_away() -> None:
+    rig = Rig(
+        Cluster(time.time, {"n1": Node()}),
+        options=replace(acting_options(Limits()), look_every=1200.0, look_often=60.0),
+    )
+    rig.client.away = ActuatorUnavailable("connect failure")
+    box = rig.acting._boxes["fake"]
+    await box.look()
+    assert rig.acting._look_after(box) >= 1200.0 * 0.9
 
 
 async def test_a_person_who_asks_again_after_a_refusal_is_not_told_the_old_answer(rig: Rig) -> None:

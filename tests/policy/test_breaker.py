@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuwarden.actuators.outbox import Limits
 from gpuwarden.policy import breaker
 from gpuwarden.policy.model import Budget, Census, Held
 
+LIMITS = Limits()
 ALWAYS = Budget(percent=100, count=100_000)
 moments = st.floats(0.0, 2.0)
 runs = st.lists(st.tuples(moments, moments, moments), min_size=1, max_size=60)
@@ -87,3 +89,15 @@ def test_a_node_that_was_first_stays_out_whoever_came_later() -> None:
 )
 def test_first_writes_are_spread_by_the_size_of_the_pool(pool: int | None, seconds: float) -> None:
     assert breaker.spread(pool) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("pool", [1, 100, 1_000, 8_000])
+def test_a_controller_that_returns_is_spared_more_requests_than_it_bears(pool: int) -> None:
+    attempts = pool / (LIMITS.away / 2 + breaker.spread_of_return(pool))  # a second: each within its time, uniformly
+    assert attempts * breaker.REQUESTS_OF_AN_ATTEMPT <= breaker.REQUESTS_BORNE
+
+
+def test_the_return_is_noticed_within_five_seconds_and_the_spread() -> None:
+    assert [LIMITS.away + breaker.spread_of_return(pool) for pool in (1, 100, 1_000, 8_000)] == pytest.approx(
+        [5.015, 6.5, 20.0, 125.0]
+    )

@@ -28,15 +28,17 @@ Committed = Callable[[], Awaitable[bool]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Seconds. The second count of the breaker comes `recount_after` the write. A retry comes after `first`, doubling up to
-    `most`; where the node is busy after `busy`; where the breaker is open after `breaker_first`, up to `breaker_most`; after
-    a refusal, which a person must mend, after `refused`. `backstop`: an actuator bounds its own calls; one that does not come
-    back is given up after this.
+    `most`; where the scheduler is away within `away` and `breaker.spread_of_return`; where the
+    node is busy after `busy`; where the breaker is open after `breaker_first`, up to `breaker_most`; after a refusal, which a
+    person must mend, after `refused`. `backstop`: an actuator bounds its own calls; one that does not come back is given up
+    after this.
     """
 
     budget: Budget = field(default_factory=Budget)
     recount_after: float = 2.0
     first: float = 2.0
     most: float = 120.0
+    away: float = 5.0
     busy: float = 5.0
     breaker_first: float = 60.0
     breaker_most: float = 900.0
@@ -76,6 +78,7 @@ class Outbox:
         self._clock = clock
         self._chance = chance or random.Random()  # noqa: S311 - spreads load, guards nothing
         self._failed = 0  # its attempts so far that came to nothing
+        self._pool: int | None = None  # nodes, as last known
 
     async def look(self) -> None:
         """Never raises: a scheduler that says nothing is a standing too."""
@@ -123,7 +126,7 @@ class Outbox:
         if intent.act is Act.RESTORE or intent.why is not Why.FAILURE:
             return await self._write(intent)
         if first:
-            pool = (self.standing or await self._look()).pool
+            pool = self._pool or (self.standing or await self._look()).pool
             await self._stay(intent, self._chance.uniform(0.0, breaker.spread(pool)))
         return await self._exclude(intent) if self._wanted(intent) else SUPERSEDED
 
@@ -182,12 +185,16 @@ class Outbox:
             await self._look()
             raise BudgetUnknown(str(error), permanent=error.permanent, soon=True) from error
 
+    def _away(self) -> bool:
+        return self.standing is not None and not self.standing.reachable and not self.refused
+
     def _busy(self) -> bool:
         return self.standing is not None and bool(self.standing.busy)
 
     async def _look(self) -> Standing:
         try:
             self.standing, self.refused = await self._bounded(self.actuator.look()), ""
+            self._pool = self.standing.pool or self._pool
         except ActuatorError as error:
             self.refused = str(error) if error.permanent else ""
             self.standing = Standing(at=self._clock(), reachable=False, trouble=str(error))
@@ -214,9 +221,16 @@ class Outbox:
         if self._busy() and soon:
             return self._about(limits.busy)
         first, most = (limits.first, limits.most) if soon else (limits.breaker_first, limits.breaker_most)
-        delay = min(most, first * 2.0 ** min(self._failed, 16))
+        delay = self._about(min(most, first * 2.0 ** min(self._failed, 16)))
         self._failed += 1
-        return self._about(delay)
+        if not self._away():
+            return delay
+        return self._until_return() if self._pool is not None else min(delay, self._until_return())
+
+    def _until_return(self) -> float:
+        """Seconds until a scheduler that is away is asked again; a pool of unknown size is taken for the largest there is."""
+        spread = breaker.spread_of_return(breaker.LARGEST_POOL if self._pool is None else self._pool)
+        return self.limits.away * self._chance.uniform(0.5, 1.0) + self._chance.uniform(0.0, spread)
 
     def _about(self, seconds: float) -> float:
         return seconds * self._chance.uniform(1.0, 1.5)

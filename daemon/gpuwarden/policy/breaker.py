@@ -23,6 +23,13 @@ SPREAD_FROM = 10
 SPREAD_MOST = 120.0
 POOL_UNKNOWN = 100
 """Nodes that a pool of unknown size is taken to have."""
+LARGEST_POOL = 8_000
+"""Nodes of a pool of unknown size that is not to be overrun."""
+REQUESTS_BORNE = 200.0
+"""Requests a second that a returning controller is to be spared more than."""
+REQUESTS_OF_AN_ATTEMPT = 3.0
+"""Who is counted, and looked at, once a controller answers again; what the budget then lets through is a few nodes, whatever the
+size of the pool."""
 RECOUNT_LEAST = 1.0
 """Seconds between a write and the second count, at least: the resolution of a scheduler's clock."""
 
@@ -31,6 +38,11 @@ def spread(pool: int | None) -> float:
     """Seconds over which the first write is to be delayed by chance, uniformly."""
     nodes = POOL_UNKNOWN if pool is None else pool
     return 0.0 if nodes < SPREAD_FROM else min(SPREAD_MOST, nodes * SPREAD_PER_NODE)
+
+
+def spread_of_return(pool: int) -> float:
+    """Seconds over which attempts are spread while the controller is away, if all of the pool have one to make."""
+    return pool * REQUESTS_OF_AN_ATTEMPT / REQUESTS_BORNE
 
 
 def share(budget: Budget, pool: int) -> int:
