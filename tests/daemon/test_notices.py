@@ -116,7 +116,7 @@ async def test_over_http_the_answer_waits_and_nonsense_does_not() -> None:
             assert (answer.status, await answer.json()) == (200, {"act": False})
             tag = answer.headers["ETag"]
         waiting = asyncio.create_task(client.get(f"{root}?wait=60&tag={tag}"))
-        while notices._free:
+        while not notices.waiting["web"]:
             await asyncio.sleep(0.01)
         async with client.get(f"{root}?wait=60") as answer:
             assert answer.status == 503

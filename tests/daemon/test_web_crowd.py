@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.publish.notices import WAITERS_MOST
+from gpuwarden.publish.notices import WAITERS_MOST, Notices
+from gpuwarden.publish.web_unsent import UNSENT_MOST
 from support import half_open
 from support.web_certificates import Site, trusting, users
 from support.web_server import PATIENCE, Scraper, Served, exchange, get, parsed, serving
@@ -140,7 +141,7 @@ async def test_a_crowd_that_says_nothing_makes_room_for_itself(site: Site) -> No
     async with serving(connections=8) as served:
         waiting = await Scraper.connect(served)
         hanging = asyncio.create_task(waiting.get("/v1/notice?wait=60"))
-        await until(lambda: served.notices._free == WAITERS_MOST - 1)
+        await until(lambda: served.notices.waiting["web"] == 1)
         (kept,) = await asking(served, 1)
         silent = [await Scraper.connect(served) for _ in range(30)]
         assert await is_open(kept)
@@ -167,7 +168,7 @@ async def test_who_is_being_answered_makes_room_if_nobody_else_can(site: Site) -
     async with serving(connections=3) as served:
         waiting = [await Scraper.connect(served) for _ in range(3)]
         hanging = [asyncio.create_task(client.get("/v1/notice?wait=60")) for client in waiting]
-        await until(lambda: served.notices._free == WAITERS_MOST - 3)
+        await until(lambda: served.notices.waiting["web"] == 3)
         assert (await get(served, "/healthz")).code == 200
         served.notices.show(b'{"act":false}', imminent=True)
         ended = await asyncio.gather(*hanging, return_exceptions=True)
@@ -193,7 +194,7 @@ async def test_notices_are_waited_for_over_tls_and_with_a_password(site: Site) -
     async with serving(config=site.write(site.serve(), users(alice="right")), deadline=0.5) as served:
         waiting = await Scraper.connect(served, trusting())
         asked = asyncio.create_task(waiting.get("/v1/notice?wait=60", Authorization=ALICE))
-        await until(lambda: served.notices._free == WAITERS_MOST - 1)
+        await until(lambda: served.notices.waiting["web"] == 1)
         await asyncio.sleep(1.0)  # longer than any deadline of the connection
         served.notices.show(b'{"act":true}', imminent=True)
         assert (await asked).body == b'{"act":true}'
@@ -248,3 +249,63 @@ async def test_more_requests_than_the_limit_allows_are_told_to_come_again(site: 
         answers = [await get(served, path) for path in ("/metrics", "/healthz", "/nothing") * 3]
         assert [answer.code for answer in answers] == [200, 200, 404, 200, 200, 429, 429, 429, 429]
         assert answers[-1].headers["retry-after"] == "1"
+
+
+AHEAD = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n" * 50
+
+
+@pytest.mark.parametrize("secured", [False, True])
+async def test_pages_that_nobody_takes_are_bounded_over_all_connections_and_hold_up_no_scrape(
+    site: Site, secured: bool
+) -> None:
+    """250 clients that each ask for fifty pages and read none of them."""
+    sections = (site.serve(),) if secured else ("",)
+    tls = trusting() if secured else None
+    async with serving(config=site.write(*sections), deadline=PATIENCE) as served:
+        page = served.holder.page.text * 4  # as of a node with many GPUs
+        object.__setattr__(served.holder.page, "text", page)
+        clients = []
+        for _ in range(250):
+            clients.append(await Scraper.connect(served, tls))
+            clients[-1].writer.write(AHEAD)
+        await until(lambda: served.web.unsent.turned_away > 100)
+        for _ in range(20):
+            assert served.web.unsent.bytes <= UNSENT_MOST
+            assert (await get(served, "/metrics", tls=tls)).body == page
+        for client in clients:
+            client.writer.transport.abort()
+        await until(lambda: served.web.unsent.bytes == 0)
+
+
+async def test_a_client_that_takes_its_answers_slowly_is_answered_one_at_a_time(site: Site) -> None:
+    async with serving(deadline=PATIENCE) as served:
+        object.__setattr__(served.holder.page, "text", b"x" * (4 << 20))
+        slow = await Scraper.connect(served)
+        slow.writer.write(AHEAD)
+        await until(lambda: served.web.unsent.bytes == 4 << 20)
+        for _ in range(50):
+            assert served.web.unsent.bytes == 4 << 20
+            assert (await get(served, "/healthz")).code == 200
+        slow.close()
+
+
+async def test_the_place_of_a_client_that_leaves_is_free_at_once(site: Site) -> None:
+    async with serving(connections=256, deadline=PATIENCE) as served:
+        waiting = [await Scraper.connect(served) for _ in range(WAITERS_MOST)]
+        for client in waiting:
+            client.writer.write(b"GET /v1/notice?wait=60 HTTP/1.1\r\nHost: a\r\n\r\n")
+        await until(lambda: served.notices.waiting["web"] == WAITERS_MOST)
+        assert (await get(served, "/v1/notice?wait=60")).code == 503
+        for client in waiting:
+            client.writer.transport.abort()
+        await until(lambda: served.notices.waiting["web"] == 0)
+
+
+async def test_waiting_at_one_door_takes_no_place_at_another() -> None:
+    notices = Notices(waiters=1)
+    first = asyncio.create_task(notices.wait(PATIENCE))
+    await until(lambda: notices.waiting["web"] == 1)
+    assert not await notices.wait(0.01)
+    assert await notices.wait(0.01, door="jobs")
+    notices.close()
+    assert await first

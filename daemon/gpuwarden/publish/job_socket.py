@@ -249,7 +249,7 @@ class JobSocket:
         if len(crowd) >= _WAITERS_OF_USER:
             raise VerbError(f"{_WAITERS_OF_USER} clients of this user wait already; try again", TRY_AGAIN)
         client.waits = True
-        waiting = asyncio.ensure_future(self._notices.wait(seconds, tag))
+        waiting = asyncio.ensure_future(self._notices.wait(seconds, tag, door="jobs"))
         try:
             while not waiting.done() and not _hung_up(client.socket):
                 await asyncio.wait((waiting,), timeout=_LOOK)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -73,13 +74,14 @@ def source_document(source: NoticeSource) -> Document:
 
 
 class Notices:
-    """The newest document, its tag, and who waits for another: `waiters` at most."""
+    """The newest document, its tag, and the clients that wait for another: by door `waiters` at most, so that none fills another's."""
 
     def __init__(self, waiters: int = WAITERS_MOST) -> None:
         self.body = b""
         self.tag = ""
         self.imminent = False
-        self._free = waiters
+        self.waiting: Counter[str] = Counter()
+        self._most = waiters
         self._changed = asyncio.Event()
         self._closed = False
 
@@ -97,14 +99,14 @@ class Notices:
         self._closed = True
         self._wake()
 
-    async def wait(self, seconds: float, tag: str = "") -> bool:
+    async def wait(self, seconds: float, tag: str = "", *, door: str = "web") -> bool:
         """Until an end is imminent, or, for whoever knows the document with this `tag`, until it is another.
 
-        At most `seconds`, and never more than WAIT_MOST. False if too many wait already.
+        At most `seconds`, and never more than WAIT_MOST. False if too many wait at this door already.
         """
-        if self._free <= 0:
+        if self.waiting[door] >= self._most:
             return False
-        self._free -= 1
+        self.waiting[door] += 1
         try:
             async with asyncio.timeout(min(max(seconds, 0.0), WAIT_MOST)):
                 while not self._closed and (self.tag == tag if tag else not self.imminent):
@@ -112,7 +114,7 @@ class Notices:
         except TimeoutError:
             pass
         finally:
-            self._free += 1
+            self.waiting[door] -= 1
         return True
 
     def _wake(self) -> None:

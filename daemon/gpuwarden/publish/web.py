@@ -20,6 +20,7 @@ from gpuwarden.publish.snapshot import Clients
 from gpuwarden.publish.web_connections import Rank, Refusals
 from gpuwarden.publish.web_guard import LOOK_EVERY, Guard
 from gpuwarden.publish.web_listener import Limits, Listener
+from gpuwarden.publish.web_unsent import Unsent
 from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.facts import Stamp
 
@@ -137,6 +138,7 @@ class Web:
         limits = limits or Limits()
         self._deadline = limits.deadline
         self.refusals = Refusals(log)
+        self.unsent = Unsent()
         self._guard = Guard(config, log, clock, deadline=limits.deadline, every=look_every)
         holder.clients = lambda: Clients(turned_away=self.turned_away, refused=dict(self.refusals.counts))
         self._listener = Listener(self._answer, self._guard, self.refusals, limits)
@@ -167,7 +169,7 @@ class Web:
     @property
     def turned_away(self) -> int:
         """Connections that had to make room for others."""
-        return self._listener.connections.turned_away
+        return self._listener.connections.turned_away + self.unsent.turned_away
 
     def trouble(self, now: Stamp) -> str:
         """What is wrong with the web-config file or the certificate; empty if nothing is."""
@@ -179,7 +181,7 @@ class Web:
 
     # --- answers
 
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
         connections, client = self._listener.connections, request.protocol
         refusal = await self._guard.refusal(request)
         if refusal is not None:
@@ -193,7 +195,16 @@ class Web:
         response.headers.update(self._guard.headers)
         if self._guard.outdated(request):
             response.force_close()
+        await self._send(request, response)
         return response
+
+    async def _send(self, request: web.BaseRequest, response: web.Response) -> None:
+        """Until the client has taken it: the next request of this connection waits that long, and what it leaves untaken is bounded."""
+        body = response.body
+        with self.unsent.sending(request.transport, len(body) if isinstance(body, bytes) else 0):
+            await response.prepare(request)
+            await response.write_eof()
+            await request.writer.drain()
 
     async def _routed(self, request: web.BaseRequest) -> web.Response:
         answer = self._routes.get(request.path)

@@ -118,6 +118,9 @@ class Server(web.Server):
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
+        transport.set_write_buffer_limits(
+            high=1, low=0
+        )  # an answer is taken when nothing of it waits here any more; 0 stops TLS
         if transport.get_extra_info("sslcontext") is None:
             self._here.opened(handler, transport)
             return

@@ -53,6 +53,7 @@ class Listener:
             self._answer,
             self.connections,
             self._refusals,
+            handler_cancellation=True,  # who waits for a notice and leaves gives the place free at once
             access_log=None,
             logger=silent,
             keepalive_timeout=self._limits.deadline,

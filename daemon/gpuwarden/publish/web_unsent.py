@@ -1,0 +1,65 @@
+"""Answers that their clients have not taken yet: bounded over all connections together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+UNSENT_MOST = 8 << 20
+"""Bytes: some thirty pages of a node with 8 GPUs."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """`left`: bytes in the buffer of its transport when it was last looked at. `moved`: the turn in which that last became less."""
+
+    transport: asyncio.WriteTransport
+    size: int
+    left: int
+    moved: int
+
+
+class Unsent:
+    """`turned_away`: connections that were ended because they had taken nothing for longest while others needed the room."""
+
+    def __init__(self, most: int = UNSENT_MOST) -> None:
+        self.turned_away = 0
+        self.bytes = 0
+        self._most = most
+        self._turn = 0
+        self._held: dict[object, _Held] = {}
+
+    @contextmanager
+    def sending(self, transport: asyncio.BaseTransport | None, size: int) -> Iterator[None]:
+        """Until the answer is taken, or its connection is over. Room is made by who takes nothing: not by a client that is slow."""
+        if not isinstance(transport, asyncio.WriteTransport):  # the client has left
+            yield
+            return
+        key = object()
+        self._turn += 1
+        while self.bytes + size > self._most and self._held:
+            self._end_one()
+        self._held[key] = _Held(transport, size, size, self._turn)
+        self.bytes += size
+        try:
+            yield
+        finally:
+            self._forget(key)
+
+    def _end_one(self) -> None:
+        for held in self._held.values():
+            left = held.transport.get_write_buffer_size()
+            if left < held.left:
+                held.left, held.moved = left, self._turn
+        key = min(self._held, key=lambda each: self._held[each].moved)
+        transport = self._held[key].transport
+        self._forget(key)
+        self.turned_away += 1
+        transport.abort()
+
+    def _forget(self, key: object) -> None:
+        held = self._held.pop(key, None)
+        if held is not None:
+            self.bytes -= held.size
