@@ -20,6 +20,8 @@ from gpuwarden.publish.web_connections import Connections, Refusals, Server, Tls
 from gpuwarden.publish.web_guard import Guard
 
 HEADER_LIMIT = 4096  # bytes for the request line and for each header
+SEND_BUFFER = 128 << 10
+"""Bytes, of which the kernel makes twice as many: a page. Else each client that reads nothing is sent megabytes at once (tcp_wmem)."""
 Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
@@ -75,6 +77,7 @@ class Listener:
             raise ListenError(_cannot_listen(host, port, error)) from error
         for listener in self._listening.sockets:  # what is accepted inherits it
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._limits.deadline * 1000))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
 
     @property
     def addresses(self) -> list[tuple[str, int]]:

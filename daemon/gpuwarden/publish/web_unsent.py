@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 UNSENT_MOST = 8 << 20
 """Bytes: some thirty pages of a node with 8 GPUs."""
+TRIM_AFTER = 30.0
+"""Seconds after a crowd was turned away until the memory that it took is given back."""
 
 
 @dataclass(slots=True)
@@ -30,6 +32,7 @@ class Unsent:
         self._most = most
         self._turn = 0
         self._held: dict[object, _Held] = {}
+        self._trimming: asyncio.TimerHandle | None = None
 
     @contextmanager
     def sending(self, transport: asyncio.BaseTransport | None, size: int) -> Iterator[None]:
@@ -58,6 +61,16 @@ class Unsent:
         self._forget(key)
         self.turned_away += 1
         transport.abort()
+        if self._trimming is None:
+            self._trimming = asyncio.get_running_loop().call_later(TRIM_AFTER, self._trim)
+
+    def _trim(self) -> None:
+        """The allocator keeps what the crowd took, in pieces between what is in use; loaded only where it was needed."""
+        import ctypes  # noqa: PLC0415 - 1 MiB that a daemon without crowds does not pay
+
+        self._trimming = None
+        with suppress(AttributeError):  # a C library without it
+            ctypes.CDLL(None).malloc_trim(0)
 
     def _forget(self, key: object) -> None:
         held = self._held.pop(key, None)
