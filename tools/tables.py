@@ -8,12 +8,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gpuwarden.durations import format_duration
-from gpuwarden.health import nvlink5, xid_rules
+from gpuwarden.health import nvlink5, sxid_rules, xid_rules
 from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.dcgm_catalogue import DCGM_CODES, DcgmCode
 from gpuwarden.health.nvlink5_catalogue import NVLINK5_RULES, Nvlink5Rule
 from gpuwarden.health.sxid_catalogue import SXIDS
+from gpuwarden.health.sxid_rules import first_class
 from gpuwarden.health.xid_catalogue import XIDS, Xid
 from gpuwarden.publish.dcgm_names import FIELDS, OF_INSTANCES, PREFIX
 from gpuwarden.publish.metrics import METRICS
@@ -62,7 +63,7 @@ NVLINK5_HEAD = (
 
 def xids() -> str:
     switch = [
-        (str(x.sxid), x.meaning, "failure" if x.fatal else "warning", x.advice.value, x.escalation.value, x.note)
+        (str(x.sxid), x.meaning, first_class(x, None).value, x.advice.value, x.escalation.value, x.note)
         for x in SXIDS.values()
     ]
     return (
@@ -81,6 +82,8 @@ def xids() -> str:
         + "\n"
         + table(NVLINK5_HEAD, map(_nvlink5_rule, NVLINK5_RULES))
         + "\n## NVSwitch (SXid)\n\n"
+        + _rules_of(sxid_rules.__doc__ or "")
+        + "\n"
         + table(("SXid", "meaning", "class", "advice", "if it recurs", "note"), switch)
     )
 

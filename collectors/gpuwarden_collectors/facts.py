@@ -406,7 +406,7 @@ class XidEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SxidEvent:
-    """An NVSwitch error. `fatal` is what the line says; None when the newer form gives a number as severity."""
+    """An NVSwitch error. `fatal`: what the line says (*Correctable* is not); None where it gives a number as `severity`."""
 
     at: Stamp
     slot: str

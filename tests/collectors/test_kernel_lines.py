@@ -104,6 +104,15 @@ def test_sxid_lines_of_both_forms_are_read_and_register_dumps_are_not() -> None:
     ]
 
 
+def test_sxid_line_of_a_corrected_error_is_not_fatal() -> None:
+    """The form of NVSWITCH_REPORT_CORRECTABLE_LINK_DATA (open kernel modules, error_nvswitch.h)."""
+    seen = event(
+        "3,1,1,-;nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 12021, Correctable, Link 02 egress crossbar ECC header"
+    )
+    assert isinstance(seen, SxidEvent)
+    assert (seen.sxid, seen.fatal, seen.link, seen.severity) == (12021, False, 2, None)
+
+
 def test_aer_lines_name_the_device_that_sent_the_error_on_every_kernel() -> None:
     seen = [event(raw) for raw in samples("aer.txt")]
     fatal, nonfatal, corrected = AerSeverity.FATAL, AerSeverity.NONFATAL, AerSeverity.CORRECTED

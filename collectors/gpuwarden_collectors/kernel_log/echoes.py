@@ -3,7 +3,7 @@
 | first line | its echo |
 |---|---|
 | Xid 79 | `GPU … has fallen off the bus.` without a number |
-| SXid with the word Fatal or Non-fatal | the same SXid with `Severity s Engine instance …` |
+| SXid with the word Fatal, Non-fatal or Correctable | the same SXid with `Severity s Engine instance …` |
 | AER line of the port: an error was received from a device | `PCIe Bus Error: …` of that device |
 
 An echo that comes alone is an event like any other. Both lines are printed by one function, within microseconds.

@@ -174,7 +174,7 @@ _FALLEN_AT_PROBE = _pattern(
 # "Data {" lines are the registers of the line before.
 _SXID = _pattern(
     rf"nvidia-nvswitch\d{{1,3}}: SXid \(PCI:{_LOOSE_SLOT}\): (?P<sxid>\d{{1,6}}), (?!Data \{{)(?P<text>",
-    r"(?:(?P<word>Fatal|Non-fatal)\b(?:, Link (?P<link>\d{1,4})\b)?|Severity (?P<severity>\d{1,4})\b)?.*)",
+    r"(?:(?P<word>Fatal|Non-fatal|Correctable)\b(?:, Link (?P<link>\d{1,4})\b)?|Severity (?P<severity>\d{1,4})\b)?.*)",
 )
 _AER_DETAIL = _pattern(rf"{_DEVICE}(?:AER: )?(?P<text>{AER_DETAIL}severity={_SEVERITY}, type=.*)")
 _AER_PORT = _pattern(

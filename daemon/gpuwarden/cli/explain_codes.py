@@ -16,6 +16,7 @@ from gpuwarden.health.nvlink5 import NVLINK5_XIDS, R575, Nvlink5Line, branch, de
 from gpuwarden.health.nvlink5_catalogue import PROVENANCE, Nvlink5Rule
 from gpuwarden.health.sxid_catalogue import advice as sxid_advice
 from gpuwarden.health.sxid_catalogue import sxid_row
+from gpuwarden.health.sxid_rules import AGAIN, first_class
 from gpuwarden.health.view import Rules, XidRule
 from gpuwarden.health.xid_catalogue import XidClass, xid_row
 from gpuwarden.health.xid_lines import followed, recovery_action, sign
@@ -68,17 +69,22 @@ def xid(number: int, rules: Rules, said: Said | None = None) -> Explained:
     return f"Xid {number}: {row.meaning}", facts
 
 
+_TRAFFIC = {
+    True: "fatal: traffic over the NVSwitch may stop until it is reset",
+    False: "not fatal: traffic goes on",
+}
+
+
 def sxid(number: int, rules: Rules, *, fatal: bool | None = None) -> Explained:
     """`fatal`: the line's own word, if it has one."""
     row = sxid_row(number)
-    dire = row.fatal or fatal is True
-    klass = XidClass.FAILURE if dire else XidClass.WARNING
-    ruling = Ruling(klass, sxid_advice(fatal=dire))
-    traffic = "fatal: traffic over the NVSwitch stops until it is reset" if dire else "not fatal: traffic goes on"
+    klass = first_class(row, fatal)
+    ruling = Ruling(klass, sxid_advice(fatal=klass is XidClass.FAILURE))
     facts = {
-        "class": f"{traffic}; {CLASSES[klass]}",
+        "class": f"{_TRAFFIC[row.fatal or fatal is True]}; {CLASSES[klass]}",
         **_here(ruling, rules.sxids.get(str(number)), f"sxids.{number}", Advice.REBOOT),
         "to do": ADVICE[ruling.advice],
+        "a failure": AGAIN if row.fatal and klass is XidClass.WARNING else "",
         "if it recurs": _then(row.escalation, ruling.advice),
         "note": row.note,
         "from": row.provenance,

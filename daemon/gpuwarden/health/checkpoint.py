@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from gpuwarden.health import sxid_ports
 from gpuwarden.health.bursts import as_text
 from gpuwarden.health.host_memory import host_events
 from gpuwarden.health.model import NODE, Event, EventKind, Evidence, Key, Subject, gpu
@@ -47,6 +48,8 @@ def _record(record: Record) -> Iterator[Event]:
         "facility": record.facility, "bursts": as_text(record.bursts),
         "sequence": record.sequence,
     }  # fmt: skip
+    if record.key.code == "sxid":
+        data = {**data, "nonfatal": record.nonfatal, "ports": sxid_ports.as_text(record.ports)}
     yield Event(kind=_KIND[record.key.code], at=record.last, boot_id=record.boot_id, key=record.key, data=data)
     if record.acknowledged is not None:
         yield Event(kind=EventKind.ACKNOWLEDGED, at=record.acknowledged, boot_id=record.boot_id, key=record.key)

@@ -86,8 +86,10 @@ _ROWS: tuple[Condition, ...] = (
     Condition(
         code="sxid", scope="switch", severity=F, advice=Advice.REBOOT, fall=3600, latch=Latch.REBOOT,
         title="The driver reported an NVSwitch error (SXid)",
-        why="Class from the SXid table. A fatal one stays until the node reboots or an operator acknowledges it.",
-        source="NVIDIA Fabric Manager user guide, SXid lists",
+        why="What the line says goes before the SXid table. A non-fatal line of an error that can stop a GPU warns at first, and "
+        "fails if it comes again at the same port or a GPU suffers within ten minutes. A failure stays until the node reboots "
+        "or an operator acknowledges it.",
+        source="NVIDIA Fabric Manager user guide, SXid lists; imbue-ai/cluster-health (what healthy hosts print)",
     ),
     Condition(
         code="pcie_aer_fatal", scope="gpu", severity=W, advice=Advice.INSPECT_HARDWARE, fall=3600,

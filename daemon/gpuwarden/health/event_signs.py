@@ -8,14 +8,14 @@ sighting: a storm of one line in ten seconds is not one turn of the latch in ten
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gpuwarden.health.inventory import Presence, presence
 from gpuwarden.health.look import Look
 from gpuwarden.health.memory import Record, State, buried, counts
 from gpuwarden.health.model import Advice, Evidence, Json, Latch, Severity, Sighting
-from gpuwarden.health.sxid_catalogue import advice as sxid_advice
 from gpuwarden.health.sxid_catalogue import sxid_row
+from gpuwarden.health.sxid_rules import GPU_WITHIN, sxid_ruling
 from gpuwarden.health.view import Sight
 from gpuwarden.health.xid_catalogue import XidClass, xid_row
 from gpuwarden.health.xid_rules import ruling, unread
@@ -97,13 +97,25 @@ def xid(state: State, sight: Sight) -> Look:
 
 def sxid(state: State, sight: Sight) -> Look:
     sightings = []
-    for record in recent(state, sight, "sxid"):
+    news = list(recent(state, sight, "sxid"))
+    for record in (*news, *_pending(state, sight, news)):
         row = sxid_row(int(record.key.detail))
-        fatal = row.fatal or record.fatal
-        table = Ruling(XidClass.FAILURE if fatal else XidClass.WARNING, sxid_advice(fatal=fatal))
+        table = sxid_ruling(state, record, row)
+        if table.klass is not XidClass.FAILURE and record not in news:
+            continue
         said = of_site(table, sight.rules.sxids.get(record.key.detail), Advice.REBOOT)
         sightings.append(_sighting(state, record, said, _evidence(record, sxid=row.sxid, meaning=row.meaning)))
     return _look(state, "sxid", [each for each in sightings if each is not None])
+
+
+def _pending(state: State, sight: Sight, news: Sequence[Record]) -> Iterator[Record]:
+    """Warnings that what befalls a GPU within `GPU_WITHIN` still makes failures: there is one only while there is a track of them."""
+    for track in state.tracks_of("sxid"):
+        record = state.records.get(track.key)
+        if record is None or record in news or record.history or track.severity is Severity.FAILURE:
+            continue
+        if counts(state, record) and 0.0 <= sight.now.boottime - record.last.boottime <= GPU_WITHIN:
+            yield record
 
 
 def pcie_aer_fatal(state: State, sight: Sight) -> Look:

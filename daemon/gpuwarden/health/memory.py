@@ -11,6 +11,7 @@ from gpuwarden.health.flaps import Raises
 from gpuwarden.health.host_memory import HostMemory
 from gpuwarden.health.lemons import Lemons
 from gpuwarden.health.model import Advice, Evidence, Health, Key, Latch, Pin, Severity
+from gpuwarden.health.sxid_ports import Ports
 from gpuwarden.health.treatments import Case, Treatments
 from gpuwarden.health.windows import Windows
 from gpuwarden_collectors.facts import Stamp
@@ -56,9 +57,9 @@ class Record:
     """Momentary events of one kind on one subject (`xid.79@gpu/…`): how often ever, how many the last time, and when.
 
     `history`: this boot's were all older than the first start of the ledger allows; they need confirmation, once.
-    `fatal`: the line itself said so (NVSwitch errors only). `facility`: 0 for the kernel's own lines. `sequence`: of the
-    newest line, in the kernel log of that boot. `acknowledged`: what happened until then makes no finding any more.
-    `bursts`: when this boot's lines came.
+    `fatal`, `nonfatal`: the lines themselves said so; `ports`: when each port had lines in this boot (all three of NVSwitch errors
+    only). `facility`: 0 for the kernel's own lines. `sequence`: of the newest line, in the kernel log of that boot.
+    `acknowledged`: what happened until then makes no finding any more. `bursts`: when this boot's lines came.
     """
 
     key: Key
@@ -68,11 +69,13 @@ class Record:
     boot_id: str
     history: bool = False
     fatal: bool = False
+    nonfatal: bool = False
     facility: int = 0
     text: str = ""
     sequence: int = -1
     acknowledged: Stamp | None = None
     bursts: Bursts = ()
+    ports: Ports = field(default_factory=dict)
 
 
 Unpaired = Mapping[tuple[Key, str], tuple[float, int]]

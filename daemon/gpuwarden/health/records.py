@@ -8,11 +8,12 @@ made already is not counted (`xid_pairing.py`); if it is the first that brings t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gpuwarden.health.bursts import joined, signs_text
 from gpuwarden.health.memory import State
 from gpuwarden.health.model import NODE, Event, EventKind, Evidence, Key, Subject, gpu
+from gpuwarden.health.sxid_ports import Ports, as_text, with_line
 from gpuwarden.health.xid_catalogue import XIDS
 from gpuwarden.health.xid_lines import recovery_action, sign
 from gpuwarden.health.xid_pairing import paired, young
@@ -48,6 +49,8 @@ class _Batch:
     sequence: int = -1
     signs: tuple[str, ...] = ()
     fatal: bool = False
+    nonfatal: bool = True
+    ports: Ports = field(default_factory=dict)
 
     def add(self, event: HostEvent, *, counted: bool) -> None:
         self.count += counted
@@ -62,7 +65,19 @@ class _Batch:
         if isinstance(event, XidEvent) and (said := sign(event)) and said not in self.signs[-1:]:
             self.signs = joined(self.signs, (said,))
         if isinstance(event, SxidEvent):
-            self.fatal = self.fatal or event.fatal is True
+            fatal = _fatal(event)
+            self.fatal, self.nonfatal = self.fatal or fatal is True, self.nonfatal and fatal is False
+            port = "" if event.link is None else str(event.link)
+            self.ports = with_line(self.ports, port, event.at.boottime)
+
+
+def _fatal(event: SxidEvent) -> bool | None:
+    """What the line says: by its word, else by its severity (ctrl_dev_nvswitch.h: 0 non-fatal, 1 fatal)."""
+    return (
+        event.fatal
+        if event.fatal is not None
+        else {0: False, 1: True}.get(-1 if event.severity is None else event.severity)
+    )
 
 
 def records(state: State, happened: Sequence[HostEvent], boot_id: str) -> tuple[State, list[Event]]:
@@ -154,7 +169,7 @@ def _details(event: _Line, batch: _Batch) -> dict[str, str | int]:
     if batch.sequence >= 0:
         details["sequence"] = batch.sequence
     if isinstance(event, SxidEvent):
-        details["fatal"] = batch.fatal
+        details |= {"fatal": batch.fatal, "nonfatal": batch.nonfatal, "ports": as_text(batch.ports)}
     if isinstance(event, XidEvent):
         named = {"pid": event.pid, "gpu_instance": event.gpu_instance, "compute_instance": event.compute_instance}
         details |= {name: value for name, value in named.items() if value is not None}

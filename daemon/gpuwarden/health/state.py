@@ -21,6 +21,7 @@ from gpuwarden.health.lemon_days import days_of
 from gpuwarden.health.lemons import counted, renamed
 from gpuwarden.health.memory import LEMON_NODE, Record, State, Track, Unpaired, case, counts, failures
 from gpuwarden.health.model import Advice, Event, EventKind, Evidence, Health, Key, Latch, Pin, Severity, gpu
+from gpuwarden.health.sxid_ports import Ports, with_lines
 from gpuwarden.health.treatments import Treated, treated
 from gpuwarden_collectors.facts import Stamp
 
@@ -105,11 +106,13 @@ def _record(state: State, event: Event) -> State:
         boot_id=event.boot_id,
         history=history,
         fatal=event.data.get("fatal") is True,
+        nonfatal=event.data.get("nonfatal") is True,
         facility=_number(event, "facility"),
         text=_text(event, "text"),
         sequence=max(sequence, known.sequence if known is not None and same_boot else -1),
         acknowledged=known.acknowledged if known is not None and same_boot and not later_line else None,
         bursts=_bursts(state, event, known if same_boot else None),
+        ports=_ports(state, event, known if same_boot else None),
     )
     tracks = state.tracks
     if (track := tracks.get(key)) is not None:
@@ -126,8 +129,18 @@ def _bursts(state: State, event: Event, known: Record | None) -> Bursts:
     named = pid if pid >= 0 else None
     if known is None:
         return extended((), event.at.boottime, signs, pid=named)
-    dealt_with = not counts(state, known) or (known.acknowledged is not None and known.acknowledged >= known.last)
-    return extended(known.bursts, event.at.boottime, signs, pid=named, anew=dealt_with)
+    return extended(known.bursts, event.at.boottime, signs, pid=named, anew=_dealt_with(state, known))
+
+
+def _ports(state: State, event: Event, known: Record | None) -> Ports:
+    text = _text(event, "ports")
+    if not text and known is None:
+        return {}
+    return with_lines({} if known is None or _dealt_with(state, known) else known.ports, text)
+
+
+def _dealt_with(state: State, known: Record) -> bool:
+    return not counts(state, known) or (known.acknowledged is not None and known.acknowledged >= known.last)
 
 
 def _released(state: State, at: Stamp, slot: str | None, latches: tuple[Latch, ...]) -> State:

@@ -3,8 +3,8 @@
 A switch has ports (ingress, egress, routing, tag state, source tracking), links (transport and data layer), a crossbar
 between the ports and a microcontroller for the links (Minion). Most single-bit errors and replays were corrected and
 stop nothing; double-bit errors, overflows, timeouts and faulted links stop traffic until the GPUs and switches are
-reset. A line says `Fatal` or `Non-fatal` itself in one of its two forms; the table is for the other form, and for
-three codes that lines call non-fatal although the GPU behind the port hangs.
+reset. A line says `Fatal`, `Non-fatal` or `Correctable` itself, or a severity as a number; what it says goes before the table, but
+for a number after which the GPU behind the port may hang all the same (`sxid_rules.py`).
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from gpuwarden.health.model import Advice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sxid:
-    """`fatal`: traffic over the switch, or to the GPU behind the port, does not go on by itself: a failure, else a warning.
+    """`fatal`: traffic over the switch, or to the GPU behind the port, may not go on by itself.
 
+    `listed_nonfatal`: it is on the vendor's list of non-fatal errors all the same. `harmless`: fleets see it on healthy hosts.
     `advice` and `escalation` as in the table of Xids.
     """
 
     sxid: int
     meaning: str
     fatal: bool
+    listed_nonfatal: bool = False
+    harmless: bool = False
     note: str = ""
     provenance: str = "NVSwitch error numbers of NVIDIA's open kernel modules; severity as gpud classes it"
 
@@ -138,15 +141,25 @@ _FATAL = {
     24006: "Source tracking: double-bit error in crumb store 1",
     24007: "Source tracking: no response in time",
 }
-_NOTES = dict.fromkeys(
-    (11004, 12028, 19084), "on NVIDIA's list of non-fatal errors, yet the GPU behind the port hangs until it is reset"
-)
+_LISTED_NONFATAL = (11004, 12028, 19084)
+_HARMLESS = (
+    11012, 11021, 11022, 11023, 12021, 12023, 15008, 15011, 19049, 19055, 19057, 19059, 19062, 19065, 19068, 19071, 22013,
+    24001, 24002, 24003,
+)  # fmt: skip
+"""imbue-ai/cluster-health, dmesg_whitelist.py: seen for months on 511 healthy H100 hosts."""
+_NOTES = {
+    **dict.fromkeys(_LISTED_NONFATAL, "on NVIDIA's list of non-fatal errors, yet the GPU behind the port hangs until it is reset"),
+    **dict.fromkeys(_HARMLESS, "seen for months on healthy hosts (imbue, 511 hosts); a warning from the fifth burst of a day on"),
+}  # fmt: skip
 
 SXIDS: dict[int, Sxid] = {
-    sxid: Sxid(sxid=sxid, meaning=meaning, fatal=fatal, note=_NOTES.get(sxid, ""))
+    sxid: Sxid(
+        sxid=sxid, meaning=meaning, fatal=fatal, listed_nonfatal=sxid in _LISTED_NONFATAL, harmless=sxid in _HARMLESS,
+        note=_NOTES.get(sxid, ""),
+    )
     for table, fatal in ((_NON_FATAL, False), (_FATAL, True))
     for sxid, meaning in table.items()
-}
+}  # fmt: skip
 
 
 def sxid_row(sxid: int) -> Sxid:
