@@ -135,13 +135,15 @@ class StuckProcess:
 class ProcessesFacts:
     """`stuck`: those that use a GPU first, then those stuck for longest. `followed_for`: seconds since the first look.
 
-    Nothing can be seen to be stuck for longer than that (None: nobody says).
+    Nothing can be seen to be stuck for longer than that (None: nobody says). `fabric_manager`: a process of NVIDIA's fabric
+    manager runs, in whatever container; None: none is seen, and not all processes of the host are.
     """
 
     stuck: tuple[StuckProcess, ...] = ()
     total: int = 0
     zombies: int = 0
     followed_for: float | None = None
+    fabric_manager: bool | None = None
 
 
 # --- Services ------------------------------------------------------------------------------------------------------

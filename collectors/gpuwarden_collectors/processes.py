@@ -8,6 +8,9 @@ seen once is not reported.
 Files that need the memory lock of a process (`cmdline`, `maps`, `smaps`) are never read: the reader of a stuck process
 would be stuck with it. Threads are looked at one by one only in processes that have an NVIDIA device open, since a
 host has tens of thousands; of the others the first thread stands for all.
+
+The processes of containers are seen with the host's own, under the names that the kernel has for them. Whether all are seen shows
+in the kernel's threads: they are in the first PID namespace alone, and hidden from whom `hidepid` hides others.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from gpuwarden_collectors.host_facts import ProcessesFacts, StuckProcess
 from gpuwarden_collectors.host_files import number, read_bytes, read_text
 
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD, linux/sched.h
+_FABRIC_MANAGER = b"nv-fabricmanage"  # nv-fabricmanager, cut to the 15 bytes of a name (TASK_COMM_LEN)
 _MANY = 4096  # descriptors of a process and threads of a process that are looked at
 
 
@@ -74,9 +78,13 @@ class ProcessesCollector:
         gpu_users: set[tuple[int, int]] = set()
         stuck: list[StuckProcess] = []
         total = zombies = 0
+        all_seen = fabric_manager = False
         for stat in self._all():
             total += 1
-            zombies += stat.state == "Z" and stat.threads <= 1
+            over = stat.state in "ZX" and stat.threads <= 1
+            zombies += over
+            all_seen = all_seen or bool(stat.flags & _KERNEL_THREAD)
+            fabric_manager = fabric_manager or (stat.comm == _FABRIC_MANAGER and not over)
             gpu = self._uses_gpu(stat)
             if gpu:
                 gpu_users.add((stat.pid, stat.start))
@@ -87,8 +95,9 @@ class ProcessesCollector:
         self._since, self._gpu_users = since, gpu_users
         stuck.sort(key=lambda process: (not process.gpu, -process.seen_for, process.pid))
         return ProcessesFacts(
-            stuck=tuple(stuck[: self._max_stuck]), total=total, zombies=zombies, followed_for=now - self._began
-        )
+            stuck=tuple(stuck[: self._max_stuck]), total=total, zombies=zombies, followed_for=now - self._began,
+            fabric_manager=fabric_manager if fabric_manager or all_seen else None,
+        )  # fmt: skip
 
     def _all(self) -> Iterator[_Stat]:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from itertools import count
@@ -14,6 +15,7 @@ from gpuwarden_collectors.base import CollectorError, SourceAbsent
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host_facts import ProcessesFacts, StuckProcess
 from gpuwarden_collectors.processes import ProcessesCollector
+from support.job_world import until
 from support.stuck_processes import stuck_process
 from support.trees import plant
 
@@ -56,7 +58,7 @@ def test_a_tree_gives_exactly_who_is_stuck_and_for_how_long(tmp_path: Path) -> N
     add_process(tmp_path, 801, "Z")
     collector = minute_by_minute(tmp_path)
     assert collector.read() == ProcessesFacts(
-        total=6, zombies=2, followed_for=0.0
+        total=6, zombies=2, followed_for=0.0, fabric_manager=False
     )  # what is seen once may be gone in a moment
     collector.read()
     assert collector.read() == ProcessesFacts(
@@ -69,6 +71,7 @@ def test_a_tree_gives_exactly_who_is_stuck_and_for_how_long(tmp_path: Path) -> N
         total=6,
         zombies=2,
         followed_for=120.0,
+        fabric_manager=False,
     )
 
 
@@ -188,6 +191,26 @@ def test_more_processes_than_any_host_has_fail_the_pass(tmp_path: Path) -> None:
         ProcessesCollector(tmp_path, max_processes=2).read()
 
 
+@pytest.mark.parametrize(
+    ("comm", "state", "kernel_threads", "seen"),
+    [
+        ("nv-fabricmanage", "S", True, True),
+        ("nv-fabricmanage", "D", False, True),
+        ("nv-fabricmanage", "Z", True, False),  # it was killed, and nobody has asked for its end
+        ("nv-fabricmanage", "Z", False, None),
+        ("nv-fabric", "S", True, False),
+        ("python", "S", False, None),  # no thread of the kernel: not all processes are visible
+    ],
+)
+def test_fabric_manager_is_found_by_its_name_or_unknown_where_processes_are_hidden(
+    tmp_path: Path, comm: str, state: str, *, kernel_threads: bool, seen: bool | None
+) -> None:
+    add_process(tmp_path, 900, state, comm=comm)
+    if kernel_threads:
+        add_process(tmp_path, 2, "S", comm="kthreadd", flags=KERNEL_THREAD)
+    assert ProcessesCollector(tmp_path).read().fabric_manager is seen
+
+
 # --- Real processes ------------------------------------------------------------------------------------------------
 
 
@@ -218,6 +241,46 @@ def test_a_real_zombie_is_counted() -> None:
         assert ProcessesCollector(PROC).read().zombies >= 1
     finally:
         process.communicate()
+
+
+def require_namespaces() -> None:
+    if os.geteuid() != 0 or not any(process.flags & KERNEL_THREAD for process in ProcessesCollector(PROC)._all()):
+        pytest.skip("this test makes PID namespaces and did not run: it needs root in the first PID namespace")
+
+
+def test_a_real_process_in_another_pid_namespace_is_seen_by_its_name(tmp_path: Path) -> None:
+    require_namespaces()
+    program = tmp_path / "nv-fabricmanager"
+    shutil.copy(shutil.which("sleep") or "/bin/sleep", program)
+    container = subprocess.Popen(["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", str(program), "1000"])
+    try:
+        until(lambda: ProcessesCollector(PROC).read().fabric_manager is True, "the process is seen")
+    finally:
+        container.kill()
+        container.wait()
+    until(lambda: ProcessesCollector(PROC).read().fabric_manager is False, "the process is gone")
+
+
+READ = "from pathlib import Path; from gpuwarden_collectors.processes import ProcessesCollector; import os, sys; "
+"""What a Python that cannot see all processes runs; printed is what it says of the fabric manager."""
+
+
+def test_a_reader_in_a_pid_namespace_of_its_own_knows_that_it_does_not_see_all() -> None:
+    require_namespaces()
+    code = f"{READ}print(ProcessesCollector(Path('/proc')).read().fabric_manager)"
+    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code]
+    assert subprocess.check_output(command, text=True).strip() == "None"
+
+
+@pytest.mark.parametrize("hidepid", ["1", "2"])
+def test_a_reader_from_whom_processes_are_hidden_knows_that_it_does_not_see_all(tmp_path: Path, hidepid: str) -> None:
+    require_namespaces()
+    code = f"{READ}os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534); "
+    code += f"print(ProcessesCollector(Path('{tmp_path}')).read().fabric_manager)"
+    tmp_path.chmod(0o755)
+    mount = f"mount -t proc -o hidepid={hidepid} proc {tmp_path} && exec {sys.executable} -c"
+    command = ["unshare", "--mount", "sh", "-c", f'{mount} "$0"', code]
+    assert subprocess.check_output(command, text=True).strip() == "None"
 
 
 def _by_pid(facts: ProcessesFacts) -> dict[int, StuckProcess]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gpuwarden.health import host_signs
+from gpuwarden.health.fabric_manager import FABRIC_MANAGER, Fabric, undecided
 from gpuwarden.health.model import NODE, Severity, Sighting
 from gpuwarden.health.windows import Windows, added
 from gpuwarden_collectors.facts import Stamp
@@ -110,8 +111,6 @@ def test_all_processes_are_one_finding_that_names_the_worst() -> None:
 
 # --- Services ------------------------------------------------------------------------------------------------------
 
-FABRIC_MANAGER = "nvidia-fabricmanager.service"
-
 
 def service(active: str, sub: str = "", **more: Any) -> ServiceFacts:
     facts: dict[str, Any] = {
@@ -124,9 +123,9 @@ def service(active: str, sub: str = "", **more: Any) -> ServiceFacts:
     return ServiceFacts(**{**facts, **more})
 
 
-def down(facts: ServiceFacts, *, nvswitches: bool = False, fabric: bool = True, windows: Windows | None = None) -> Any:
+def down(facts: ServiceFacts, fabric: Fabric | None = None, *, windows: Windows | None = None) -> Any:
     services = ServicesFacts(services=(facts,))
-    sightings = host_signs.service_down(services, windows or {}, nvswitches=nvswitches, fabric=fabric)
+    sightings = host_signs.service_down(services, windows or {}, fabric or Fabric(switches=False, used=True))
     return [(sighting.severity, sighting.evidence["why"]) for sighting in sightings]
 
 
@@ -154,15 +153,88 @@ def test_a_service_is_down_when_it_failed_or_must_run_and_does_not(facts: Servic
 def test_without_the_fabric_manager_an_nvswitch_system_fails() -> None:
     idle = service("inactive", "dead", unit=FABRIC_MANAGER, enabled=False)
     assert down(idle) == []
-    assert down(idle, nvswitches=True) == [(F, "does not run")]
+    assert down(idle, Fabric(switches=True, process=False)) == [(F, "does not run")]
     assert down(service("failed", unit=FABRIC_MANAGER, result="signal")) == [(W, "failed: signal")]
 
 
+ENABLED = service("failed", "failed", unit=FABRIC_MANAGER, result="exit-code")
+STOPPED = service("inactive", "dead", unit=FABRIC_MANAGER, enabled=False)
+FAILED = replace(ENABLED, enabled=False)
+LOOPS = service("activating", "auto-restart", unit=FABRIC_MANAGER, result="signal")
+
+
+@pytest.mark.parametrize("completed", [True, False, None])
+@pytest.mark.parametrize(
+    ("unit", "process", "severity"),
+    [
+        (ENABLED, False, F),
+        (ENABLED, True, W),
+        (ENABLED, None, W),
+        (replace(STOPPED, enabled=True), False, F),
+        (replace(STOPPED, configured=True), False, F),
+        (LOOPS, False, F),
+        (LOOPS, True, F),
+        (STOPPED, True, None),
+        (FAILED, True, None),
+    ],
+)
+def test_enabled_fabric_manager_is_judged_by_its_process_alone(
+    unit: ServiceFacts, process: bool | None, severity: Severity | None, completed: bool | None
+) -> None:
+    fabric = Fabric(switches=True, used=completed is not None, completed=completed, process=process)
+    assert not undecided(unit, fabric)
+    assert [found for found, _ in down(unit, fabric)] == ([] if severity is None else [severity])
+
+
+@pytest.mark.parametrize(
+    ("unit", "completed", "process", "severity"),
+    [
+        (STOPPED, True, False, None),
+        (STOPPED, True, None, None),
+        (FAILED, True, False, W),
+        (FAILED, True, None, W),
+        (STOPPED, False, False, F),
+        (STOPPED, None, False, F),  # A100: its GPUs say nothing of a fabric
+        (FAILED, None, False, F),
+    ],
+)
+def test_disabled_fabric_manager_is_none_to_miss_where_gpus_are_registered(
+    unit: ServiceFacts, completed: bool | None, process: bool | None, severity: Severity | None
+) -> None:
+    fabric = Fabric(switches=True, used=completed is not None, completed=completed, process=process)
+    assert not undecided(unit, fabric)
+    assert [found for found, _ in down(unit, fabric)] == ([] if severity is None else [severity])
+
+
+@pytest.mark.parametrize(
+    ("unit", "fabric", "expected"),
+    [
+        (STOPPED, Fabric(switches=True, used=True, completed=False), True),
+        (STOPPED, Fabric(switches=True), True),
+        (STOPPED, Fabric(switches=True, process=False, gpus=False), True),  # its container waits for the driver
+        (ENABLED, Fabric(switches=True), False),
+        (ENABLED, Fabric(), True),
+        (ENABLED, Fabric(switches=False), True),
+        (ENABLED, Fabric(switches=False, used=False), False),
+    ],
+)
+def test_fabric_manager_is_undecided_where_processes_are_hidden_or_nothing_needs_it_yet(
+    unit: ServiceFacts, fabric: Fabric, *, expected: bool
+) -> None:
+    assert undecided(unit, fabric) is expected
+
+
+def test_a_failure_of_the_fabric_manager_stands_while_processes_are_hidden() -> None:
+    services, hidden = ServicesFacts(services=(ENABLED,)), Fabric(switches=True, used=True, completed=True)
+    (found,) = host_signs.service_down(services, {}, hidden, {host_signs.service_subject(FABRIC_MANAGER)})
+    assert found.severity is F
+
+
 def test_where_there_is_no_fabric_nobody_misses_its_manager_unless_told_to() -> None:
-    ended = service("failed", unit=FABRIC_MANAGER, result="exit-code")
-    assert down(ended, fabric=False) == []
-    assert down(replace(ended, configured=True), fabric=False) == [(W, "failed: exit-code")]
-    assert down(service("failed", result="exit-code"), fabric=False) == [(W, "failed: exit-code")]
+    ended, none = service("failed", unit=FABRIC_MANAGER, result="exit-code"), Fabric(switches=False, used=False)
+    assert down(ended, none) == []
+    assert down(replace(ended, configured=True), none) == [(W, "failed: exit-code")]
+    assert down(service("failed", result="exit-code"), none) == [(W, "failed: exit-code")]
 
 
 def test_a_service_that_restarts_again_and_again_is_down_even_while_it_runs() -> None:

@@ -114,7 +114,8 @@ class Beside:
                 return self.memory
             case "processes":
                 seen = (replace(one, seen_for=now.boottime - since) for one, since in self.stuck.values())
-                return ProcessesFacts(stuck=tuple(seen), total=400)
+                manager = self.services[FABRIC_MANAGER].active == "active"
+                return ProcessesFacts(stuck=tuple(seen), total=400, fabric_manager=manager)
             case "services":
                 return ServicesFacts(services=tuple(self.services.values()))
             case "plugin":

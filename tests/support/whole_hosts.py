@@ -78,7 +78,7 @@ class WholeHost(Host):
             infiniband=InfinibandFacts(ports=(port("mlx5_0"), port("mlx5_1"))),
             storage=StorageFacts(mounts=(mount("/"), mount("/data", expected=True))),
             memory=memory(),
-            processes=ProcessesFacts(total=900),
+            processes=ProcessesFacts(total=900, fabric_manager=True),
             services=ServicesFacts(services=(service(), service("nvidia-persistenced.service"))),
             plugin=PassOutcome.ABSENT,
         )
@@ -89,8 +89,12 @@ class WholeHost(Host):
     def mounts(self, *mounts: MountFacts) -> None:
         self.beside.storage = StorageFacts(mounts=mounts)
 
-    def services(self, *services: ServiceFacts) -> None:
+    def services(self, *services: ServiceFacts, process: bool | None = False) -> None:
+        """`process`: whether a process of the fabric manager runs where its unit does not, as in a container; None: they are hidden."""
         self.beside.services = ServicesFacts(services=services)
+        active = any(each.unit == FABRIC_MANAGER and each.active == "active" for each in services)
+        if isinstance(self.beside.processes, ProcessesFacts):
+            self.beside.processes = replace(self.beside.processes, fabric_manager=active or process)
 
     def checked(self, *names: str, unknown_runs: int = 0, **states: PluginState) -> None:
         """Site checks by name: those in `states` have just run, `names` not yet."""

@@ -82,11 +82,15 @@ FABRIC_START = 300.0
 fault: of 288 nodes 214 had links down for one poll after planned reboots (NVSentinel#1701)."""
 
 
+REGISTERED = 3
+"""fabric_state: registration with the fabric manager is completed (nvml.h, NVML_GPU_FABRIC_STATE_COMPLETED)."""
+
+
 def _fabric_fault(facts: GpuFacts) -> tuple[str, float] | None:
     r = facts.readings
     if r.fabric_state in (1, 2):
         return ("not registered with the fabric manager", FABRIC_START)
-    if r.fabric_state == 3 and r.fabric_status:
+    if r.fabric_state == REGISTERED and r.fabric_status:
         return (f"registration with the fabric failed with status {r.fabric_status}", 0.0)
     mask = r.fabric_health_mask or 0
     bad = [text for bit, text in FABRIC_FLAGS.items() if mask >> bit & 3 == 1]

@@ -84,8 +84,12 @@ HOST_CONDITIONS: tuple[Condition, ...] = (
         title="A service that must run does not",
         why="An enabled unit of the driver (fabric manager, persistence daemon, DCGM, IMEX) or a configured one failed, "
         "does not run, or restarted three times within 10 minutes. 2 minutes are what a driver reload or a service restart "
-        "takes. A failure only for the fabric manager of a host with NVSwitches. IMEX only where nodes share an NVLink domain.",
-        source="NVSentinel, system services: 300 s from boot, 3 restarts in 600 s", depends_on=NO_DRIVER,
+        "takes. A failure only for the fabric manager of a host with NVSwitches: while its unit is enabled whatever the GPUs say of the "
+        "fabric, since they stay registered when it dies; while it is disabled not where GPUs are registered or a process of it runs "
+        "in a container. Where not all processes of the host are visible it is no failure. IMEX only where nodes share an NVLink "
+        "domain; the fabric manager not there, since it runs on the switches.",
+        source="NVSentinel, system services: 300 s from boot, 3 restarts in 600 s; NVSentinel#883 and ADR-050 (fabric manager)",
+        depends_on=NO_DRIVER,
     ),
     # --- site checks
     Condition(

@@ -14,13 +14,15 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gpuwarden.health import host_signs, mount_signs, port_signs
+from gpuwarden.health.fabric_manager import FABRIC_MANAGER, Fabric, undecided
+from gpuwarden.health.fabric_signs import REGISTERED
 from gpuwarden.health.host_learning import followed, infiniband_now, now_known
 from gpuwarden.health.host_memory import HostMemory, port_subject
 from gpuwarden.health.imex import UNIT as IMEX_UNIT
 from gpuwarden.health.imex import multi_node
 from gpuwarden.health.look import NOTHING, Detector, Look
 from gpuwarden.health.memory import State, Track
-from gpuwarden.health.model import NODE, Key, Sighting, Subject
+from gpuwarden.health.model import NODE, Key, Severity, Sighting, Subject
 from gpuwarden.health.view import Sight
 from gpuwarden.health.windows import Windows
 from gpuwarden_collectors.base import PassOutcome
@@ -48,8 +50,7 @@ class _Setting(NamedTuple):
     """All that the signs of a row look at beside the facts of its collector and the windows of counters: where none of it
     changed, neither did they.
 
-    `switches`, `fabric`: whether there are NVSwitches, and whether a GPU says that it belongs to a fabric; `multi_node`: whether it
-    says that other nodes do, too. None: not known.
+    The rest as in `Fabric`, flat, since objects are compared.
     """
 
     tracks: Mapping[Key, Track]
@@ -58,14 +59,29 @@ class _Setting(NamedTuple):
     switches: bool | None
     fabric: bool | None
     multi_node: bool | None
+    completed: bool | None
+    process: bool | None
+    gpus: bool
 
 
 def _setting(state: State, sight: Sight) -> _Setting:
     def make() -> _Setting:
         booting = sight.now.boottime < BOOT_GRACE
-        return _Setting(state.tracks, state.host, booting, _has_switches(sight), _has_fabric(sight), multi_node(sight))
+        process = None if sight.processes is None else sight.processes.fabric_manager
+        used, completed = _fabric(sight)
+        return _Setting(
+            state.tracks,
+            state.host,
+            booting,
+            _has_switches(sight),
+            used,
+            multi_node(sight),
+            completed,
+            process,
+            bool(sight.answering),
+        )
 
-    of = (sight.now, sight.nvml, sight.view.pci.facts, state.tracks, state.host)
+    of = (sight.now, sight.nvml, sight.view.pci.facts, sight.processes, state.tracks, state.host)
     return sight.view.once("host setting", of, make)
 
 
@@ -182,16 +198,16 @@ def _service_down(tracks: Sequence[Track], setting: _Setting, facts: ServicesFac
         for track in tracks
         if _restarted(track) and not followed(windows, str(track.key.subject), host_signs.RESTARTS_WINDOW)
     }
-    switches, fabric = setting.switches, setting.fabric
-    if switches is None or (fabric is None and not switches):  # whether the fabric manager is needed is not known
-        young.add(host_signs.service_subject(host_signs.FABRIC_MANAGER))
-        facts = ServicesFacts(services=tuple(s for s in facts.services if s.unit != host_signs.FABRIC_MANAGER))
     if not setting.multi_node:  # IMEX has nothing to do on a single node, and ends with an error there
         facts = ServicesFacts(services=tuple(s for s in facts.services if s.unit != IMEX_UNIT or s.configured))
         young |= {host_signs.service_subject(IMEX_UNIT)} if setting.multi_node is None else set()
-    nvswitches = switches is True
-    down = host_signs.service_down(facts, windows, nvswitches=nvswitches, fabric=nvswitches or fabric is True)
-    return _not_while_booting(setting, down), young
+    fabric = Fabric(*setting[3:])
+    of_it = [s for s in facts.services if s.unit == FABRIC_MANAGER]
+    if any(undecided(service, fabric) for service in of_it):
+        young.add(host_signs.service_subject(FABRIC_MANAGER))
+        facts = ServicesFacts(services=tuple(s for s in facts.services if s.unit != FABRIC_MANAGER))
+    failed = {track.key.subject for track in tracks if track.severity is Severity.FAILURE}
+    return _not_while_booting(setting, host_signs.service_down(facts, windows, fabric, failed)), young
 
 
 def _has_switches(sight: Sight) -> bool | None:
@@ -201,10 +217,14 @@ def _has_switches(sight: Sight) -> bool | None:
     return sight.view.once("switches", (pci,), lambda: any(device.kind is PciKind.SWITCH for device in pci.devices))
 
 
-def _has_fabric(sight: Sight) -> bool | None:
-    """Whether a GPU says that it belongs to an NVLink fabric (not all switches are on the PCI bus); None while none says."""
-    states = [facts.readings.fabric_state for facts in sight.answering]
-    return any(states) if states else None
+def _fabric(sight: Sight) -> tuple[bool | None, bool | None]:
+    """Whether a GPU says that it belongs to an NVLink fabric (not all switches are on the PCI bus), and whether each that does
+    is registered in it; None while none says.
+    """
+    said = [facts.readings for facts in sight.answering if facts.readings.fabric_state is not None]
+    using = [readings for readings in said if readings.fabric_state]
+    completed = all(readings.fabric_state == REGISTERED and not readings.fabric_status for readings in using)
+    return (bool(using) if said else None), (completed if using else None)
 
 
 def _restarted(track: Track) -> bool:

@@ -5,9 +5,10 @@ Each function is given the facts of one collector, and where it needs a past, th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from functools import lru_cache
 
+from gpuwarden.health.fabric_manager import FABRIC_MANAGER, PROCESS, Fabric, severity_down, wanted
 from gpuwarden.health.model import NODE, Evidence, Key, Severity, Sighting, Subject
 from gpuwarden.health.windows import Windows
 from gpuwarden_collectors.facts import Stamp
@@ -100,7 +101,6 @@ def _of_the_driver(process: StuckProcess) -> bool:
 
 RESTARTS, RESTARTS_WINDOW = 3, 600.0
 """As NVSentinel has them for system services."""
-FABRIC_MANAGER = "nvidia-fabricmanager.service"
 
 
 @lru_cache(maxsize=4096)
@@ -117,24 +117,25 @@ def service_counters(services: ServicesFacts) -> dict[tuple[str, str], int]:
     }
 
 
-def service_down(services: ServicesFacts, windows: Windows, *, nvswitches: bool, fabric: bool = True) -> list[Sighting]:
+def service_down(
+    services: ServicesFacts, windows: Windows, fabric: Fabric, failed: Container[Subject] = ()
+) -> list[Sighting]:
     """Units that failed, or keep restarting, or that must run and do not: enabled ones, and those of the configuration.
 
-    Without the fabric manager the GPUs of an NVSwitch system cannot be used: there it must run, and is a failure. Where
-    there is no `fabric` at all it ends at once, with an error, and nobody is to miss it.
+    `failed`: those that have a failure already. The fabric manager has a table of its own (`fabric_manager.py`).
     """
     sightings = []
     for service in services.services:
-        vital = nvswitches and service.unit == FABRIC_MANAGER
-        if service.unit == FABRIC_MANAGER and not (fabric or vital or service.configured):
-            continue
         subject = service_subject(service.unit)
         series = windows.get((str(subject), "restarts"))
         restarts = 0 if series is None else series.growth(RESTARTS_WINDOW)[0]
-        why = _why_down(service, restarts, must_run=vital or service.enabled or service.configured)
-        if why:
+        manager = service.unit == FABRIC_MANAGER
+        why = _why_down(service, restarts, must_run=wanted(service) or (manager and fabric.switches is True))
+        severity = severity_down(service, fabric, failed=subject in failed) if manager else W
+        if why and severity is not None:
             evidence: Evidence = {"why": why, "state": f"{service.active} ({service.sub})", "restarts": restarts}
-            sightings.append(Sighting(Key("service_down", subject), evidence, F if vital else W))
+            process = {"process": PROCESS[fabric.process]} if manager and fabric.switches else {}
+            sightings.append(Sighting(Key("service_down", subject), {**evidence, **process}, severity))
     return sightings
 
 
