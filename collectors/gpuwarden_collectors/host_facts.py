@@ -20,7 +20,8 @@ class PortFacts:
 
     Counters are cumulative as the device keeps them. Those of InfiniBand (`link_downed` … `symbol_error`) are as narrow
     as the specification makes them and stop at their maximum: `link_downed` at 255. `carrier_down` is the kernel's own
-    count for the network device of a RoCE port.
+    count for the network device of a RoCE port. `seen_down`: how often passes saw the port go from active to another state,
+    counted since the reader began. `default_route`: the host's goes over this RoCE port; None: there is none just now.
     """
 
     device: str
@@ -39,6 +40,8 @@ class PortFacts:
     rnr_nak_retry_err: int | None = None
     roce_slow_restart: int | None = None
     carrier_down: int | None = None
+    seen_down: int | None = None
+    default_route: bool | None = None
 
     @property
     def name(self) -> str:

@@ -18,6 +18,7 @@ from itertools import islice
 from pathlib import Path
 
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
+from gpuwarden_collectors.default_route import DefaultRoute
 from gpuwarden_collectors.host_facts import InfinibandFacts, PortFacts
 from gpuwarden_collectors.host_files import number, read_text
 
@@ -32,18 +33,26 @@ _COUNTERS = (
 _HW_COUNTERS = ("local_ack_timeout_err", "rnr_nak_retry_err", "roce_slow_restart")
 _RATE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec")
 _NETDEV = re.compile(r"[^/\s]{1,15}")  # IFNAMSIZ, linux/if.h
+_NETDEVS_MOST = 64  # of one function: with SR-IOV switching it has one for each virtual function
+_UNREAD, _ACTIVE = "", "active"
 _Attribute = tuple[int, str]
 
 
 class InfinibandCollector:
-    """Reads `<sysfs>/class/infiniband`. `exclude`: shell patterns of device names, as in `mlx5_[45]`."""
+    """Reads `<sysfs>/class/infiniband`, and the routes in `proc`. `exclude`: shell patterns of device names, as in `mlx5_[45]`."""
 
-    def __init__(self, sysfs: Path, *, exclude: Sequence[str] = (), max_ports: int = 512) -> None:
+    def __init__(
+        self, sysfs: Path, *, proc: Path = Path("/proc"), exclude: Sequence[str] = (), max_ports: int = 512
+    ) -> None:
         self._devices = sysfs / "class/infiniband"
         self._netdevs = sysfs / "class/net"
         self._excluded = tuple(map(fnmatch.translate, exclude))
+        self._default_route = DefaultRoute(proc, sysfs)
         self._max_ports = max_ports
         self._refused: set[_Attribute] = set()  # by inode of the port's folder and name
+        self._seen: dict[
+            int, tuple[str, int]
+        ] = {}  # by that inode: the last state, and how often it was seen to go down
 
     def read(self) -> InfinibandFacts:
         """Every port of every device, ordered by name; a device without ports (a management function) has none.
@@ -53,13 +62,15 @@ class InfinibandCollector:
         """
         ports: list[PortFacts] = []
         here: set[int] = set()
+        carriers = self._default_route.carriers()
         for folder, inode in islice(self._ports(), self._max_ports + 1):
             here.add(inode)
-            if (facts := self._port(folder, inode)) is not None:
+            if (facts := self._port(folder, inode, carriers)) is not None:
                 ports.append(facts)
         if len(here) > self._max_ports:
             raise CollectorError(f"{self._devices} lists more than {self._max_ports} ports; check that it is a sysfs")
         self._refused = {attribute for attribute in self._refused if attribute[0] in here}
+        self._seen = {inode: seen for inode, seen in self._seen.items() if inode in here}
         return InfinibandFacts(ports=tuple(ports), excluded=self._excluded)
 
     def _ports(self) -> Iterator[tuple[Path, int]]:
@@ -76,25 +87,35 @@ class InfinibandCollector:
             if not excluded and not _is_software(self._devices / device):
                 yield from _numbered(self._devices / device / "ports")
 
-    def _port(self, folder: Path, inode: int) -> PortFacts | None:
+    def _port(self, folder: Path, inode: int, carriers: frozenset[str] | None) -> PortFacts | None:
         """None if it vanished meanwhile."""
-        state = _text(folder / "state")
+        state = _word(_text(folder / "state"))
         link_layer = _text(folder / "link_layer")
         if not state and not folder.exists():
             return None
         rate = _RATE.match(_text(folder / "rate"))
         counters = {name: self._counter(folder, inode, f"counters/{name}") for name in _COUNTERS}
         counters |= {name: self._counter(folder, inode, f"hw_counters/{name}") for name in _HW_COUNTERS}
+        ethernet = link_layer == "Ethernet"
+        carrier_down, default_route = self._of_netdev(folder, carriers) if ethernet else (None, None)
         return PortFacts(
             device=folder.parent.parent.name,
             port=int(folder.name),
             link_layer=link_layer,
-            state=_word(state),
+            state=state,
             physical_state=_word(_text(folder / "phys_state")),
             rate_gbps=float(rate[1]) if rate else None,
-            carrier_down=self._carrier_down(folder) if link_layer == "Ethernet" else None,
+            carrier_down=carrier_down,
+            seen_down=self._seen_down(inode, state),
+            default_route=default_route,
             **counters,
         )
+
+    def _seen_down(self, inode: int, state: str) -> int:
+        before, times = self._seen.get(inode, (_UNREAD, 0))
+        times += before == _ACTIVE and state not in (_ACTIVE, _UNREAD)
+        self._seen[inode] = (state or before, times)
+        return times
 
     def _counter(self, folder: Path, inode: int, name: str) -> int | None:
         if (inode, name) in self._refused:
@@ -106,12 +127,32 @@ class InfinibandCollector:
                 self._refused.add((inode, name))
             return None
 
-    def _carrier_down(self, folder: Path) -> int | None:
-        """How often the network device of a RoCE port lost its carrier: its `link_downed` does not count."""
-        netdev = _text(folder / "gid_attrs/ndevs/0")
-        if not _NETDEV.fullmatch(netdev) or netdev in (".", ".."):
-            return None
-        return number(_text(self._netdevs / netdev / "carrier_down_count"))
+    def _of_netdev(self, folder: Path, carriers: frozenset[str] | None) -> tuple[int | None, bool | None]:
+        """How often the network device of a RoCE port lost its carrier, which `link_downed` does not count, and whether the default
+        route goes over it.
+        """
+        names = self._netdev_names(folder)
+        lost = number(_text(self._netdevs / names[0] / "carrier_down_count")) if names else None
+        over_it = None if carriers is None else any(name in carriers and self._is_its(name) for name in names)
+        return lost, over_it
+
+    def _netdev_names(self, folder: Path) -> Sequence[str]:
+        by_gid = _text(folder / "gid_attrs/ndevs/0")
+        if _NETDEV.fullmatch(by_gid) and by_gid not in (".", ".."):
+            return (by_gid,)
+        netdevs = folder.parent.parent / "device/net"
+        try:
+            with os.scandir(netdevs) as entries:
+                found = sorted(entry.name for entry in islice(entries, _NETDEVS_MOST))
+        except OSError:
+            return ()
+        port = int(folder.name) - 1  # some adapters have one function for both ports
+        return [name for name in found if (number(_text(netdevs / name / "dev_port")) or 0) == port]
+
+    def _is_its(self, name: str) -> bool:
+        """Not another network's of the same name: in a container `eth0` is no adapter's. Bonds are of no adapter by their nature."""
+        path = self._netdevs / name
+        return path.exists() and ("/virtual/" not in os.path.realpath(path) or (path / "bonding").exists())
 
 
 def _is_software(device: Path) -> bool:

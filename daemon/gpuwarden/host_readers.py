@@ -47,7 +47,7 @@ def _threaded(options: HostOptions, proc: Path, sysfs: Path, clock: Clock) -> It
         return polled(name, timed.interval, timed.deadline, ThreadCollector(name, read, timed.deadline, clock).observe)
 
     if options.infiniband.enabled:
-        infiniband = InfinibandCollector(sysfs, exclude=options.infiniband.exclude)
+        infiniband = InfinibandCollector(sysfs, proc=proc, exclude=options.infiniband.exclude)
         yield source("infiniband", options.infiniband, infiniband.read)
     if options.storage.enabled:
         wanted = options.storage

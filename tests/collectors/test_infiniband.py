@@ -14,6 +14,7 @@ from gpuwarden_collectors.infiniband import InfinibandCollector
 from support.trees import plant, unpack
 
 PORT = "class/infiniband/mlx5_0/ports/1"
+ROUTE = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n{device} 00000000 010200C0 0003 0 0 0 00000000 0 0 0"
 UP = {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "link_layer": "InfiniBand", "rate": "400 Gb/sec (4X NDR)"}
 
 
@@ -33,16 +34,17 @@ def test_a_recorded_server_gives_exactly_its_ports(tmp_path: Path) -> None:
             device=device, port=1, link_layer="InfiniBand", state="active", physical_state="linkup", rate_gbps=400.0,
             link_downed=downed, link_error_recovery=0, symbol_error=0, port_rcv_errors=14,
             local_link_integrity_errors=0, excessive_buffer_overrun_errors=15,
-            local_ack_timeout_err=0, rnr_nak_retry_err=0, roce_slow_restart=0,
+            local_ack_timeout_err=0, rnr_nak_retry_err=0, roce_slow_restart=0, seen_down=0,
         )  # fmt: skip
 
     bond = PortFacts(
         device="mlx5_bond_0", port=1, link_layer="Ethernet", state="active", physical_state="linkup", rate_gbps=200.0,
         link_downed=0, link_error_recovery=0, symbol_error=0, port_rcv_errors=14,
         local_link_integrity_errors=0, excessive_buffer_overrun_errors=15,
-        local_ack_timeout_err=0, rnr_nak_retry_err=0, roce_slow_restart=0, carrier_down=2,
+        local_ack_timeout_err=0, rnr_nak_retry_err=0, roce_slow_restart=0, carrier_down=2, seen_down=0, default_route=True,
     )  # fmt: skip
-    ports = InfinibandCollector(unpack("infiniband/h100.txt", tmp_path)).read().ports
+    plant(tmp_path, {"proc/1/net/route": ROUTE.format(device="bond0")})
+    ports = InfinibandCollector(unpack("infiniband/h100.txt", tmp_path), proc=tmp_path / "proc").read().ports
     assert ports == (
         port("mlx5_0"), port("mlx5_1", 255), *(port(f"mlx5_{n}") for n in (4, 5, 6, 7, 8, 9)), bond,
     )  # fmt: skip
@@ -87,6 +89,82 @@ def test_a_network_device_that_cannot_be_one_has_no_carrier_count(tmp_path: Path
     add_port(tmp_path, link_layer="Ethernet", **{"gid_attrs/ndevs/0": netdev})
     plant(tmp_path, {"class/net/carrier_down_count": "7"})
     assert read_one(tmp_path).carrier_down is None
+
+
+def roce(root: Path, device: str, netdev: str, *, port: int = 1, gid: bool = True) -> Path:
+    """A RoCE port with its network device, linked as sysfs links them."""
+    pci = root / f"devices/pci0000:00/{device}"
+    plant(pci / f"net/{netdev}", {"dev_port": str(port - 1), "carrier_down_count": "3"})
+    add_port(root, f"devices/pci0000:00/{device}/infiniband/{device}/ports/{port}", link_layer="Ethernet")
+    verbs = pci / f"infiniband/{device}"
+    for link, target in ((verbs / "device", pci), (root / f"class/infiniband/{device}", verbs)):
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not link.is_symlink():
+            link.symlink_to(target)
+    (root / "class/net").mkdir(parents=True, exist_ok=True)
+    (root / f"class/net/{netdev}").symlink_to(pci / f"net/{netdev}")
+    if gid:
+        plant(verbs / f"ports/{port}/gid_attrs/ndevs", {"0": netdev})
+    return verbs
+
+
+def over_default_route(root: Path, device: str | None) -> dict[str, bool | None]:
+    text = ROUTE.partition("\n")[0] if device is None else ROUTE.format(device=device)
+    plant(root, {"proc/1/net/route": text})
+    ports = InfinibandCollector(root, proc=root / "proc").read().ports
+    return {port.name: port.default_route for port in ports}
+
+
+def test_roce_port_over_which_the_default_route_goes_is_known(tmp_path: Path) -> None:
+    roce(tmp_path, "mlx5_0", "eth0")
+    roce(tmp_path, "mlx5_1", "eth1", gid=False)
+    add_port(tmp_path, "class/infiniband/mlx5_2/ports/1")
+    assert over_default_route(tmp_path, "eth0") == {"mlx5_0/1": True, "mlx5_1/1": False, "mlx5_2/1": None}
+    assert over_default_route(tmp_path, "eth1") == {"mlx5_0/1": False, "mlx5_1/1": True, "mlx5_2/1": None}
+    assert over_default_route(tmp_path, "usb0") == {"mlx5_0/1": False, "mlx5_1/1": False, "mlx5_2/1": None}
+    assert set(over_default_route(tmp_path, None).values()) == {None}  # absent for a moment
+
+
+def test_two_ports_of_one_function_are_told_apart_by_their_network_devices(tmp_path: Path) -> None:
+    roce(tmp_path, "mlx4_0", "eth0", port=1, gid=False)
+    roce(tmp_path, "mlx4_0", "eth1", port=2, gid=False)
+    assert over_default_route(tmp_path, "eth1") == {"mlx4_0/1": False, "mlx4_0/2": True}
+
+
+def test_default_route_of_a_vlan_over_a_bond_goes_over_the_ports_of_the_bond(tmp_path: Path) -> None:
+    roce(tmp_path, "mlx5_0", "eth0")
+    roce(tmp_path, "mlx5_1", "eth1")
+    roce(tmp_path, "mlx5_2", "eth2")
+    plant(tmp_path, {f"class/net/bond0/lower_eth{n}/carrier": "1" for n in (0, 1)})
+    plant(tmp_path, {"class/net/bond0.7/lower_bond0/carrier": "1"})
+    assert over_default_route(tmp_path, "bond0.7") == {"mlx5_0/1": True, "mlx5_1/1": True, "mlx5_2/1": False}
+
+
+def test_in_a_container_a_device_of_the_same_name_is_not_the_port_s(tmp_path: Path) -> None:
+    roce(tmp_path, "mlx5_0", "eth0")
+    (tmp_path / "class/net/eth0").unlink()
+    assert over_default_route(tmp_path, "eth0") == {"mlx5_0/1": False}
+    plant(tmp_path, {"devices/virtual/net/eth0/carrier": "1"})
+    (tmp_path / "class/net/eth0").symlink_to(tmp_path / "devices/virtual/net/eth0")
+    assert over_default_route(tmp_path, "eth0") == {"mlx5_0/1": False}
+
+
+def test_bond_that_is_one_rdma_device_is_known_by_its_gid(tmp_path: Path) -> None:
+    roce(tmp_path, "mlx5_bond_0", "eth0", gid=False)
+    plant(tmp_path, {"class/infiniband/mlx5_bond_0/ports/1/gid_attrs/ndevs/0": "bond0"})
+    plant(tmp_path, {"devices/virtual/net/bond0/bonding/mode": "802.3ad 4"})
+    (tmp_path / "class/net/bond0").symlink_to(tmp_path / "devices/virtual/net/bond0")
+    assert over_default_route(tmp_path, "bond0") == {"mlx5_bond_0/1": True}
+
+
+def test_passes_count_how_often_they_saw_a_port_go_down(tmp_path: Path) -> None:
+    folder = add_port(tmp_path)
+    collector = InfinibandCollector(tmp_path, proc=tmp_path)
+    seen = []
+    for state in ("4: ACTIVE", "1: DOWN", "2: INIT", "4: ACTIVE", "", "4: ACTIVE", "1: DOWN"):
+        plant(folder, {"state": state})
+        seen += [port.seen_down for port in collector.read().ports]
+    assert seen == [0, 1, 1, 1, 1, 1, 2]
 
 
 def test_an_excluded_device_is_never_touched(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -55,6 +56,54 @@ def test_beside_infiniband_an_ethernet_port_only_warns() -> None:
     assert worst == {"mlx5_1/1": Severity.WARNING, "mlx5_2/1": None}
 
 
+def roce(*rates: float, route: Iterable[int] = ()) -> dict[str, KnownPort]:
+    """RoCE ports of these rates; those in `route` carry the default route."""
+    return {f"mlx5_{n}/1": KnownPort(rate, "Ethernet", n in route) for n, rate in enumerate(rates)}
+
+
+COMPUTE = (400.0,) * 8
+
+
+@pytest.mark.parametrize(
+    ("known", "others"),
+    [
+        (roce(*COMPUTE), []),
+        (roce(100.0, *COMPUTE, route=[0]), [0]),
+        (roce(100.0, *COMPUTE), [0]),  # the route goes elsewhere, or is another network's
+        (roce(400.0, *COMPUTE, route=[0]), [0]),  # as fast as the others
+        (roce(100.0, 100.0, *COMPUTE), [0, 1]),
+        (roce(100.0, 100.0, *COMPUTE, route=[0, 1]), [0, 1]),  # a bond over both
+        (roce(200.0, 200.0, 400.0, 400.0), []),  # as many of each: which of them jobs use nobody can say
+        (roce(100.0, 400.0), [0]),
+        (roce(400.0, route=[0]), []),  # the only port there is
+        (roce(400.0, 100.0, route=[0]), [0]),
+        (roce(100.0, 100.0, route=[0, 1]), []),  # all carry it
+        (roce(0.0, *COMPUTE), []),  # it never said how fast it is
+        (roce(800.0, 400.0, 400.0, route=[0]), [0]),
+    ],
+)
+def test_management_and_front_end_ports_warn_and_those_of_the_job_fabric_fail(
+    known: Mapping[str, KnownPort], others: list[int]
+) -> None:
+    sightings = {s.key.subject.part: s for s in port_signs.infiniband_down(InfinibandFacts(), known)}
+    warned = {name for name, sighting in sightings.items() if sighting.severity is Severity.WARNING}
+    assert warned == {f"mlx5_{n}/1" for n in others}
+    assert all(sightings[name].evidence["role"] for name in warned)
+
+
+def test_infiniband_ports_are_of_the_job_fabric_whatever_their_rate_and_route() -> None:
+    known = {"mlx5_0/1": KnownPort(200.0, "InfiniBand", default_route=True), "mlx5_1/1": KnownPort(400.0, "InfiniBand")}
+    assert [s.severity for s in port_signs.infiniband_down(InfinibandFacts(), known)] == [None, None]
+
+
+def test_all_ports_of_the_fabric_down_at_once_are_no_cables_whatever_a_management_port_does() -> None:
+    known = roce(100.0, *COMPUTE, route=[0])
+    up = InfinibandFacts(ports=(PortFacts(device="mlx5_0", port=1, state="active"),))
+    assert {s.advice for s in port_signs.infiniband_down(up, known)} == {Advice.RESTART_SERVICE}
+    some = InfinibandFacts(ports=(PortFacts(device="mlx5_3", port=1, state="active"),))
+    assert {s.advice for s in port_signs.infiniband_down(some, known)} == {None}
+
+
 def test_all_ports_down_at_once_are_not_a_matter_of_cables() -> None:
     one, both = ports(mlx5_0="active", mlx5_1="down"), ports(mlx5_0="down", mlx5_1="down")
     assert [s.advice for s in port_signs.infiniband_down(one, KNOWN)] == [None]
@@ -92,6 +141,28 @@ def test_a_port_that_went_down_three_times_within_three_hours_is_flapping(
         windows = added(windows, at, {("port/mlx5_0/1", counter): value})
     sightings = port_signs.infiniband_flapping(ports(mlx5_0="active", mlx5_1="active"), windows)
     assert [sighting.evidence["downs"] for sighting in sightings] == ([downs] if downs else [])
+
+
+def test_where_the_counter_stands_at_its_maximum_what_passes_see_counts() -> None:
+    windows: Windows = {}
+    blind = PortFacts(device="mlx5_0", port=1, state="active", link_downed=255, seen_down=0)
+    for at, times in ((0, 0), (600, 1), (1200, 3)):
+        facts = InfinibandFacts(ports=(replace(blind, seen_down=times),))
+        windows = added(windows, at, port_signs.port_counters(facts))
+    (sighting,) = port_signs.infiniband_flapping(facts, windows)
+    assert sighting.evidence["downs"] == 3
+    assert "maximum" in str(sighting.evidence["counted_by"])
+
+
+@pytest.mark.parametrize(
+    "port",
+    [
+        PortFacts(device="mlx5_0", port=1, link_downed=7, seen_down=9),
+        PortFacts(device="mlx5_0", port=1, link_downed=255, carrier_down=4, seen_down=9),  # RoCE has the kernel's count
+    ],
+)
+def test_what_passes_see_is_not_counted_beside_a_counter_that_works(port: PortFacts) -> None:
+    assert not any(name == "seen_down" for _, name in port_signs.port_counters(InfinibandFacts(ports=(port,))))
 
 
 def test_a_port_whose_state_cannot_be_read_is_unseen() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from gpuwarden.health.model import Advice, Health
@@ -147,6 +149,89 @@ def test_the_counters_of_a_port_that_is_known_no_more_are_forgotten(host: WholeH
     host.accept()
     host.run(10)
     assert ("port/mlx5_1/1", "link_downed") not in host.state.host_windows
+
+
+def on_roce(*, route: int | None = 0, down: Sequence[int] = (), management: float = 100.0) -> tuple[PortFacts, ...]:
+    """A management port and two of the job fabric, all Ethernet. `route`: the port with the default route, None: nobody has one."""
+    rates = (management, 400.0, 400.0)
+    return tuple(
+        port(
+            f"mlx5_{n}", link_layer="Ethernet", rate_gbps=rate, state="down" if n in down else "active",
+            default_route=None if route is None else n == route,
+        )
+        for n, rate in enumerate(rates)
+    )  # fmt: skip
+
+
+def severities(host: WholeHost) -> dict[str, str]:
+    return {finding.key.subject.part: finding.severity.value for finding in host.found("infiniband_down")}
+
+
+def roce_host(*, management: float = 100.0) -> WholeHost:
+    host = WholeHost()
+    host.ports(*on_roce(management=management))
+    host.run(30)
+    return host
+
+
+def test_a_management_port_that_is_down_warns_and_one_of_the_fabric_fails_also_after_a_restart() -> None:
+    host = roce_host(management=400.0)
+    host.ports(*on_roce(route=None, down=[0], management=400.0))  # with the port its route is gone
+    host.run(150)
+    assert (severities(host), host.health) == ({"mlx5_0/1": "warning"}, Health.WARNING)
+    host.restart_daemon()
+    host.run(30)
+    assert severities(host) == {"mlx5_0/1": "warning"}
+    host.checkpointed()
+    host.ports(*on_roce(route=None, down=[0, 2], management=400.0))
+    host.run(150)
+    assert severities(host) == {"mlx5_0/1": "warning", "mlx5_2/1": "failure"}
+
+
+def test_a_default_route_that_is_absent_for_a_moment_makes_no_other_port_of_it() -> None:
+    host = roce_host(management=400.0)
+    for route in (None, 0, None):
+        host.ports(*on_roce(route=route, management=400.0))
+        host.run(30)
+    host.ports(*on_roce(route=None, down=[0], management=400.0))
+    host.run(150)
+    assert severities(host) == {"mlx5_0/1": "warning"}
+
+
+def test_a_port_that_stands_in_for_the_management_port_stays_one_of_the_fabric() -> None:
+    host = roce_host(management=400.0)
+    host.ports(*on_roce(route=1, down=[0], management=400.0))
+    host.run(150)
+    host.ports(*on_roce(route=None, down=[0, 1], management=400.0))
+    host.run(150)
+    assert severities(host) == {"mlx5_0/1": "warning", "mlx5_1/1": "failure"}
+
+
+def test_a_default_route_that_moves_to_another_port_takes_the_role_along() -> None:
+    host = roce_host(management=400.0)
+    host.ports(*on_roce(route=1, management=400.0))
+    host.run(30)
+    host.ports(*on_roce(route=None, down=[0, 1], management=400.0))
+    host.run(150)
+    assert severities(host) == {"mlx5_0/1": "failure", "mlx5_1/1": "warning"}
+
+
+def test_a_default_route_over_something_else_takes_no_role_away() -> None:
+    host = roce_host(management=400.0)
+    host.ports(*on_roce(route=9, management=400.0))  # a tunnel
+    host.run(30)
+    host.ports(*on_roce(route=9, down=[0], management=400.0))
+    host.run(150)
+    assert severities(host) == {"mlx5_0/1": "warning"}
+
+
+def test_the_only_port_of_a_machine_fails_it_also_with_the_default_route() -> None:
+    host = WholeHost()
+    host.ports(port("mlx5_0", link_layer="Ethernet", default_route=True))
+    host.run(30)
+    host.ports(port("mlx5_0", link_layer="Ethernet", state="down"))
+    host.run(150)
+    assert severities(host) == {"mlx5_0/1": "failure"}
 
 
 # --- Mounts --------------------------------------------------------------------------------------------------------

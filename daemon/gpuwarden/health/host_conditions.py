@@ -13,14 +13,17 @@ HOST_CONDITIONS: tuple[Condition, ...] = (
         code="infiniband_down", scope="port", severity=F, advice=Advice.INSPECT_HARDWARE, rise=120, fall=60,
         title="An InfiniBand or RoCE port is down",
         why="The port was active here before and is not now, or is gone with its adapter. 2 minutes are what a reload of "
-        "the network driver takes. A port that was never active is nobody's to miss; beside InfiniBand an Ethernet port "
-        "only warns. Give up a port that was unplugged on purpose with gpuwarden inventory accept.",
-        source="Meta RSC study (links of the back-end network are a top cause of failed jobs); gpud waits 4 min",
+        "the network driver takes. A port that was never active is nobody's to miss. An Ethernet port that is not of the job "
+        "fabric only warns: beside InfiniBand, with the default route of the host, or slower than the others and without as many "
+        "of its kind. Give up a port that was unplugged on purpose with gpuwarden inventory accept.",
+        source="Meta RSC study (links of the back-end network are a top cause of failed jobs); gpud waits 4 min; NVSentinel#1529 "
+        "(a management port that drained its node)",
     ),
     Condition(
         code="infiniband_flapping", scope="port", severity=W, advice=Advice.INSPECT_HARDWARE, fall=600,
         title="An InfiniBand or RoCE port goes down again and again",
-        why="Three times within 3 hours by the port's own counters, so that no interruption is too short to be seen.",
+        why="Three times within 3 hours by the port's own counters, so that no interruption is too short to be seen; where these "
+        "stand at their maximum, by what passes see.",
         source="Azure healthagent (3 in 3 h); gpud counts samples, and misses what is shorter than 30 s",
     ),
     Condition(

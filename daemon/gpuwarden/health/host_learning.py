@@ -30,7 +30,7 @@ from gpuwarden.health.view import Sight
 from gpuwarden.health.windows import Series, Windows
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.facts import Stamp
-from gpuwarden_collectors.host_facts import InfinibandFacts, MemoryFacts, StorageFacts
+from gpuwarden_collectors.host_facts import InfinibandFacts, MemoryFacts, PortFacts, StorageFacts
 
 FORGET_AFTER = 600.0
 """Seconds of uptime before which a mount that is not there is not forgotten: a boot may bring it yet."""
@@ -101,10 +101,25 @@ def _ports(known: Mapping[str, KnownPort], infiniband: InfinibandFacts) -> list[
         if port.state != "active" or (port.name not in known and len(known) >= PORTS_KEPT):
             continue
         before = known.get(port.name, KnownPort())
-        now = KnownPort(max(before.gbps, port.rate_gbps or 0.0), port.link_layer or before.link_layer)
+        route = _carries_route(port, before, known, infiniband)
+        now = KnownPort(max(before.gbps, port.rate_gbps or 0.0), port.link_layer or before.link_layer, route)
         if port.name not in known or now != before:
             news.append((port.name, now))
     return news
+
+
+def _carries_route(
+    port: PortFacts, before: KnownPort, known: Mapping[str, KnownPort], infiniband: InfinibandFacts
+) -> bool:
+    """Whether the default route goes over a port that is active.
+
+    It leaves a port for another one; while there is none, or it goes elsewhere, the port keeps it. While a port that had it
+    is down, whatever port it goes over instead is only its stand-in.
+    """
+    if port.default_route:
+        active = {other.name for other in infiniband.ports if other.state == "active"}
+        return before.default_route or not any(p.default_route and name not in active for name, p in known.items())
+    return before.default_route and not any(other.default_route for other in infiniband.ports)
 
 
 def _mounts(known: Mapping[str, str], storage: StorageFacts, *, booting: bool) -> list[tuple[str, str | None]]:

@@ -20,10 +20,14 @@ PORTS_KEPT, MOUNTS_KEPT, CONTROLLERS_KEPT = 1024, 256, 256
 
 @dataclass(frozen=True, slots=True)
 class KnownPort:
-    """A port that was active once, and the highest rate it had then, in Gb/s; 0 where it never said one."""
+    """A port that was active once, and the highest rate it had then, in Gb/s; 0 where it never said one.
+
+    `default_route`: the host's went over it when that was last known.
+    """
 
     gbps: float = 0.0
     link_layer: str = ""
+    default_route: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +58,10 @@ def mount_subject(path: str) -> Subject:
 
 
 def port_learned(name: str, port: KnownPort, at: Stamp, boot_id: str) -> Event:
-    return _event(EventKind.HOST_LEARNED, port_subject(name), at, boot_id, gbps=port.gbps, link_layer=port.link_layer)
+    data: dict[str, str | float] = {"gbps": port.gbps, "link_layer": port.link_layer}
+    if port.default_route:
+        data["default_route"] = True
+    return _event(EventKind.HOST_LEARNED, port_subject(name), at, boot_id, **data)
 
 
 def mount_learned(path: str, source: str, at: Stamp, boot_id: str) -> Event:
@@ -104,5 +111,5 @@ def remembered(memory: HostMemory, event: Event) -> HostMemory:
 
 
 def _port(data: Evidence) -> KnownPort:
-    gbps = data.get("gbps", 0.0)
-    return KnownPort(float(gbps) if isinstance(gbps, int | float) else 0.0, str(data.get("link_layer", "")))
+    gbps, route = data.get("gbps", 0.0), data.get("default_route") is True
+    return KnownPort(float(gbps) if isinstance(gbps, int | float) else 0.0, str(data.get("link_layer", "")), route)

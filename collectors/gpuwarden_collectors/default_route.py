@@ -1,0 +1,94 @@
+"""Which network devices carry the default route of the host: the device that it names, and what that is made of.
+
+The kernel lists the routes of its main table, IPv4 in hexadecimal by `net/route`, IPv6 by `net/ipv6_route` (net/ipv4/fib_trie.c,
+net/ipv6/route.c). IPv6 counts where there is no default route for IPv4: hosts take one from every switch that announces
+itself. Of several the lowest metric counts. A bond, VLAN or bridge stands on the devices that sysfs links below it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from gpuwarden_collectors.host_files import read_bytes
+
+_ROUTES_READ = 1 << 18  # bytes of a list; IPv4's default route is its first line
+_DEVICES_MOST = 256
+_UP, _REJECT = 0x1, 0x200  # RTF_UP, RTF_REJECT of linux/route.h
+_LOWER = "lower_"
+
+_Route = tuple[int, str]
+"""Metric and device."""
+
+
+class DefaultRoute:
+    """`proc`: of the host. Its first process lives in the host's network, wherever this one does."""
+
+    def __init__(self, proc: Path, sysfs: Path) -> None:
+        self._lists = (proc / "1/net", proc / "net")
+        self._netdevs = os.fspath(sysfs / "class/net")
+
+    def carriers(self) -> frozenset[str] | None:
+        """The names of the devices. None while there is no such route, or where the routes cannot be read."""
+        for name, parse in (("route", _ipv4), ("ipv6_route", _ipv6)):
+            routes = sorted(parse(self._lines(name)))
+            if routes:
+                return frozenset(self._below(device for metric, device in routes if metric == routes[0][0]))
+        return None
+
+    def _lines(self, name: str) -> list[list[str]]:
+        for folder in self._lists:
+            try:
+                text = read_bytes(folder / name, _ROUTES_READ)
+            except OSError:
+                continue
+            return [line.split() for line in text.decode("ascii", "replace").splitlines()]
+        return []
+
+    def _below(self, devices: Iterable[str]) -> set[str]:
+        """The devices and all that they are made of."""
+        found: set[str] = set()
+        ahead = [device for device in devices if _is_name(device)]
+        while ahead and len(found) < _DEVICES_MOST:
+            device = ahead.pop()
+            if device not in found:
+                found.add(device)
+                ahead += [name for name in self._lower(device) if _is_name(name)]
+        return found
+
+    def _lower(self, device: str) -> Iterator[str]:
+        try:
+            with os.scandir(f"{self._netdevs}/{device}") as entries:
+                yield from [entry.name.removeprefix(_LOWER) for entry in entries if entry.name.startswith(_LOWER)]
+        except OSError:
+            return
+
+
+def _is_name(text: str) -> bool:
+    return text not in ("", ".", "..", "*") and "/" not in text and len(text) < 16  # IFNAMSIZ
+
+
+def _ipv4(lines: Iterable[list[str]]) -> Iterator[_Route]:
+    """Iface Destination Gateway Flags RefCnt Use Metric Mask …"""
+    for line in lines:
+        if len(line) >= 8 and line[1] == line[7] == "0" * 8 and _is_used(line[3]) and line[6].isdecimal():
+            yield int(line[6]), line[0]
+
+
+def _ipv6(lines: Iterable[list[str]]) -> Iterator[_Route]:
+    """Destination Prefix Source Prefix Next-hop Metric RefCnt Use Flags Iface; numbers in hexadecimal."""
+    for line in lines:
+        if len(line) == 10 and line[0] == "0" * 32 and line[1] == "00" and _is_used(line[8]) and line[9] != "lo":
+            yield _hexadecimal(line[5]), line[9]
+
+
+def _is_used(flags: str) -> bool:
+    return _hexadecimal(flags) & (_UP | _REJECT) == _UP
+
+
+def _hexadecimal(text: str) -> int:
+    try:
+        return int(text, 16)
+    except ValueError:
+        return 0
