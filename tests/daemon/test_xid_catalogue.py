@@ -130,6 +130,12 @@ def test_every_described_sxid_is_fatal_or_not_as_settled() -> None:
     assert all(row.sxid == sxid and row.meaning for sxid, row in SXIDS.items())
 
 
+def test_numbers_that_imbue_ignores_are_known_to_be_harmless() -> None:
+    listed = "11012 11021 11022 11023 12021 12023 15008 15011 19049 19055 19057 19059 19062 19065 19068 19071 24001 24002 24003 22013"
+    assert sorted(sxid for sxid, row in SXIDS.items() if row.harmless) == sorted(map(int, listed.split()))
+    assert [sxid for sxid, row in SXIDS.items() if row.listed_nonfatal] == [11004, 12028, 19084]
+
+
 @pytest.mark.parametrize("sxid", [0, 11002, 99999])
 def test_an_unknown_sxid_is_kept_and_not_fatal(sxid: int) -> None:
     row = sxid_row(sxid)
