@@ -778,6 +778,41 @@ def test_a_gap_in_the_kernel_log_is_an_event() -> None:
     assert [e.data["count"] for e in host.ledger if e.kind == EventKind.LOG_GAP] == [17]
 
 
+def test_a_width_that_was_accepted_is_this_slot_s_normal_also_after_a_restart() -> None:
+    host = Host(2)
+    for n in host.gpus:
+        host.change(n, pcie_width=8)
+    host.run(300)
+    assert host.codes == ["pcie_link_degraded"] * 2
+    assert host.findings[0].evidence["as_wide"] == "2 of 2 GPUs"
+    host.accept()
+    host.run(120)
+    assert host.health is Health.HEALTHY
+    host.restart_daemon()
+    host.checkpointed()
+    host.run(600)
+    assert host.health is Health.HEALTHY
+    host.change(1, pcie_width=4)
+    host.run(300)
+    assert [(f.key.code, f.evidence["width_possible"]) for f in host.findings] == [("pcie_link_degraded", 8)]
+
+
+def test_a_new_board_in_a_slot_of_eight_lanes_has_no_more_and_a_slot_that_got_more_is_held_to_them() -> None:
+    host = Host(2)
+    host.change(1, pcie_width=8)
+    host.run(300)
+    host.accept()
+    host.gpus[1] = replace(host.gpus[1], uuid="GPU-new")
+    host.run(600)
+    assert host.health is Health.HEALTHY
+    host.change(1, pcie_width=16)
+    host.run(60)
+    host.accept()
+    host.change(1, pcie_width=8)
+    host.run(300)
+    assert host.codes == ["pcie_link_degraded"]
+
+
 # --- consequences
 
 

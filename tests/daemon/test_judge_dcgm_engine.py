@@ -39,6 +39,23 @@ def test_an_engine_that_is_here_and_does_not_answer_is_a_warning(
     assert host.health is Health.HEALTHY
 
 
+@pytest.mark.parametrize(("outcome", "error"), [(TIMED_OUT, "no answer within 10 s"), (FAILED, CONNECTION_LOST)])
+def test_an_engine_that_has_not_answered_since_the_boot_has_ten_minutes_for_it(
+    outcome: PassOutcome, error: str
+) -> None:
+    host = DcgmHost(2, uptime=60.0)
+    host.away(outcome, error)
+    host.run(530)
+    assert host.health is Health.HEALTHY
+    host.run(20)
+    assert host.codes == ["dcgm_unresponsive"]
+    other = DcgmHost(2, uptime=60.0)
+    other.run(30)
+    other.away(outcome, error)  # it had answered
+    other.run(50)
+    assert other.codes == ["dcgm_unresponsive"]
+
+
 def test_an_engine_that_is_restarted_is_no_fault(host: DcgmHost) -> None:
     host.away(FAILED, CONNECTION_LOST)
     host.run(30)

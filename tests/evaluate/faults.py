@@ -143,6 +143,13 @@ def driver_gone(node: Node, n: int) -> Process:
     yield 0.0
 
 
+def odd_power_limit(node: Node, n: int) -> Process:
+    """Somebody lowered it for a job, and did not put it back."""
+    for other in range(len(node.gpus)):
+        node.give(other, power_limit_mw=230_000 if other == n else 700_000)
+    yield 0.0
+
+
 # --- links and switches
 
 

@@ -19,7 +19,7 @@ Shows the GPUs that belong in this machine, or accepts those that are in it now.
 
 The daemon learns every GPU it ever sees in a slot and misses it when it is gone. After GPUs were taken out for good,
 accept what is there. The same goes for NVLinks that were ever active, and for InfiniBand and RoCE ports, which it also
-expects to be as fast as they were.
+expects to be as fast as they were. Accept the PCIe width, too, where a board splits the lanes of its slots.
 
 examples:
   gpuwarden inventory show
@@ -45,11 +45,12 @@ def main(options: argparse.Namespace) -> int:
     elif options.action == "show":
         print("\n".join(_shown(result)))
     else:
-        keys = ("given_up", "slower", "fewer_links")
-        gone, slower, fewer = (", ".join(map(clean, result.get(key, ()))) for key in keys)
+        keys = ("given_up", "slower", "fewer_links", "narrower")
+        gone, slower, fewer, narrower = (", ".join(map(clean, result.get(key, ()))) for key in keys)
         said = [f"no longer expected: {gone}"] if gone else []
         said += [f"no longer expected to be as fast as they were: {slower}"] if slower else []
         said += [f"NVLinks that are not active are no longer expected of: {fewer}"] if fewer else []
+        said += [f"no more PCIe lanes are expected than they have now of: {narrower}"] if narrower else []
         print("\n".join(said) or "nothing to accept: every expected GPU is here")
     return 0
 

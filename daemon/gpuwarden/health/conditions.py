@@ -171,7 +171,8 @@ _ROWS: tuple[Condition, ...] = (
     Condition(
         code="pcie_link_degraded", scope="gpu", severity=W, advice=Advice.INSPECT_HARDWARE, rise=240, fall=60,
         title="The PCIe link is narrower or slower than it can be",
-        why="Fewer lanes than card and slot allow; or a lower generation while the GPU is busy. For 4 minutes.",
+        why="Fewer lanes than card and slot allow; or a lower generation while the GPU is busy. For 4 minutes. Where the board splits "
+        "the lanes of its slots, gpuwarden inventory accept takes the width.",
         source="nvml.h: nvmlDeviceGetMaxPcieLinkWidth; debounce of minutes: Minder (4 min continuity)", depends_on=NO_GPU,
     ),
     Condition(
@@ -200,6 +201,16 @@ _ROWS: tuple[Condition, ...] = (
         title="A GPU is slowed down by the external power brake",
         why="The power brake was active for 6 of the last 10 minutes: look at the power supplies of the chassis.",
         source="nvml.h: NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN; the share: gpud's hw-slowdown rule", depends_on=NO_GPU,
+    ),
+    # --- settings
+    Condition(
+        code="gpu_misconfigured", scope="gpu", severity=W, advice=Advice.FIX_CONFIGURATION, rise=600, fall=60,
+        title="A GPU is set otherwise than its siblings",
+        why="For 10 minutes its ECC mode, persistence mode or power limit differs from that of the GPUs of its model: of one in four at "
+        "most, from four GPUs on. What all of them have alike was meant, and is healthy. Where jobs set limits of their own, "
+        "switch it off.",
+        source="stackhpc/ansible-slurm-appliance#975, leptonai/gpud#1322 (alike on all GPUs of a node: healthy); Verda (ECC consistency)",
+        depends_on=NO_GPU,
     ),
     # --- the daemon itself
     Condition(

@@ -6,6 +6,7 @@ before is neither cleared nor raised by its silence.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 from gpuwarden.health.dcgm_conditions import DCGM_CONDITIONS
@@ -21,7 +22,10 @@ from gpuwarden_collectors.facts import GpuAnswer, NvmlProblem
 
 
 def dcgm_unresponsive(state: State, sight: Sight) -> Look:
-    """A pass that ran into its deadline, or whose error says that nobody answers. No engine at all ends it in time."""
+    """A pass that ran into its deadline, or whose error says that nobody answers. No engine at all ends it in time.
+
+    An engine that has not answered yet has as long to start as a driver: its container waits for that one.
+    """
     latest = sight.view.dcgm.latest
     if latest is None:
         return NOTHING
@@ -34,9 +38,10 @@ def dcgm_unresponsive(state: State, sight: Sight) -> Look:
     if not raised and sight.nvml is not None and sight.nvml.problem is NvmlProblem.DRIVER_NOT_LOADED:
         return node_look(())  # an engine holds the driver: to reload the one, the other is stopped first
     evidence: Evidence = {"why": latest.error}
+    starting = sight.now.boottime < sight.rules.boot_grace
     if (at := sight.view.dcgm.at) is not None:
-        evidence = {**evidence, "silent_seconds": round(sight.now.boottime - at.boottime)}
-    return node_look((Sighting(Key("dcgm_unresponsive", NODE), evidence),))
+        evidence, starting = {**evidence, "silent_seconds": round(sight.now.boottime - at.boottime)}, False
+    return node_look((Sighting(Key("dcgm_unresponsive", NODE), evidence, rise=math.inf if starting else None),))
 
 
 def unusable(sight: Sight) -> Iterator[Sighting]:

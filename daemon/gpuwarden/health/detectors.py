@@ -13,6 +13,7 @@ from gpuwarden.health import (
     host_looks,
     job_looks,
     lemon_signs,
+    settings,
     xid_recovery,
 )
 from gpuwarden.health.dcgm_merge import with_dcgm
@@ -48,6 +49,7 @@ _OWN: dict[str, Detector] = {
     "thermal_limit": per_gpu(gpu_signs.thermal_limit, "temperature"),
     "thermal_slowdown": gpu_signs.slowed("thermal_slowdown", "slowdown_hw_thermal_ns", 0x40),
     "power_brake": gpu_signs.slowed("power_brake", "slowdown_hw_power_brake_ns", 0x80),
+    "gpu_misconfigured": settings.gpu_misconfigured,
     "ledger_unavailable": driver_signs.trouble("ledger_unavailable", "ledger"),
     "collector_failed": driver_signs.collector_failed,
     "actuator_refused": driver_signs.trouble("actuator_refused", "actuator"),

@@ -155,11 +155,15 @@ def slowed(code: str, counter: str, reason_bit: int) -> Detector:
     return per_gpu(check, "clock_event_reasons")
 
 
-def pcie_link_degraded(_: State, __: Sight, facts: GpuFacts) -> Sighting | None:
-    """Narrower than card and slot allow; or slower, while busy (the generation drops when idle, by design)."""
-    r = facts.readings
-    if r.pcie_width and r.pcie_width_max and r.pcie_width < r.pcie_width_max:
-        evidence: Evidence = {"width": r.pcie_width, "width_possible": r.pcie_width_max}
+def pcie_link_degraded(state: State, sight: Sight, facts: GpuFacts) -> Sighting | None:
+    """Narrower than card and slot allow, or than was accepted; or slower, while busy (the generation drops when idle, by design)."""
+    r, pin = facts.readings, state.pins.get(facts.slot)
+    possible = (pin.pcie_width if pin is not None else 0) or r.pcie_width_max
+    if r.pcie_width and possible and r.pcie_width < possible:
+        alike = sum([each.readings.pcie_width == r.pcie_width for each in sight.answering])
+        evidence: Evidence = {
+            "width": r.pcie_width, "width_possible": possible, "as_wide": f"{alike} of {len(sight.answering)} GPUs",
+        }  # fmt: skip
         return Sighting(Key("pcie_link_degraded", gpu(facts.slot)), evidence)
     busy = (r.utilization_gpu or 0) >= 50 and (r.performance_state or 0) <= 2
     if busy and r.pcie_generation and r.pcie_generation_max and r.pcie_generation < r.pcie_generation_max:

@@ -152,7 +152,8 @@ def _unpinned(slot: str, sight: Sight, data: Evidence | None = None) -> Event:
 
 
 def accept(state: State, sight: Sight) -> list[Event]:
-    """What `gpuwarden inventory accept` does: GPUs that are not here now are given up, and links and ports that are not up.
+    """What `gpuwarden inventory accept` does: GPUs that are not here now are given up, and links and ports that are not up; PCIe links
+    that are narrow stay so.
 
     Raises ValueError while neither the PCI bus nor NVML can be read: then nobody knows what is here.
     """
@@ -161,14 +162,34 @@ def accept(state: State, sight: Sight) -> list[Event]:
     gone = [slot for slot, (where, _) in presences(state, sight).items() if where in (Presence.GONE, Presence.FOREIGN)]
     if sight.gpus:
         gone += [s for s, (where, _) in presences(state, sight).items() if where is Presence.UNLISTED]
-    return [*(_unpinned(slot, sight) for slot in sorted(gone)), *_fewer_links(state, sight), *accept_host(state, sight)]
+    return [*(_unpinned(slot, sight) for slot in sorted(gone)), *_as_they_are(state, sight), *accept_host(state, sight)]
 
 
-def _fewer_links(state: State, sight: Sight) -> Iterator[Event]:
-    """Without the links that are not active now, as after a bridge was taken off. With MIG on all are off for a time."""
+ACCEPTED = "accepted"
+"""In the data of an event: what of the GPU is less than it was, `links`, `pcie_width` or both."""
+
+
+def _as_they_are(state: State, sight: Sight) -> Iterator[Event]:
+    """GPUs without the links that are not active now, as after a bridge was taken off, and with as few PCIe lanes as they have.
+    With MIG on all links are off for a time.
+    """
     for facts in sight.answering:
-        pin = state.pins.get(facts.slot)
-        kept = 0 if pin is None else pin.links & _active_links(facts)
-        if pin is not None and kept != pin.links and not facts.readings.mig_mode:
-            fewer = replace(pin, links=kept)
-            yield pin_event(EventKind.GPU_PINNED, sight.now, sight.view.boot_id, fewer)
+        if (pin := state.pins.get(facts.slot)) is None:
+            continue
+        now = replace(pin, links=_links_kept(pin, facts), pcie_width=_width_kept(pin, facts))
+        if now != pin:
+            less = {"links": now.links != pin.links, "pcie_width": now.pcie_width not in (0, pin.pcie_width)}
+            event = pin_event(EventKind.GPU_PINNED, sight.now, sight.view.boot_id, now)
+            words = " ".join(name for name, is_less in less.items() if is_less)
+            yield replace(event, data={**event.data, "pcie_width": now.pcie_width, ACCEPTED: words})
+
+
+def _links_kept(pin: Pin, facts: GpuFacts) -> int:
+    return pin.links if facts.readings.mig_mode else pin.links & _active_links(facts)
+
+
+def _width_kept(pin: Pin, facts: GpuFacts) -> int:
+    width, most = facts.readings.pcie_width, facts.readings.pcie_width_max
+    if not width or not most:
+        return pin.pcie_width
+    return width if width < most else 0

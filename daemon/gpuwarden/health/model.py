@@ -212,7 +212,10 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """A GPU that belongs in this machine. `links`: a bit for each NVLink that was ever active, against which a loss is noticed."""
+    """A GPU that belongs in this machine. `links`: a bit for each NVLink that was ever active, against which a loss is noticed.
+
+    `pcie_width`: the lanes that were accepted as all that its slot has; 0: as many as card and slot say.
+    """
 
     slot: str
     uuid: str = ""
@@ -220,6 +223,7 @@ class Pin:
     serial: str = ""
     first_seen: Stamp = field(default_factory=lambda: Stamp(0.0, 0.0))
     links: int = 0
+    pcie_width: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

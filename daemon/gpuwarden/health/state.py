@@ -167,6 +167,7 @@ def _pinned(state: State, event: Event) -> State:
         serial=_text(event, "serial"),
         first_seen=event.at if old is None else old.first_seen,
         links=_number(event, "links"),
+        pcie_width=_number(event, "pcie_width", 0 if old is None else old.pcie_width),
     )
     if old is not None and not old.uuid and pin.uuid:
         cases = {(pin.uuid if of == slot else of, kind): done for (of, kind), done in state.treatments.items()}
@@ -321,4 +322,6 @@ def _folded(state: State, event: Event) -> State:  # noqa: C901, PLR0911, PLR091
 
 def pin_event(kind: EventKind, at: Stamp, boot_id: str, pin: Pin) -> Event:
     data: Evidence = {"uuid": pin.uuid, "name": pin.name, "serial": pin.serial, "links": pin.links}
+    if pin.pcie_width:
+        data = {**data, "pcie_width": pin.pcie_width}
     return Event(kind=kind, at=at, boot_id=boot_id, key=Key("gpu", gpu(pin.slot)), data=data)
