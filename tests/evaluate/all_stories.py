@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from evaluate import stories_gpu, stories_host
+from evaluate import stories_driver, stories_gpu, stories_host, stories_readings
 from evaluate.stories import Story
 
-STORIES: tuple[Story, ...] = tuple(sorted((*stories_gpu.STORIES, *stories_host.STORIES), key=lambda story: story.id))
+_FILES = (stories_gpu, stories_host, stories_driver, stories_readings)
+STORIES: tuple[Story, ...] = tuple(sorted((s for file in _FILES for s in file.STORIES), key=lambda story: story.id))
