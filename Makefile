@@ -4,8 +4,6 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 DRIVER := $(wildcard /proc/driver/nvidia/version)
 RUN    := .run
-# A test that fails while others load the machine is run once more, alone; what fails then has failed.
-ALONE   = { echo 'FAILED BESIDE OTHERS, ONCE MORE ALONE:'; $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
 
 .DEFAULT_GOAL := help
 .PHONY: help run test pytest lint bench soak deb lock docs clean evaluate evaluate-full
@@ -53,7 +51,7 @@ test: lint pytest
 
 pytest: $(VENV)/.dev
 	@command -v gcc >/dev/null || { echo 'The tests compile a library: apt-get install gcc libc6-dev'; exit 1; }
-	$(BIN)/python -m pytest -n 3 --dist loadgroup $(PYTEST) || $(ALONE)
+	$(BIN)/python -m pytest -n 3 --dist loadgroup $(PYTEST)
 
 bench: $(VENV)/.dev
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
