@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from support.disposable import require_disposable_host
+from support.needs import not_run
 from support.slurm import slurm, slurm_rig  # noqa: F401 - fixtures
 
 # A shell that runs the suite in the background has it ignore SIGINT, and all that it starts would.
@@ -33,3 +35,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         group = item.get_closest_marker("xdist_group")
         if group is not None and str(group.args[0]).startswith("slurm"):
             item.add_marker("slurm")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("disposable"):
+        require_disposable_host()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if lines := list(not_run(terminalreporter.getreports("skipped"))):
+        terminalreporter.section("not run")
+        terminalreporter.write("".join(f"{line}\n" for line in lines))

@@ -23,7 +23,6 @@ from gpuwarden_collectors.acknowledgements.files import AcknowledgementFiles
 from gpuwarden_collectors.acknowledgements.message import Said
 from gpuwarden_collectors.base import CollectorError
 from gpuwarden_job.acknowledge import acknowledge
-from support.disposable import require_disposable_host
 from support.hung_mounts import hung_mount
 from support.mounts import remount, tmpfs
 from support.ranks import NOBODY, Rank, rank
@@ -227,7 +226,6 @@ def test_a_link_in_place_of_a_folder_is_not_followed(tmp_path: Path, files: Ackn
 
 @pytest.mark.disposable
 def test_a_run_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    require_disposable_host()
     with tmpfs(tmp_path / "run", "1m") as run_dir:
         remount(run_dir, "ro")
         with pytest.raises(CollectorError, match="Read-only file system; check the run directory"):
@@ -421,7 +419,6 @@ async def test_a_container_s_directory_is_looked_at_where_the_container_sees_it(
 async def test_a_dead_file_server_hangs_one_child_of_one_job(
     saver: Rank, checkpoints: Path, tmp_path: Path, killable: bool
 ) -> None:
-    require_disposable_host()
     directories = looking(deadline=1.0)
     with hung_mount(tmp_path / "hung", killable=killable, user=NOBODY) as hung:
         what = watched(saver, hung)

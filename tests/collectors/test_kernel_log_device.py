@@ -13,7 +13,7 @@ import pytest
 
 from gpuwarden_collectors.facts import LogGap, XidEvent
 from gpuwarden_collectors.kernel_log.sources import KmsgDevice
-from support.disposable import kernel_log_writer, require_disposable_host
+from support.disposable import kernel_log_writer
 from support.kernel_log import BOOT, Heard, following, line, until
 
 KMSG = Path("/dev/kmsg")
@@ -41,7 +41,6 @@ async def test_a_device_is_read_record_by_record_and_a_dead_one_is_said_to_be_de
 
 @pytest.mark.disposable
 async def test_a_line_written_to_the_kernel_log_is_told_at_once_and_marked_as_not_the_kernels() -> None:
-    require_disposable_host()
     token = uuid4().hex
     async with following(KMSG) as (log, heard):
         await until(lambda: log.position is not None)
@@ -58,7 +57,6 @@ async def test_a_line_written_to_the_kernel_log_is_told_at_once_and_marked_as_no
 
 @pytest.mark.disposable
 async def test_more_than_the_kernels_ten_lines_arrive_and_a_restart_repeats_and_loses_none() -> None:
-    require_disposable_host()
     token = uuid4().hex
     with kernel_log_writer() as write:
         async with following(KMSG) as (log, heard):
@@ -76,7 +74,6 @@ async def test_more_than_the_kernels_ten_lines_arrive_and_a_restart_repeats_and_
 
 @pytest.mark.disposable
 async def test_a_ring_that_was_overwritten_before_it_was_read_is_a_gap_of_as_many_records() -> None:
-    require_disposable_host()
     ring = ctypes.CDLL(None).klogctl(SYSLOG_ACTION_SIZE_BUFFER, None, 0)
     token = uuid4().hex
     with kernel_log_writer() as write:
@@ -97,7 +94,6 @@ async def test_a_ring_that_was_overwritten_before_it_was_read_is_a_gap_of_as_man
 
 @pytest.mark.disposable
 async def test_a_record_larger_than_the_buffer_makes_the_buffer_grow() -> None:
-    require_disposable_host()
     device = KmsgDevice(os.open(KMSG, os.O_RDONLY | os.O_NONBLOCK), size=16)
     records: list[bytes] = []
     while not (turn := device.read(1000)).drained:

@@ -15,7 +15,6 @@ import pytest
 from gpuwarden_collectors.base import Observation
 from gpuwarden_collectors.host_facts import PluginFacts, PluginResult, PluginState
 from gpuwarden_collectors.plugin import PluginOptions, PluginRunner, plugin_environment
-from support.disposable import require_disposable_host
 from support.hung_mounts import hung_mount
 
 ENVIRONMENT = plugin_environment(os.environ)
@@ -253,7 +252,6 @@ async def test_what_runs_is_killed_when_the_daemon_ends(tmp_path: Path) -> None:
 async def test_a_check_on_a_dead_file_system_holds_nobody_up_and_runs_again_when_it_can(
     tmp_path: Path, said: str, *, killable: bool
 ) -> None:
-    require_disposable_host()
     dead = PluginOptions("dead", (str(tmp_path / "gone/check"),), timeout=SOON, interval=0.01)
     async with running(dead, script("alive", "echo fine", interval=0.01), limit=1) as seen:
         with hung_mount(tmp_path / "gone", killable=killable):

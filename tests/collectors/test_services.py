@@ -9,7 +9,6 @@ import pytest
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
 from gpuwarden_collectors.host_facts import ServiceFacts, ServicesFacts
 from gpuwarden_collectors.services import ServicesCollector
-from support.disposable import require_disposable_host
 from support.systemd import systemd
 from support.trees import DATA
 
@@ -108,7 +107,6 @@ def test_what_systemd_says_in_odd_words(tmp_path: Path, answer: str, facts: Serv
 
 @pytest.mark.disposable
 def test_a_real_systemd_tells_what_runs_what_failed_and_what_keeps_restarting(tmp_path: Path) -> None:
-    require_disposable_host()
     units = {
         "good-enabled": "ExecStart=/bin/sleep 1000",
         "bad-enabled": "ExecStart=/bin/false",

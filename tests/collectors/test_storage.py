@@ -13,7 +13,6 @@ from gpuwarden_collectors.base import CollectorError, SourceAbsent
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host_facts import MountFacts, StorageFacts
 from gpuwarden_collectors.storage import StorageCollector
-from support.disposable import require_disposable_host
 from support.hung_mounts import hung_mount
 from support.mounts import remount, tmpfs
 from support.trees import DATA
@@ -173,18 +172,13 @@ def test_this_host_has_a_root_that_answers() -> None:
 # --- Real mounts ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def disposable() -> None:
-    require_disposable_host()
-
-
 def facts_of(path: Path, collector: StorageCollector) -> MountFacts:
     (mount,) = [mount for mount in collector.read().mounts if mount.path == str(path)]
     return mount
 
 
 @pytest.mark.disposable
-def test_a_full_mount_is_seen_in_bytes_and_inodes(disposable: None, tmp_path: Path) -> None:
+def test_a_full_mount_is_seen_in_bytes_and_inodes(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "full", "64k,nr_inodes=4") as full:
         (full / "file").write_bytes(bytes(65536))
         mount = facts_of(full, StorageCollector(PROC, expected=[str(full)], patience=60.0))
@@ -193,7 +187,7 @@ def test_a_full_mount_is_seen_in_bytes_and_inodes(disposable: None, tmp_path: Pa
 
 @pytest.mark.disposable
 def test_a_file_system_that_became_read_only_is_seen_and_a_mount_of_it_that_is_does_not_count(
-    disposable: None, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     with tmpfs(tmp_path / "data", "64k") as data:
         collector = StorageCollector(PROC, expected=[str(data)], patience=60.0)
@@ -204,7 +198,7 @@ def test_a_file_system_that_became_read_only_is_seen_and_a_mount_of_it_that_is_d
 
 
 @pytest.mark.disposable
-def test_a_mount_that_is_taken_away_is_missing(disposable: None, tmp_path: Path) -> None:
+def test_a_mount_that_is_taken_away_is_missing(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "data", "64k") as data:
         collector = StorageCollector(PROC, expected=[str(data)], patience=60.0)
         assert facts_of(data, collector).mounted
@@ -219,9 +213,7 @@ def probes(mount: Path) -> set[str]:
 
 @pytest.mark.disposable
 @pytest.mark.parametrize("killable", [True, False])
-def test_a_hung_mount_costs_one_process_and_keeps_no_other_from_answering(
-    disposable: None, tmp_path: Path, *, killable: bool
-) -> None:
+def test_a_hung_mount_costs_one_process_and_keeps_no_other_from_answering(tmp_path: Path, *, killable: bool) -> None:
     with (
         closing(
             StorageCollector(PROC, expected=[str(tmp_path / n) for n in ("gone", "here")], patience=1.0)
@@ -239,7 +231,7 @@ def test_a_hung_mount_costs_one_process_and_keeps_no_other_from_answering(
 
 
 @pytest.mark.disposable
-def test_a_probe_outlives_its_mount_no_longer_than_it_must(disposable: None, tmp_path: Path) -> None:
+def test_a_probe_outlives_its_mount_no_longer_than_it_must(tmp_path: Path) -> None:
     with closing(StorageCollector(PROC, expected=[str(tmp_path / "gone")], patience=0.5)) as collector:
         with hung_mount(tmp_path / "gone", killable=False) as gone:
             assert facts_of(gone, collector).hung_for is not None

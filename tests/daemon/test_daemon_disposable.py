@@ -7,16 +7,11 @@ from pathlib import Path
 import pytest
 
 from support.daemons import FakeHost, slots
-from support.disposable import kernel_log_writer, require_disposable_host
+from support.disposable import kernel_log_writer
 from support.mounts import ext4, frozen
 from support.scrape import Scrape
 
 pytestmark = pytest.mark.disposable
-
-
-@pytest.fixture(autouse=True)
-def disposable_host() -> None:
-    require_disposable_host()
 
 
 @pytest.fixture

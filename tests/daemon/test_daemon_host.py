@@ -12,7 +12,6 @@ import pytest
 
 from gpuwarden.health.host_looks import BOOT_GRACE
 from support.daemons import QUIET, FakeHost, RunningDaemon, alive
-from support.disposable import require_disposable_host
 from support.hung_mounts import hung_mount
 from support.mounts import tmpfs
 from support.trees import plant
@@ -143,7 +142,6 @@ def of(mount: Path, running: RunningDaemon) -> dict[str, str]:
 
 @pytest.mark.disposable
 def test_a_real_file_system_that_fills_up_warns_and_one_that_is_gone_fails(host: FakeHost) -> None:
-    require_disposable_host()
     disk = host.folder / "scratch"
     host.configure(beside=watching(disk, "disk_full", "mount_missing"))
     with host.daemon() as running:
@@ -161,7 +159,6 @@ def test_a_real_file_system_that_fills_up_warns_and_one_that_is_gone_fails(host:
 @pytest.mark.disposable
 @pytest.mark.parametrize("killable", [True, False])
 def test_a_mount_that_hangs_is_a_failure_and_hangs_nobody(host: FakeHost, *, killable: bool) -> None:
-    require_disposable_host()
     mount = host.folder / "gone"
     host.configure(beside=watching(mount, "mount_hung", "mount_missing"))
     with host.daemon() as running, hung_mount(mount, killable=killable):

@@ -32,7 +32,6 @@ from gpuwarden_collectors.simulated_pci import h100, write_tree
 from support.commands import environment
 from support.daemons import FakeHost, slots
 from support.dcgm import BINDINGS, FakeDcgm, engine_process
-from support.disposable import require_disposable_host
 from support.prometheus_script import api_server, plain, series, vector
 from support.systemd import systemd
 
@@ -268,7 +267,6 @@ def test_a_systemctl_that_fails_or_is_not_needed_is_told(tmp_path: Path) -> None
 
 @pytest.mark.disposable
 def test_a_real_systemd_is_asked_what_it_made_of_the_unit(tmp_path: Path) -> None:
-    require_disposable_host()
     units = {"gpuwarden": "ExecStart=/bin/sleep 1000\nKillMode=process\nTimeoutStopSec=20"}
     with systemd(tmp_path / "units", units) as own:
         rows = {row.check: row for row in unit.unit(Config(), own.run, own.command)}

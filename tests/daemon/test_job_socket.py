@@ -27,7 +27,6 @@ from gpuwarden.publish.notices import Notices
 from gpuwarden.publish.unix_socket import VerbError
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_job.acknowledge import acknowledge
-from support.disposable import require_disposable_host
 from support.mounts import remount, tmpfs
 from support.socket_talk import ask, client
 
@@ -513,7 +512,6 @@ async def test_a_socket_of_another_daemon_is_left_alone_and_the_trouble_is_told(
 
 @pytest.mark.disposable
 async def test_a_run_directory_that_cannot_be_written_is_told_and_tried_again(tmp_path: Path) -> None:
-    require_disposable_host()
     daemon = Daemon()
     daemon.known.set()
     with tmpfs(tmp_path / "run", "1m") as run_dir:

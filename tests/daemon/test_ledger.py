@@ -22,7 +22,6 @@ from gpuwarden.ledger.rows import Recorded
 from gpuwarden.ledger.store import Entry, Store
 from gpuwarden_collectors.facts import LogPosition, Stamp
 from gpuwarden_collectors.host import MachineIdentity
-from support.disposable import require_disposable_host
 from support.mounts import tmpfs
 
 WALL = 1_800_000_000.0
@@ -330,7 +329,6 @@ def test_another_user_of_the_group_may_read(*, running: bool) -> None:
 @pytest.mark.disposable
 @pytest.mark.parametrize("running", [True, False], ids=["while a daemon runs", "while none runs"])
 def test_a_read_only_mount_can_be_read(tmp_path: Path, *, running: bool) -> None:
-    require_disposable_host()
     with tmpfs(tmp_path / "disk", "4m") as disk, Store.open(disk / "ledger.db", now=WALL) as store:
         store.append([Entry(events=events(1, 2))])
         if not running:

@@ -18,7 +18,6 @@ from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.seal import SUFFIX
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.facts import LogPosition, Stamp
-from support.disposable import require_disposable_host
 from support.ledgers import (
     PATIENCE,
     Ledgers,
@@ -271,7 +270,6 @@ def test_a_file_that_may_not_grow_is_told_and_what_waited_is_written_once_it_may
 
 @pytest.mark.disposable
 async def test_a_full_disk_is_told_and_what_waited_is_written_once_there_is_room(make: Ledgers, tmp_path: Path) -> None:
-    require_disposable_host()
     with tmpfs(tmp_path / "disk", "1m") as disk:
         ballast = disk / "ballast"
         ballast.write_bytes(bytes(500_000))
@@ -283,7 +281,6 @@ async def test_a_full_disk_is_told_and_what_waited_is_written_once_there_is_room
 
 @pytest.mark.disposable
 async def test_a_disk_that_turns_read_only_is_told_and_still_remembers(make: Ledgers, tmp_path: Path) -> None:
-    require_disposable_host()
     with tmpfs(tmp_path / "disk", "4m") as disk:
         ledger = make(disk / "ledger.db")
         await opened(ledger)
@@ -301,7 +298,6 @@ async def test_a_disk_that_turns_read_only_is_told_and_still_remembers(make: Led
 
 @pytest.mark.disposable
 async def test_a_filesystem_that_is_frozen_at_the_start_holds_up_nothing(make: Ledgers, tmp_path: Path) -> None:
-    require_disposable_host()
     with ext4(tmp_path / "disk") as disk:
         path = disk / "state/ledger.db"
         ledger = make(path)
@@ -318,7 +314,6 @@ async def test_a_filesystem_that_is_frozen_at_the_start_holds_up_nothing(make: L
 
 @pytest.mark.disposable
 async def test_a_filesystem_that_freezes_holds_up_nothing(make: Ledgers, tmp_path: Path) -> None:
-    require_disposable_host()
     with ext4(tmp_path / "disk") as disk:
         ledger = make(disk / "ledger.db")
         await opened(ledger)

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from support.commands import COMMAND, environment, gpuwarden
+from support.needs import unmet
 from support.passive import Activated, activated, marker, memory, tcp, unix, verdict, waited
 from support.shims import HEALTH, shim
 
@@ -81,7 +82,7 @@ async def test_a_faulty_configuration_silences_nothing_that_stands(tmp_path: Pat
         with activated(listener, *words, folder=tmp_path) as service:
             status, body = await asyncio.to_thread(get, port)
             assert (status, json.loads(body)["dcgm"]["overall_health"]) == (200, 20)
-            assert "is not valid TOML" in service.log()
+            waited(lambda: "is not valid TOML" in service.log(), "the fault in the log")
 
 
 def get(port: int, path: str = HEALTH) -> tuple[int, bytes]:
@@ -173,7 +174,7 @@ UNITS = sorted((ROOT / "systemd").glob("gpuwarden-*.s*"))
 def test_the_units_are_sound(tmp_path: Path) -> None:
     """As systemd reads them; the command that they start is looked for where there is one."""
     if not shutil.which("systemd-analyze"):
-        pytest.skip("no systemd-analyze: apt-get install systemd")
+        unmet("no systemd-analyze: apt-get install systemd")
     ours = [unit for unit in UNITS if unit.name.startswith(("gpuwarden-dstack.", "gpuwarden-nvhcd."))]
     assert len(ours) == 4
     for unit in ours:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support.needs import unmet
 from support.slurm_hooks import SCRIPTS, SHELLS, HookHost
 
 
@@ -20,14 +20,9 @@ def host(tmp_path: Path) -> HookHost:
 
 def births(host: HookHost, script: str, shell: Sequence[str], **more: str) -> int:
     """How many processes it starts."""
-    strace = shutil.which("strace")
-    if strace is None:
-        message = "this test counts system calls: apt-get install strace"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
+    strace = shutil.which("strace") or unmet("this test counts system calls: apt-get install strace")
     if subprocess.run([strace, "-qq", "-o", "/dev/null", "true"], capture_output=True, check=False).returncode:
-        pytest.skip("this test counts system calls, and no process may be traced here")
+        unmet("this test counts system calls, and no process may be traced here")
     calls = host.folder / "strace"
     words = [shutil.which(shell[0]) or shell[0], *shell[1:], str(SCRIPTS / f"gpuwarden-slurm-{script}")]
     traced = [strace, "-f", "-qq", "-o", str(calls), "-e", "trace=fork,vfork,clone,clone3,execve", *words]

@@ -12,7 +12,6 @@ from typing import IO, Any
 import pytest
 
 from gpuwarden_job import CheckpointStore, NothingLoadable, Ranks, SaveFailed, Undecodable
-from support.disposable import require_disposable_host
 from support.job_world import ended, start
 from support.mounts import remount, tmpfs
 
@@ -161,8 +160,8 @@ def test_a_save_that_fails_says_so_and_leaves_what_was_there(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
+@pytest.mark.disposable
 def test_a_full_disk_and_a_read_only_one_cost_this_save_and_no_other(tmp_path: Path) -> None:
-    require_disposable_host()
     with tmpfs(tmp_path / "disk", "1m") as disk:
         store = of(disk)
         store.save("good", 1)

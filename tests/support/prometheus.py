@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import shutil
 import subprocess
 import threading
@@ -17,23 +16,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from support.daemons import PATIENCE, listening_port
+from support.needs import unmet
 
 Json = Any
 PACKAGES = "apt-get install prometheus prometheus-alertmanager"
 
 
 def program(name: str) -> str:
-    """Where a program is. Skips the test if it is not installed, or fails it in CI."""
-    found = shutil.which(name)
-    if found is None:
-        message = f"no {name}: {PACKAGES}"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
-    return found
+    return shutil.which(name) or unmet(f"no {name}: {PACKAGES}")
 
 
 def promtool(*words: str | Path) -> subprocess.CompletedProcess[str]:

@@ -29,6 +29,7 @@ from pathlib import Path
 
 import pytest
 
+from support.needs import unmet
 from support.slurm_conf import CONF
 
 SLURM = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
@@ -334,15 +335,8 @@ def missing_parts() -> list[str]:
 
 
 def require_slurm() -> None:
-    """Skips the test, or fails it in CI, saying what is missing."""
-    missing = missing_parts()
-    if not missing:
-        return
-    message = f"this test runs a real Slurm and did not run: {'; '.join(missing)}"
-    print(message)  # noqa: T201 - a skip should be seen
-    if os.environ.get("CI"):
-        pytest.fail(message)
-    pytest.skip(message)
+    if missing := missing_parts():
+        unmet(f"this test runs a real Slurm: {'; '.join(missing)}")
 
 
 @contextmanager
