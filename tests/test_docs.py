@@ -45,5 +45,27 @@ def test_a_configuration_that_is_shown_is_sound(page: str, example: str, tmp_pat
     load(Sources(file=file, required=True))
 
 
+TESTED = (DOCS / "tested.md").read_text(encoding="utf-8")
+EVIDENCE = re.compile(r"`((?:[\w.-]+/)*[\w.-]+\.(?:py|trace|txt|json|sql|md)|data/[\w./-]+)`")
+
+
+def test_all_that_is_named_as_evidence_exists() -> None:
+    files = set(EVIDENCE.findall(TESTED))
+    folder = {name: ROOT if name.startswith("benchmarks/") else ROOT / "tests" for name in files}
+    assert len(files) > 50
+    assert [name for name in files if not (folder[name] / name).exists()] == []
+
+
+def test_each_part_was_tested_somehow_or_is_said_never_to_have_been() -> None:
+    rows = [line.strip("| ").split(" | ") for line in TESTED.splitlines() if line.startswith("| ")][2:]
+    parts = {row[0].split(":")[0].strip("`"): row[1:] for row in rows}
+    assert all(EVIDENCE.search(" ".join(cells)) for cells in parts.values())
+    assert set(COLLECTORS) <= set(parts)
+
+
+def test_the_readme_leads_to_what_was_tested() -> None:
+    assert "(docs/tested.md)" in (ROOT / "README.md").read_text()
+
+
 def test_every_condition_says_why_and_where_the_rule_comes_from() -> None:
     assert all(row.title and row.why and row.source for row in CONDITIONS.values())

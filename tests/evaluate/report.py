@@ -31,7 +31,7 @@ class Results:
     stories: Sequence[StoryResult] = ()
 
 
-_HEAD = """# How well it judges
+_HEAD = """# How well it judges simulated nodes
 
 Made by `tests/evaluate` and edited by nobody. The tables say how often each fault struck and how many healthy days they are of;
 `make evaluate-full` makes them anew of 1,000 node-days and each fault 50 times. Nodes that exist only as records live through

@@ -18,8 +18,8 @@ DCGM_CONDITIONS: tuple[Condition, ...] = (
     Condition(
         code="dcgm_unresponsive", scope="node", severity=W, advice=Advice.RESTART_SERVICE, rise=45, fall=30,
         title="DCGM is here but does not answer",
-        why=f"The engine died, or hangs, for three passes. {_SILENCE} Without any engine nothing is said, nor within ten minutes of a "
-        "boot of one that has not answered yet.",
+        why=f"The engine died, or hangs: four passes in a row had no answer. {_SILENCE} Without any engine nothing is said, nor within "
+        "ten minutes of a boot of one that has not answered yet.",
         source="a hung DCGM engine blocks each call for 60 s (measured, 4.6); dcgm-exporter#164 (frozen values, nothing in the logs)",
         depends_on=NO_DRIVER,
     ),
