@@ -53,7 +53,7 @@ def as_text(port: int) -> Iterator[int]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            inner = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            inner = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
             try:
                 inner.request("GET", self.path, headers={"Accept": "text/plain;version=0.0.4"})
                 answer = inner.getresponse()

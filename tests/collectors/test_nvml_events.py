@@ -15,7 +15,7 @@ from gpuwarden_collectors.facts import Source, XidEvent
 from gpuwarden_collectors.nvml.library import Code
 from support.nvml_nodes import Node, node_in
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 @pytest.fixture

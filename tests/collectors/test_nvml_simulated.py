@@ -22,7 +22,7 @@ from gpuwarden_collectors.nvml.simulated_faults import add, clear, load, parse_f
 from gpuwarden_collectors.nvml.simulated_gpu import simulated_gpu, simulated_slot, simulated_uuid
 from gpuwarden_collectors.nvml.sweep import NvmlReader
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 GPUS = 4
 
 CHILD = """

@@ -66,7 +66,7 @@ def _sent(connect: Callable[[], socket.socket], first: bytes, piece: bytes) -> N
     left = FLOOD
     while left > 0:
         with suppress(OSError), connect() as talk:
-            talk.settimeout(10.0)
+            talk.settimeout(60.0)
             talk.sendall(first)
             while left > 0:
                 left -= talk.send(piece)
@@ -86,7 +86,7 @@ def _doors(host: FakeHost, daemon: RunningDaemon) -> list[Callable[[], None]]:
     """Each in a thread of its own."""
 
     def tcp() -> socket.socket:
-        return socket.create_connection(("127.0.0.1", daemon.port), timeout=10.0)
+        return socket.create_connection(("127.0.0.1", daemon.port), timeout=60.0)
 
     def kernel_log() -> None:
         with host.kmsg.open("ab") as file:

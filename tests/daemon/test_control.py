@@ -23,7 +23,7 @@ from structlog.testing import capture_logs
 from gpuwarden.publish.control import LINE_LIMIT, Control, ControlError, Peer, Verb, VerbError, peer_of
 from support.socket_talk import ask, client
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become other users")
 GROUP, OTHER_GROUP, NOBODY = "adm", "mail", 65534
 
@@ -181,7 +181,7 @@ def ask_as(uid: int, groups: tuple[int, ...], path: Path) -> dict[str, Any]:
         uid, groups = int(sys.argv[1]), json.loads(sys.argv[2])
         os.setgroups(groups[1:]); os.setgid(groups[0]); os.setuid(uid)
         with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(30)
+            client.settimeout(60)
             client.connect(sys.argv[3])
             client.sendall(b'{"verb": "echo"}\\n')
             print(client.makefile().readline())

@@ -60,7 +60,7 @@ def test_connections_that_had_to_make_room_are_counted(tmp_path: Path) -> None:
     host = FakeHost(tmp_path, gpus=1)
     with host.daemon() as daemon:
         assert page(daemon).value("gpuwarden_http_turned_away_total") == 0
-        crowd = [socket.create_connection(("127.0.0.1", daemon.port), timeout=30) for _ in range(300)]
+        crowd = [socket.create_connection(("127.0.0.1", daemon.port), timeout=60) for _ in range(300)]
         try:
             daemon.wait(lambda: (page(daemon).value("gpuwarden_http_turned_away_total") or 0) >= 40, "the crowd")
         finally:

@@ -157,7 +157,7 @@ def test_the_metrics_say_who_was_told_and_how_soon(host: FakeHost) -> None:
 
 
 def openmetrics(daemon: RunningDaemon) -> bytes:
-    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=10.0)
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=60.0)
     try:
         connection.request("GET", "/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
         return connection.getresponse().read()

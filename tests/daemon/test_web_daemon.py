@@ -32,7 +32,7 @@ def site(host: FakeHost, tmp_path: Path) -> Site:
 
 
 def heartbeat(daemon: RunningDaemon) -> dict[str, Any]:
-    connection = http.client.HTTPSConnection("localhost", daemon.port, timeout=30, context=trusting())
+    connection = http.client.HTTPSConnection("localhost", daemon.port, timeout=60, context=trusting())
     try:
         connection.request("GET", "/heartbeat", headers=LOGIN)
         document: dict[str, Any] = json.loads(connection.getresponse().read())

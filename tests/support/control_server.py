@@ -50,7 +50,7 @@ def _serve(
                 talk, _ = listener.accept()
             except TimeoutError:
                 continue
-            talk.settimeout(30)
+            talk.settimeout(60)
             left_open.enter_context(talk)
             with contextlib.suppress(OSError), talk.makefile("rb") as lines:
                 if not (line := lines.readline()):

@@ -148,7 +148,7 @@ class RunningDaemon:
     def lines(self) -> str:
         return self.log.read_text() if self.log.exists() else ""
 
-    def get(self, path: str, timeout: float = 10.0) -> tuple[int, bytes]:
+    def get(self, path: str, timeout: float = PATIENCE) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
             connection.request("GET", path)

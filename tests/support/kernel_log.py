@@ -39,7 +39,7 @@ class Heard:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not holds():
             await asyncio.sleep(0.005)
 

@@ -43,7 +43,7 @@ def wait(condition: Callable[[], object], what: str, log: Path | None = None) ->
 
 def ask(port: int, path: str, body: Json = None) -> Json:
     """The JSON answer of a server on loopback: to a GET, or, with a body, to a POST."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         if body is None:
             connection.request("GET", path)
@@ -109,7 +109,7 @@ def _answers(process: subprocess.Popen[bytes], log: Path, ports: list[int]) -> b
         ports.append(port)
     if not ports:
         return False
-    connection = http.client.HTTPConnection("127.0.0.1", ports[0], timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", ports[0], timeout=60)
     try:
         connection.request("GET", "/-/ready")
         return connection.getresponse().status == 200

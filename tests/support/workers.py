@@ -18,7 +18,7 @@ from gpuwarden_collectors.worker import Worker
 from gpuwarden_collectors.worker_life import WorkerLimits
 from support.worker_readers import Options, Said
 
-SOON = 30.0  # seconds that anything here may take at most
+SOON = 60.0  # seconds that anything here may take at most
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 PATIENT = WorkerLimits(deadline=SOON)
 HASTY = WorkerLimits(deadline=0.5, term_grace=0.5)
