@@ -54,8 +54,11 @@ def occupy(host: FakeHost, pid: int, gpus: tuple[int, ...] = (0,)) -> None:
         host.fake.process(gpu, pid, GIB)
 
 
+ENDS = ("notify-termination", "--reason", "spot", "--in")
+
+
 def ends(host: FakeHost, within: str = "120s") -> str:
-    return command(host, "notify-termination", "--in", within, "--reason", "spot")
+    return command(host, *ENDS, within)
 
 
 def command(host: FakeHost, *words: str) -> str:
@@ -299,8 +302,15 @@ def test_once_the_end_is_called_off_nobody_is_told_any_more(host: FakeHost) -> N
 
 
 def wait_said(daemon: RunningDaemon, *words: str) -> None:
-    """Whoever announces it is told this, at once or when he says it again: a busy host may not be looked at in time."""
-    daemon.wait(lambda: all(word in ends(daemon.host) for word in words), f"{words}; {ends(daemon.host)}")
+    """Whoever announces it is told this, at once or when he says it again: a busy host may not be looked at in time, and may not take
+    it in time.
+    """
+
+    def said() -> bool:
+        told = daemon.host.command(*ENDS, "120s", "--run-dir", daemon.host.run_dir).stdout
+        return all(word in told for word in words)
+
+    daemon.wait(said, f"whoever announces it to be told {words}")
 
 
 def test_who_announces_the_end_is_told_how_many_jobs_were_told_and_why_not(host: FakeHost) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from support.daemons import FakeHost
-from support.disposable import require_disposable_host
 from support.mounts import ext4, frozen
 from support.orders import ORDERS, Order, send
 
@@ -33,7 +32,6 @@ def test_an_order_that_was_answered_is_known_after_a_kill(host: FakeHost, order:
 def test_an_order_that_the_disk_does_not_take_is_accepted_not_yet_on_disk_and_can_be_sent_again(
     host: FakeHost, order: Order
 ) -> None:
-    require_disposable_host()
     with ext4(host.folder / "disk") as disk:
         host.state_dir = disk / "state"
         host.configure()

@@ -10,6 +10,7 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 
 from support.needs import unmet
@@ -39,21 +40,19 @@ def _missing() -> Iterator[str]:
 def kernel_log_writer() -> Iterator[Callable[[str], None]]:
     """A function that writes one message (`<4>text`: with that priority) into the kernel log, as often as wanted.
 
-    Writers take turns, so that no test sees what another writes meanwhile. The kernel drops what one file writes beyond
+    Writers take turns, those of other checkouts too, so that no test sees what another writes meanwhile. The kernel drops what one file writes beyond
     10 lines in 5 s unless kernel.printk_devkmsg is on; the setting is put back afterwards.
     """
-    with Path(__file__).open() as turns:
-        fcntl.flock(turns, fcntl.LOCK_EX)
+    with Path("/dev/kmsg").open("wb", buffering=0) as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
         before = PRINTK_DEVKMSG.read_text().strip()
         PRINTK_DEVKMSG.write_text("on\n")
-        log = os.open("/dev/kmsg", os.O_WRONLY)
         try:
             # Without its newline a message stays open for continuation and is not readable before the next one.
             yield lambda message: _write(log, f"{message}\n")
         finally:
-            os.close(log)
             PRINTK_DEVKMSG.write_text(f"{before}\n")
 
 
-def _write(log: int, message: str) -> None:
-    os.write(log, message.encode())
+def _write(log: FileIO, message: str) -> None:
+    log.write(message.encode())
