@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ from gpuwarden.config import ConfigError, load
 from gpuwarden.config_sources import Sources
 from gpuwarden.pushes import BURST
 from support import job_world
-from support.daemons import FakeHost, RunningDaemon
+from support.daemons import PATIENCE, FakeHost, RunningDaemon
 from support.ranks import Rank, rank
 from support.scrape import Scrape, parse_openmetrics
 
@@ -62,8 +63,10 @@ def ends(host: FakeHost, within: str = "120s") -> str:
 
 
 def command(host: FakeHost, *words: str) -> str:
-    """What it says; `status` ends with 2 where something has failed."""
-    done = host.command(*words, "--run-dir", host.run_dir)
+    """What it says; `status` ends with 2 where something has failed. What is to be tried again, on a busy disk, is."""
+    end = time.monotonic() + PATIENCE
+    while (done := host.command(*words, "--run-dir", host.run_dir)).returncode == TRY_AGAIN:
+        assert time.monotonic() < end, done.stderr
     assert done.returncode in (0, 2), done.stderr
     return done.stdout
 
@@ -403,7 +406,8 @@ def test_a_ledger_that_cannot_be_written_keeps_nobody_from_being_told(host: Fake
     host.state_dir.write_text("no folder")
     with training(host) as one, acting(host) as daemon:
         daemon.wait(lambda: daemon.status()["gpus"], "the GPUs")
-        ends(host)
+        announced = host.command(*ENDS, "120s", "--run-dir", host.run_dir)
+        assert (announced.returncode, "not yet on disk" in announced.stderr) == (TRY_AGAIN, True)
         assert one.heard() == "TERM"
         wait_job(daemon, one.pid, result="sent")
         wait_passes(daemon)
