@@ -173,6 +173,10 @@ class RunningDaemon:
         now = self.heartbeat()
         return now["status"] == status and set(reasons) <= set(now["reasons"])
 
+    def wait_passes(self, number: int) -> None:
+        begun = self.heartbeat()["sequence"]
+        self.wait(lambda: self.heartbeat()["sequence"] >= begun + number, f"{number} more passes")
+
     def worker(self) -> int:
         """Process id of the NVML worker; 0 if there is none."""
         return next(iter(children(self.process.pid)), 0)
