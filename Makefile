@@ -6,11 +6,12 @@ DRIVER := $(wildcard /proc/driver/nvidia/version)
 RUN    := .run
 
 .DEFAULT_GOAL := help
-.PHONY: help run test pytest lint bench soak deb lock docs clean evaluate evaluate-full
+.PHONY: help run test test-torch pytest lint bench soak deb lock docs clean evaluate evaluate-full
 
 help:
 	@echo 'make run    start the daemon: on the GPUs of this host, or on 8 simulated ones where it has no driver'
 	@echo 'make test   set up everything and run all checks and tests'
+	@echo 'make test-torch  the job library with PyTorch and torchrun: a CPU build, in an environment of its own (1 GB)'
 	@echo 'make bench  measure, and print a table'
 	@echo 'make soak   a day of a busy node in half an hour: does the daemon grow? (MINUTES=3 for less)'
 	@echo 'make deb    the Debian package of this tree, for this distribution and architecture, in dist/'
@@ -52,6 +53,17 @@ test: lint pytest
 pytest: $(VENV)/.dev
 	@command -v gcc >/dev/null || { echo 'The tests compile a library: apt-get install gcc libc6-dev'; exit 1; }
 	$(BIN)/python -m pytest -n 3 --dist loadgroup $(PYTEST)
+
+# Another PyTorch: make test-torch TORCH='torch==2.1.* numpy==1.*' VENV=.venv-old
+TORCH ?= torch==2.13.0 numpy
+TORCH_TESTS = tests/job/test_torch*.py tests/job/test_store.py tests/job/test_checklist.py
+$(VENV)-torch/.torch: pyproject.toml
+	@$(MAKE) --no-print-directory $(VENV)-torch/.dev VENV=$(VENV)-torch
+	$(VENV)-torch/bin/pip install --quiet $(TORCH)
+	@touch $@
+
+test-torch: $(VENV)-torch/.torch
+	$(VENV)-torch/bin/python -m pytest -n 3 $(TORCH_TESTS) $(PYTEST)
 
 bench: $(VENV)/.dev
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

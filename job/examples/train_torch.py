@@ -10,7 +10,6 @@ import argparse
 import datetime as dt
 import logging
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +65,7 @@ def train(given: argparse.Namespace, ranks: Ranks) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=200, gamma=0.5)
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
-    store = CheckpointStore(
-        given.folder, ranks=ranks, keep_last=2, keep_best="min",
-        dump=torch.save, load=partial(torch.load, map_location="cpu"),
-    )  # fmt: skip
+    store = CheckpointStore(given.folder, ranks=ranks, keep_last=2, keep_best="min")
     step = samples = 0
     if (loaded := store.load_latest()) is not None:
         # All ranks load what rank 0 saved: its random numbers are not theirs.

@@ -2,7 +2,8 @@
 
 from gpuwarden_job.cadence import Cadence
 from gpuwarden_job.elastic import share
-from gpuwarden_job.errors import CheckpointError, NothingLoadable, SaveFailed, Undecodable, WorldChanged
+from gpuwarden_job.errors import CheckpointError, NothingLoadable, Refused, SaveFailed, Undecodable, WorldChanged
+from gpuwarden_job.formats import load_trusted
 from gpuwarden_job.guard import CheckpointGuard, Interruption
 from gpuwarden_job.loading import Loaded
 from gpuwarden_job.ranks import Ranks
@@ -14,6 +15,6 @@ from gpuwarden_job.watch import PeerWatch
 
 __all__ = [
     "REQUEUE", "Cadence", "CheckpointError", "CheckpointGuard", "CheckpointStore", "Interruption", "Loaded",
-    "NothingLoadable", "PeerWatch", "Ranks", "SaveFailed", "StateMismatch", "Undecodable", "WorldChanged",
-    "capture", "host_copy", "leave", "park", "requeue_code", "reschedulable", "restore", "share", "transient",
+    "NothingLoadable", "PeerWatch", "Ranks", "Refused", "SaveFailed", "StateMismatch", "Undecodable", "WorldChanged",
+    "capture", "host_copy", "leave", "load_trusted", "park", "requeue_code", "reschedulable", "restore", "share", "transient",
 ]  # fmt: skip

@@ -1,7 +1,8 @@
 """All that a training needs to go on as if nothing had been: parts, position in the data, random numbers, step, world.
 
 A part is anything with `state_dict` and `load_state_dict`: model, optimizer, scheduler, scaler, sampler. Nothing here
-imports torch or numpy; their random numbers are taken along where the job has loaded them.
+imports torch or numpy; their random numbers are taken along where the job has loaded them. What is added to the parts is
+plain, so that `torch.load` takes it with `weights_only=True`: numbers, text, lists, and torch's own states as tensors.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ class StateMismatch(ValueError):  # noqa: N818
 def capture(*, step: int, samples: int, world: int, **parts: Any) -> State:
     """`samples`: how many of this epoch, or of the whole training, all ranks together have used up."""
     state = {name: part.state_dict() for name, part in parts.items()}
-    return {"step": step, "samples": samples, "world": world, "random": random_state(), "parts": state}
+    counts = _plain({"step": step, "samples": samples, "world": world})
+    return {**counts, "random": random_state(), "parts": state}
 
 
 def restore(state: Mapping[str, Any], *, same_random: bool = True, **parts: Any) -> tuple[int, int]:
@@ -40,9 +42,10 @@ def restore(state: Mapping[str, Any], *, same_random: bool = True, **parts: Any)
 
 
 def random_state() -> State:
-    found: State = {"python": random.getstate()}
+    version, words, gauss = random.getstate()
+    found: State = {"python": [version, list(words), gauss]}
     if (numpy := sys.modules.get("numpy")) is not None:
-        found["numpy"] = numpy.random.get_state()
+        found["numpy"] = _plain(numpy.random.get_state(legacy=False))
     if (torch := sys.modules.get("torch")) is not None:
         found["torch"] = torch.get_rng_state()
         if torch.cuda.is_available():
@@ -51,16 +54,24 @@ def random_state() -> State:
 
 
 def restore_random(state: Mapping[str, Any]) -> None:
-    """What was not saved, or is not loaded now, stays as it is."""
+    """What was not saved, or is not loaded now, stays as it is. Checkpoints from before had tuples and arrays of numpy."""
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None and "numpy" in state:
         numpy.random.set_state(state["numpy"])
     if torch is not None and "torch" in state:
-        torch.set_rng_state(state["torch"])
+        # On the CPU wherever `map_location` has put them.
+        torch.set_rng_state(state["torch"].cpu())
         if "cuda" in state and torch.cuda.is_available():
-            torch.cuda.set_rng_state(state["cuda"])
+            torch.cuda.set_rng_state(state["cuda"].cpu())
+
+
+def _plain(value: Any) -> Any:
+    """Arrays and numbers of numpy as lists and numbers."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def host_copy(value: Any) -> Any:

@@ -6,14 +6,13 @@ that outlives the node, the same on all nodes, and one for each run of a trainin
 `sharded`: every rank saves its own state (FSDP, ZeRO). Otherwise all have the same (DDP): rank 0 saves, all load that.
 The newest is the one saved last, whatever its step: who goes back to an older one and trains on resumes from there.
 
-The default format is pickle, which runs what it reads: the hash tells a broken checkpoint, not a forged one. Whoever may
-write the folder may run code in the job.
+The default format runs no code that the folder brings along; see formats.py and plain.py. The hash tells a broken checkpoint, not a
+forged one. With `dump` and `load` of your own, or `load_trusted`, whoever may write the folder may run code in the job.
 """
 
 from __future__ import annotations
 
 import logging
-import pickle
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,9 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from gpuwarden_job import manifest, publishing, retention, staging
+from gpuwarden_job import formats, manifest, plain, publishing, retention, staging
 from gpuwarden_job.background import Background
-from gpuwarden_job.errors import CheckpointError, SaveFailed
+from gpuwarden_job.errors import CheckpointError, Refused, SaveFailed
 from gpuwarden_job.loading import Loaded, Loader, Read, Reshard, read_shards, shard_name
 from gpuwarden_job.manifest import Broken, Manifest
 from gpuwarden_job.publishing import Plan, Write
@@ -51,8 +50,8 @@ class CheckpointStore:
         sharded: bool = False,
         keep_last: int = 3,
         keep_best: str | None = None,
-        dump: Dump = pickle.dump,
-        load: Load = pickle.load,
+        dump: Dump = formats.dump,
+        load: Load = formats.load,
         patience: float = 600.0,
     ) -> None:
         if keep_last < 1:
@@ -69,7 +68,11 @@ class CheckpointStore:
         self._background = Background()
 
     def save(self, state: Any, step: int, *, metric: object = None, extra: Mapping[str, Any] | None = None) -> None:
-        """When it returns, the checkpoint is on the disk. Raises SaveFailed, on all ranks; what was there is untouched."""
+        """When it returns, the checkpoint is on the disk. Raises SaveFailed, on all ranks; what was there is untouched.
+
+        Of those Refused, where this state cannot be saved in this format, today or later.
+        """
+        self._agree(_error_of(lambda: self._check(state)), step)
         self.save_files(self._writer(state), step, metric=metric, extra=extra)
 
     def save_files(
@@ -85,15 +88,19 @@ class CheckpointStore:
     ) -> bool:
         """Copies the state to the host, then saves it beside the training. False: one is in flight, this one is skipped.
 
-        Raises SaveFailed if the one before failed, on all ranks. Call `flush` before leaving.
+        Raises SaveFailed if the one before failed, on all ranks, or Refused. Call `flush` before leaving.
         """
         if self.ranks.any(self._background.busy):
             return False
         self.flush()
         copies: list[Any] = []
-        self._agree(_error_of(lambda: copies.append(host_copy(state) if self._writes else None)), step)
-        copy = copies[0]
-        self._background.start(self._attempt(self._writer(copy), self._plan(step, metric, extra)))
+
+        def copy() -> None:
+            self._check(state)
+            copies.append(host_copy(state) if self._writes else None)
+
+        self._agree(_error_of(copy), step)
+        self._background.start(self._attempt(self._writer(copies[0]), self._plan(step, metric, extra)))
         return True
 
     def flush(self) -> None:
@@ -131,6 +138,11 @@ class CheckpointStore:
     @property
     def _writes(self) -> bool:
         return self._sharded or self.ranks.first
+
+    def _check(self, state: Any) -> None:
+        """Before anything is written, and not beside the training: the first save shows what no restart could load."""
+        if self._writes and self._dump is formats.dump:
+            plain.check(state)
 
     def _settle(self) -> None:
         """Nothing is in flight. What failed there is made good by the save that follows, which tells its own fault."""
@@ -206,7 +218,8 @@ class CheckpointStore:
             if isinstance(error, CheckpointError):
                 raise error
             reason = f"{type(error).__name__}: {error}" if error else "it failed on another rank"
-            raise SaveFailed(f"step {step} was not saved in {self.folder}: {reason}") from error
+            kind = Refused if isinstance(error, formats.NotPlain) else SaveFailed
+            raise kind(f"step {step} was not saved in {self.folder}: {reason}") from error
 
 
 def _error_of(job: Callable[[], object]) -> Exception | None:
