@@ -29,7 +29,7 @@ from gpuwarden_job import (
     share,
 )
 
-BATCH = 32  # of all ranks together, however many there are
+BATCH = 48  # of all ranks together, however many there are
 
 
 def device() -> Any:
@@ -102,16 +102,20 @@ def train(given: argparse.Namespace, ranks: Ranks) -> None:
         print(f"result {loss.item():.9f} at step {step}", flush=True)
 
 
-def main() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    parser = argparse.ArgumentParser(description=__doc__)
+def options(description: str | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
         "--folder", type=Path, required=True, help="for the checkpoints: one for each run, not on the node"
     )
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--save-every", type=int, default=100)
     parser.add_argument("--markers", type=Path, default=Path("/tmp/reschedule"))
-    given = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    given = options(__doc__)
     with reschedulable(given.markers, rank=int(os.environ.get("RANK", "0"))):
         train(given, join())
 

@@ -11,10 +11,12 @@ from gpuwarden_job.requeue import REQUEUE, leave, park, requeue_code
 from gpuwarden_job.reschedule import reschedulable, transient
 from gpuwarden_job.state import StateMismatch, capture, host_copy, restore
 from gpuwarden_job.store import CheckpointStore
+from gpuwarden_job.torch_shards import ShardedModel, sharded_reader, sharded_writer
 from gpuwarden_job.watch import PeerWatch
 
 __all__ = [
     "REQUEUE", "Cadence", "CheckpointError", "CheckpointGuard", "CheckpointStore", "Interruption", "Loaded",
-    "NothingLoadable", "PeerWatch", "Ranks", "Refused", "SaveFailed", "StateMismatch", "Undecodable", "WorldChanged",
-    "capture", "host_copy", "leave", "load_trusted", "park", "requeue_code", "reschedulable", "restore", "share", "transient",
+    "NothingLoadable", "PeerWatch", "Ranks", "Refused", "SaveFailed", "ShardedModel", "StateMismatch", "Undecodable",
+    "WorldChanged", "capture", "host_copy", "leave", "load_trusted", "park", "requeue_code", "reschedulable", "restore",
+    "sharded_reader", "sharded_writer", "share", "transient",
 ]  # fmt: skip

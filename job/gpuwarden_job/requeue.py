@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
+from gpuwarden_job.agent import end_agent
 from gpuwarden_job.guard import CheckpointGuard
 from gpuwarden_job.notice import boottime
 from gpuwarden_job.reschedule import mark
@@ -52,11 +53,13 @@ def leave(
     """Raises SystemExit with the code for "start me again", now or when parking ends.
 
     `markers`: a folder for a reschedulable-error marker, where a launcher such as torchrun swallows the codes of its ranks.
+    Where torchrun would start the ranks again on a node that is taken away, it is ended too.
     """
     if markers is not None:
         mark(Path(markers), guard.ranks.rank, str(guard.interruption))
     if environ.get("GPUWARDEN_AFTER_SAVE") == "park":
         park(guard)
+    end_agent(guard.interruption, environ)
     raise SystemExit(requeue_code(environ))
 
 

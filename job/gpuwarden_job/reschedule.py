@@ -28,6 +28,7 @@ _CLASSES = ("DistBackendError", "DistNetworkError", "DistStoreError", "Connectio
 _TEXTS = (
     "NCCL error", "uncorrectable ECC error", "uncorrectable NVLink error", "hardware stack error",
     "busy or unavailable", "system not yet initialized",
+    "gloo/transport/",  # a connection to a peer, on which the ranks agree on GPUs too
 )  # fmt: skip
 
 
@@ -39,7 +40,9 @@ def transient(error: BaseException) -> bool:
 
 @contextmanager
 def reschedulable(folder: str | Path, rank: int = 0, errors: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
-    """Marks what is transient, and `errors`, on their way out."""
+    """Marks what is transient, and `errors`, on their way out. What torchrun restarts does not count its earlier mark."""
+    with suppress(OSError):
+        _mark_of(Path(folder), rank).unlink()
     try:
         yield
     except BaseException as error:
@@ -52,9 +55,13 @@ def mark(folder: Path, rank: int, text: str) -> None:
     """Raises nothing: the error on its way out matters more."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        durable.replace(folder / f"{_PREFIX}{rank}", f"{text[:_TEXT]}\n".encode(errors="replace"))
+        durable.replace(_mark_of(folder, rank), f"{text[:_TEXT]}\n".encode(errors="replace"))
     except OSError as error:
         _log.warning("no mark for rescheduling could be left: %s", error)
+
+
+def _mark_of(folder: Path, rank: int) -> Path:
+    return folder / f"{_PREFIX}{rank}"
 
 
 def marks(folder: Path) -> list[Path]:

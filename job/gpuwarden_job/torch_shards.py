@@ -1,0 +1,101 @@
+"""Sharded models (FSDP2) in the format of torch.distributed.checkpoint: saved by some ranks, resumed by any number.
+
+    store = CheckpointStore(folder, ranks=ranks, sharded=True)
+    parts = {"training": ShardedModel(model, optimizer), "scheduler": scheduler}
+    if (loaded := store.load_latest(read=sharded_reader(**parts))) is not None:
+        step, samples = loaded.state
+    store.save_files(sharded_writer(step=step, samples=samples, **parts), step)
+
+Each rank writes what it holds and nothing is gathered. All of it is collective, so that it cannot run beside the training.
+PyTorch reads this format by unpickling: whoever may write the folder may run code in the job.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gpuwarden_job.loading import Read
+from gpuwarden_job.manifest import Manifest
+from gpuwarden_job.publishing import Write
+from gpuwarden_job.state import StateMismatch, random_state, restore_random
+
+
+class ShardedModel:
+    """A model with its optimizers as one part: the optimizers' state is named after the model's parameters."""
+
+    def __init__(self, model: Any, *optimizers: Any) -> None:
+        self._model, self._optimizers = model, optimizers
+        self._torch: Any = importlib.import_module("torch.distributed.checkpoint.state_dict")
+
+    def state_dict(self) -> dict[str, Any]:
+        model, optimizers = self._torch.get_state_dict(self._model, self._optimizers)
+        return {"model": model, "optimizers": optimizers}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._torch.set_state_dict(
+            self._model, self._optimizers, model_state_dict=state["model"], optim_state_dict=state["optimizers"]
+        )
+
+
+def sharded_writer(*, step: int, samples: int, **parts: Any) -> Write:
+    """For `save_files`. `samples` as in `capture`. Raises RuntimeError, on all ranks, where one could not write."""
+
+    def write(folder: Path) -> Iterable[Path]:
+        rank = _rank()
+        head = {"step": step, "samples": samples, "names": sorted(parts)}
+        with _as_error():
+            _checkpoint().save({**head, "random": {str(rank): random_state()}, **parts}, checkpoint_id=folder)
+        return [*folder.glob(f"__{rank}_*.distcp"), *([folder / ".metadata"] if rank == 0 else [])]
+
+    return write
+
+
+def sharded_reader(**parts: Any) -> Read:
+    """For `load_latest`: loads the parts in place; the state is (step, samples).
+
+    Random numbers go on where as many ranks resume as saved. What fails is an Undecodable of `load_latest`; with other
+    parts than were saved nothing is changed.
+    """
+
+    def read(folder: Path, made: Manifest) -> tuple[int, int]:
+        load: Callable[..., None] = _checkpoint().load
+        head: dict[str, Any] = {"step": 0, "samples": 0, "names": []}
+        with _as_error():
+            load(head, checkpoint_id=folder)
+            if head["names"] != sorted(parts):
+                raise StateMismatch(
+                    f"saved were {', '.join(head['names'])}; pass the same parts, not {', '.join(parts)}"
+                )
+            load(parts, checkpoint_id=folder)
+            if made.world == _size():
+                mine = {"random": {str(_rank()): random_state()}}
+                load(mine, checkpoint_id=folder)
+                restore_random(mine["random"][str(_rank())])
+        return head["step"], head["samples"]
+
+    return read
+
+
+@contextmanager
+def _as_error() -> Iterator[None]:
+    """Theirs is a BaseException, which would pass the store by."""
+    try:
+        yield
+    except _checkpoint().CheckpointException as error:
+        raise RuntimeError(f"torch.distributed.checkpoint: {error}") from error
+
+
+def _checkpoint() -> Any:
+    return importlib.import_module("torch.distributed.checkpoint")
+
+
+def _rank() -> int:
+    return int(importlib.import_module("torch.distributed").get_rank())
+
+
+def _size() -> int:
+    return int(importlib.import_module("torch.distributed").get_world_size())
