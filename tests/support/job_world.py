@@ -106,13 +106,13 @@ def start(*words: str | Path, run_dir: Path, more: Mapping[str, str] | None = No
     return process
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+def ended(process: subprocess.Popen[str], within: float = BOUND) -> tuple[int, str]:
     try:
-        output, _ = process.communicate(timeout=BOUND)
+        output, _ = process.communicate(timeout=within)
     except subprocess.TimeoutExpired:
         process.kill()
         output, _ = process.communicate()
-        raise AssertionError(f"still running after {BOUND:g} s: {output}") from None
+        raise AssertionError(f"still running after {within:g} s: {output}") from None
     return process.returncode, output
 
 
@@ -122,11 +122,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def until(holds: Callable[[], object], what: str) -> None:
-    bound = time.monotonic() + BOUND
+def until(holds: Callable[[], object], what: str, within: float = BOUND) -> None:
+    bound = time.monotonic() + within
     while not holds():
         if time.monotonic() > bound:
-            raise AssertionError(f"not within {BOUND:g} s: {what}")
+            raise AssertionError(f"not within {within:g} s: {what}")
         time.sleep(0.02)
 
 
