@@ -86,7 +86,8 @@ def _as_error() -> Iterator[None]:
     try:
         yield
     except _checkpoint().CheckpointException as error:
-        raise RuntimeError(f"torch.distributed.checkpoint: {error}") from error
+        reasons = (f"rank {rank}: {type(failed).__name__}: {failed}" for rank, (failed, _) in error.failures.items())
+        raise RuntimeError("; ".join(reasons)) from error
 
 
 def _checkpoint() -> Any:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,6 +88,7 @@ def test_an_agent_and_a_node_die_and_another_joins(tmp_path: Path) -> None:
 
     head.script.terminate()
     assert head.end() == REQUEUE, head.log
+    importlib.import_module("torch")
     loaded = CheckpointStore(tmp_path / "saved", ranks=Ranks()).load_latest()
     assert loaded is not None
     assert loaded.state["samples"] == 48 * loaded.step, "each sample once, whatever the number of ranks"

@@ -5,6 +5,7 @@ FSDP2 and torch.distributed.checkpoint, on CPUs with gloo.
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -48,7 +49,7 @@ try:
     save(2)
     print("saved")
 except SaveFailed as error:
-    print("SaveFailed:", str(error).splitlines()[0])
+    print("SaveFailed:", error)
 resource.setrlimit(resource.RLIMIT_FSIZE, no_limit)
 try:
     store.load_latest(read=sharded_reader(model=Part(ranks.rank, 0.0), optimizer=Part(ranks.rank, 0.0)))
@@ -56,7 +57,7 @@ except Undecodable as error:
     print("Undecodable:", error)
 part = Part(ranks.rank, 0.0)
 loaded = store.load_latest(read=sharded_reader(model=part))
-print("loaded", loaded.state, float(part.value[0]) - ranks.rank / 10, torch.equal(torch.rand(3), wanted))
+print("loaded", loaded.state, round(float(part.value[0]) - ranks.rank / 10, 4), torch.equal(torch.rand(3), wanted))
 save(3)
 print("steps", *(one.step for one in store.saved()))
 """
@@ -77,7 +78,7 @@ def test_what_two_ranks_saved_is_resumed_by_any_number_of_them(tmp_path: Path) -
     assert shards == ["__0_0.distcp", "__1_0.distcp"]
     for ranks in (1, 3):
         folder = tmp_path / f"by {ranks}"
-        shutil.copytree(next(tmp_path.glob("by 2/*-step-40")), folder / "00000001-step-40")
+        shutil.copytree(next(tmp_path.glob("by 2/*-step-40")), folder / "00000002-step-40")
         output = sharded(tmp_path, folder.name, ranks)
         assert output.count("begins at step 40\n") == ranks
         value, of = [float(result(text).split()[1]) for text in (output, wanted)]
@@ -92,8 +93,9 @@ def test_a_rank_that_cannot_write_costs_this_save_and_no_other(tmp_path: Path) -
     )  # fmt: skip
     code, output = ended(process, BOUND)
     assert code == 0, output
-    assert output.count("SaveFailed: step 2 was not saved") == 2, output
-    assert "File too large" in output
+    assert len(re.findall(r"SaveFailed: step 2 was not saved in .*rank 1: OSError: .*File too large", output)) == 2, (
+        output
+    )
     assert output.count("saved were model; pass the same parts, not model, optimizer") == 2, output
     assert output.count("loaded (1, 8) 1.0 True") == 2, output
     assert output.count("steps 1 3") == 2, output

@@ -49,7 +49,7 @@ def torch_environment(tmp_path: Path, *, numpy: bool = True) -> dict[str, str]:
     more = {"OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path), "PYTHONWARNINGS": "ignore", "PYTHONUNBUFFERED": "1"}
     if not numpy:
         (tmp_path / "without").mkdir(exist_ok=True)
-        (tmp_path / "without" / "numpy.py").write_text("raise ImportError('not installed')\n")
+        (tmp_path / "without" / "numpy.py").write_text("raise ModuleNotFoundError('not installed')\n")
         more["PYTHONPATH"] = os.pathsep.join(map(str, (tmp_path / "without", JOB, ROOT / "tests")))
     return more
 
