@@ -14,6 +14,7 @@ from typing import Any
 from gpuwarden_job.formats import NotPlain, dump, load
 
 _PLAIN = (type(None), bool, int, float, str)
+_LONG = 2000  # bits of a number, from which on pickle writes it in a way that torch does not read
 
 
 def check(state: Any) -> None:
@@ -37,7 +38,7 @@ def _odd(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], A
     elif type(value) in (list, tuple):
         for index, item in enumerate(value):
             yield from _odd(item, (*path, index))
-    elif type(value) not in _PLAIN:
+    elif type(value) not in _PLAIN or (type(value) is int and value.bit_length() > _LONG):
         yield path, value
 
 

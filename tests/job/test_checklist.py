@@ -192,12 +192,17 @@ def test_row_08_another_number_of_ranks_takes_every_sample_once_and_shards_are_d
 
 
 def test_row_09_recovery_is_the_scheduler_s_since_torchrun_restarts_nothing_and_has_one_code_for_all() -> None:
-    """So our examples say both: no restart on the node that goes away, and the code that a rank left in a mark."""
-    texts = [path.read_text() for path in EXAMPLES.rglob("*") if path.is_file() and path.suffix != ".py"]
-    runs = [text for text in texts if re.search(r"^\s*torchrun\b", text, re.MULTILINE)]
-    assert len(runs) == 2
-    assert all("--max-restarts=0" in text and "gpuwarden_job exit-code" in text for text in runs)
-    assert all(re.search(r"on_events:.*\berror\b|RESCHEDULE: 75\b", text) for text in runs)
+    """So our examples say both: no restart on the node that goes away, and the code that a rank left in a mark.
+
+    The elastic one is for nodes that come and go; test_torch_elastic.py runs it.
+    """
+    texts = {path.name: path.read_text() for path in EXAMPLES.rglob("*") if path.is_file() and path.suffix != ".py"}
+    runs = {name: text for name, text in texts.items() if re.search(r"^\s*torchrun\b", text, re.MULTILINE)}
+    assert set(runs) == {"train.dstack.yml", "train.yaml", "elastic.sh"}
+    assert all("gpuwarden_job exit-code" in text for text in runs.values())
+    assert re.search(r"--nnodes=.* --max-restarts=3 .*--rdzv-backend=c10d", runs.pop("elastic.sh"), re.DOTALL)
+    assert all("--max-restarts=0" in text for text in runs.values())
+    assert all(re.search(r"on_events:.*\berror\b|RESCHEDULE: 75\b", text) for text in runs.values())
 
 
 def test_row_10_checkpoints_outlive_the_node_and_are_found_by_the_run_not_by_the_submission() -> None:
@@ -207,7 +212,7 @@ def test_row_10_checkpoints_outlive_the_node_and_are_found_by_the_run_not_by_the
         for path in EXAMPLES.rglob("*")
         if path.is_file() and path.suffix != ".py" and "--folder" in (text := path.read_text())
     }
-    assert set(named) == {"train.sbatch", "ranks.sbatch", "train.dstack.yml", "train.yaml"}
+    assert set(named) == {"train.sbatch", "ranks.sbatch", "train.dstack.yml", "train.yaml", "elastic.sh"}
     for folders, uploaded in named.values():
         assert folders
         assert uploaded or not any(re.search(r"DSTACK_JOB_ID|RESTART_COUNT|^/tmp", folder) for folder in folders)

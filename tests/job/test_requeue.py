@@ -37,6 +37,7 @@ def test_the_code_is_never_that_of_a_job_that_is_finished_or_of_a_signal(given: 
     ("error", "is_transient"),
     [
         (DistBackendError("timeout"), True), (ConnectionResetError(), True), (RuntimeError("NCCL error in: x.cpp:3"), True),
+        (RuntimeError("[/x/gloo/transport/tcp/pair.cc:537] Read error [10.0.0.2]:4265: Connection reset by peer"), True),
         (RuntimeError("CUDA error: uncorrectable ECC error encountered"), True),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
         (ValueError("shapes do not match"), False), (MemoryError(), False),
@@ -58,6 +59,52 @@ def test_what_the_caller_names_leaves_a_mark_and_a_folder_that_cannot_be_written
     (tmp_path / "file").touch()
     with pytest.raises(DistBackendError), reschedulable(tmp_path / "file"):
         raise DistBackendError
+
+
+def test_a_rank_that_torchrun_starts_again_leaves_no_mark_of_its_earlier_failure(tmp_path: Path) -> None:
+    with pytest.raises(DistBackendError), reschedulable(tmp_path, rank=1):
+        raise DistBackendError
+    with pytest.raises(ValueError), reschedulable(tmp_path, rank=1):
+        raise ValueError("a bug")
+    assert mapped(tmp_path, 1) == 1
+
+
+LEAVES = """
+import os, sys
+from gpuwarden_job import CheckpointGuard, Ranks, leave
+with CheckpointGuard(ranks=Ranks()) as guard:
+    if sys.argv[1] == "signal":
+        os.kill(os.getpid(), 15)
+    guard.check(1)
+    leave(guard)
+"""
+# Its name is all that it has of torchrun; it says how it ended.
+PARENT = """
+import signal, subprocess, sys
+signal.signal(signal.SIGTERM, lambda *_: (print("ended"), sys.exit(0)))
+subprocess.run([sys.executable, "-c", *sys.argv[2:]])
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "restarts", "cause", "ends"),
+    [
+        ("torchrun", "3", "notice", True), ("torchrun", "0", "notice", False), ("bash", "3", "notice", False),
+        ("torchrun", "3", "signal", False),
+    ],
+)  # fmt: skip
+def test_a_node_that_is_taken_away_ends_the_agent_that_would_start_its_ranks_there_again(
+    tmp_path: Path, name: str, restarts: str, cause: str, ends: bool
+) -> None:
+    """A mere SIGTERM may be the agent's own, which goes on with more nodes or fewer."""
+    if cause == "notice":
+        give_notice(tmp_path)
+    answer = subprocess.run(
+        [sys.executable, "-u", "-c", PARENT, name, LEAVES, cause],
+        env=environment(tmp_path, {"TORCHELASTIC_MAX_RESTARTS": restarts}),
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert answer.stdout == ("ended\n" if ends else ""), answer.stderr
 
 
 def test_a_launcher_s_code_becomes_the_scheduler_s_where_a_rank_left_a_mark(tmp_path: Path) -> None:
