@@ -54,16 +54,15 @@ pytest: $(VENV)/.dev
 	@command -v gcc >/dev/null || { echo 'The tests compile a library: apt-get install gcc libc6-dev'; exit 1; }
 	$(BIN)/python -m pytest -n 3 --dist loadgroup $(PYTEST)
 
-# Another PyTorch: make test-torch TORCH='torch==2.1.* numpy==1.*' VENV=.venv-old
+# Large, and therefore in an environment of its own. Another PyTorch: TORCH='torch==2.1.* numpy==1.*' VENV=.venv-old
 TORCH ?= torch==2.13.0 numpy
-TORCH_TESTS = tests/job/test_torch*.py tests/job/test_store.py tests/job/test_checklist.py
 $(VENV)-torch/.torch: pyproject.toml
 	@$(MAKE) --no-print-directory $(VENV)-torch/.dev VENV=$(VENV)-torch
 	$(VENV)-torch/bin/pip install --quiet $(TORCH)
 	@touch $@
 
 test-torch: $(VENV)-torch/.torch
-	$(VENV)-torch/bin/python -m pytest -n 3 $(TORCH_TESTS) $(PYTEST)
+	$(VENV)-torch/bin/python -m pytest -n 3 tests/job/test_torch*.py $(PYTEST)
 
 bench: $(VENV)/.dev
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
@@ -94,4 +93,4 @@ docs: $(VENV)/.dev
 	$(BIN)/python tools/dashboards.py
 
 clean:
-	rm -rf $(VENV) .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-torch .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -22,6 +22,8 @@ require_torch()
 torch: Any = importlib.import_module("torch")
 numpy: Any = importlib.import_module("numpy")
 
+pytestmark = pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")  # by PyTorch 2.1 of its own doing
+
 BEFORE = Path(__file__).parent / "saved_before"
 
 

@@ -5,6 +5,7 @@ FSDP2 and torch.distributed.checkpoint, on CPUs with gloo.
 
 from __future__ import annotations
 
+import importlib
 import re
 import shutil
 from pathlib import Path
@@ -15,6 +16,8 @@ from support.job_world import ended, start
 from support.torch_world import BOUND, TORCHRUN, require_torch, result, steps_saved, torch_environment, training
 
 require_torch()
+if not hasattr(importlib.import_module("torch.distributed.fsdp"), "fully_shard"):
+    pytest.skip("FSDP2 came with PyTorch 2.6", allow_module_level=True)
 
 FAULTS = """
 import resource, signal, sys

@@ -121,8 +121,7 @@ class Node:
 
     def kill(self) -> None:
         """As the end of the node does: all at once."""
-        self.script.kill()
-        for pid in (*self.ranks, self.agent):
+        for pid in [self.script.pid, self.agent, *self.ranks]:
             os.kill(pid, signal.SIGKILL)
 
     def end(self) -> int:
