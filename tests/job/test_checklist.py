@@ -31,7 +31,7 @@ from gpuwarden_job import (
     restore,
     share,
 )
-from support.job_world import EXAMPLES, JOB, ended, give_notice, start, together, until
+from support.job_world import EXAMPLES, JOB, Part, ended, give_notice, start, together, until
 
 PEER = """
 import sys, time
@@ -62,17 +62,6 @@ store.save(1, 1)
 sys.setprofile(say)
 store.save(2, 2)
 """
-
-
-class Part:
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"value": self.value}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.value = state["value"]
 
 
 def test_row_01_a_save_is_due_every_so_many_steps_or_seconds_on_all_ranks_at_once(tmp_path: Path) -> None:

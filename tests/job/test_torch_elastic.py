@@ -13,9 +13,10 @@ import pytest
 
 from gpuwarden_job import REQUEUE, CheckpointStore, Ranks
 from support.job_world import free_port, give_notice, until
-from support.torch_world import BOUND, Node, kill_all_of, require_torch, steps_saved
+from support.torch_world import BOUND, OLD_TORCH_WARNS, Node, kill_all_of, require_torch, steps_saved
 
 require_torch()
+pytestmark = OLD_TORCH_WARNS
 
 
 @pytest.fixture(autouse=True)

@@ -16,26 +16,16 @@ from typing import Any
 import pytest
 
 from gpuwarden_job import CheckpointStore, Ranks, Refused, Undecodable, capture, load_trusted, restore
-from support.torch_world import require_torch
+from support.job_world import Part
+from support.torch_world import OLD_TORCH_WARNS, require_torch
 
 require_torch()
 torch: Any = importlib.import_module("torch")
 numpy: Any = importlib.import_module("numpy")
 
-pytestmark = pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")  # by PyTorch 2.1 of its own doing
+pytestmark = OLD_TORCH_WARNS
 
 BEFORE = Path(__file__).parent / "saved_before"
-
-
-class Part:
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"value": self.value}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.value = state["value"]
 
 
 class Kept:

@@ -25,6 +25,19 @@ STARTED: list[subprocess.Popen[str]] = []
 T = TypeVar("T")
 
 
+class Part:
+    """Of a training: a value."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.value = state["value"]
+
+
 def together(size: int, run: Callable[[Ranks], T]) -> list[T]:
     """What `run` returns on each of `size` ranks. The first exception is raised, when all have ended."""
     barrier, values = Barrier(size, timeout=BOUND), [0] * size

@@ -29,6 +29,7 @@ TORCHRUN = (
     "--tee=1",
     "--max-restarts=0",
 )
+OLD_TORCH_WARNS = pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")  # 2.1, of its own doing
 # Quicker than by default: a node that has been silent for 5 s is dead, and 3 s are enough for another to join.
 _QUICK = "keep_alive_interval=1,keep_alive_max_attempt=5,last_call_timeout=3"
 
