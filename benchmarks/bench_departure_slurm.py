@@ -31,7 +31,7 @@ from support.slurm_trainings import Training
 
 ROUNDS = 5
 LIMIT = 8.0  # seconds
-RANKS = {"go when Slurm tells them": "ending_rank.py", "wait to be killed": "saving_rank.py"}
+RANKS = {"go when Slurm tells them": "end", "wait to be killed": "stay"}
 SOURCE = SOURCES[-1]
 STEPS = (
     "the daemon knows", "excluded", "both ranks signalled", "both ranks saved", "requeued and pending", "running elsewhere",
@@ -54,12 +54,12 @@ def node(slurm: Slurm, name: str, service: Simulator) -> Iterator[RunningDaemon]
         yield daemon
 
 
-def departed(slurm: Slurm, rank: str) -> list[float]:
+def departed(slurm: Slurm, after: str) -> list[float]:
     """Seconds from the notice to each of STEPS."""
     slurm.clear()
     cloud = SOURCE.cloud()
     asked = Asked(cloud, SOURCE)
-    training = Training(slurm, rank=rank)
+    training = Training(slurm, agrees=True, after=after)
     with beside(cloud) as service, node(slurm, min(training.nodes()), service) as daemon:
         until(lambda: asked.waits, "the daemon to wait for an answer")
         began = time.time()
@@ -75,10 +75,10 @@ def departed(slurm: Slurm, rank: str) -> list[float]:
     return [end - began for end in ends]
 
 
-def requeued(slurm: Slurm, rank: str) -> float:
+def requeued(slurm: Slurm, after: str) -> float:
     """As `departed`, by hand, until it runs elsewhere."""
     slurm.clear()
-    training = Training(slurm, answers=False, rank=rank)
+    training = Training(slurm, answers=False, after=after)
     began = time.time()
     slurm.drain(min(training.nodes()), "by hand")
     slurm.scontrol("requeue", str(training.job))
@@ -109,8 +109,8 @@ def main() -> None:
     table(title, ("ranks", *STEPS, "wanted", "a drain and a bare requeue", "ratio"), rows)
 
 
-def row(slurm: Slurm, kind: str, rank: str) -> list[str]:
-    rounds = [(departed(slurm, rank), requeued(slurm, rank)) for _ in range(ROUNDS)]
+def row(slurm: Slurm, kind: str, after: str) -> list[str]:
+    rounds = [(departed(slurm, after), requeued(slurm, after)) for _ in range(ROUNDS)]
     ours, bare = [one for one, _ in rounds], [other for _, other in rounds]
     ratios = [a[-1] / b for a, b in zip(ours, bare, strict=True)]
     steps = [spread([one[n] for one in ours]) for n in range(len(STEPS))]

@@ -11,28 +11,44 @@ from typing import Any
 from support.slurm import Slurm
 
 _SUPPORT = Path(__file__).parent
+_RANK = _SUPPORT / "saving_rank.py"
 _JOB = Path(__file__).parents[2] / "job"
 
 
 class Training:
     """Two ranks on two of the three nodes; `answers` False: they do not find the daemon, and have its signal only.
 
-    `rank`: the script of each; the one given here waits to be killed, whatever it is told. `declares`: the signal that it asks
-    for, which with another one than TERM tells the daemon's from Slurm's.
+    `declares`: the signal that it asks for, which with another one than TERM tells the daemon's from Slurm's. `agrees`: the ranks answer for each other, else each
+    for itself. `takes`: seconds that the save of each takes; `after`: what each does then; `then`: what the batch script does
+    once they have ended.
     """
 
-    def __init__(self, slurm: Slurm, *, answers: bool = True, rank: str = "saving_rank.py", declares: str = "") -> None:
+    def __init__(
+        self,
+        slurm: Slurm,
+        *,
+        answers: bool = True,
+        declares: str = "",
+        agrees: bool = False,
+        takes: tuple[float, float] = (0.0, 0.0),
+        after: str = "",
+        then: str = "",
+    ) -> None:
         self.slurm = slurm
         self.folder = slurm.folder / "jobs" / "training"
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(mode=0o777)
         self.folder.chmod(0o777)
         run = f"{slurm.folder}/{'hosts' if answers else 'nowhere'}/$SLURMD_NODENAME/run"
-        words = f"{sys.executable} {_SUPPORT / rank} {self.folder}"
+        words = f"{sys.executable} {_RANK} {self.folder}"
         step = f"srun --input none bash -c 'GPUWARDEN_RUN_DIR={run} exec {words}'"
-        environment = f"export PYTHONPATH={_JOB}:{_SUPPORT.parent} PYTHONDONTWRITEBYTECODE=1"
-        environment += f" GPUWARDEN_SIGNAL={declares}; " if declares else "; "
-        self.job = slurm.submit(environment + step, "--nodes=2", "--ntasks-per-node=1", user="")
+        variables = {
+            "PYTHONPATH": f"{_JOB}:{_SUPPORT.parent}", "PYTHONDONTWRITEBYTECODE": "1", "TAKES": ",".join(map(str, takes)),
+            "GPUWARDEN_SIGNAL": declares, "AGREE": str(self.folder / "agree") if agrees else "", "AFTER": after,
+        }  # fmt: skip
+        exported = " ".join(f"{name}={value}" for name, value in variables.items() if value)
+        script = f"export {exported}; {step}" + (f"; {then}" if then else "")
+        self.job = slurm.submit(script, "--nodes=2", "--ntasks-per-node=1", user="")
         slurm.wait(lambda: len(self.said("begins")) == 2, f"both ranks to begin: {slurm.output(self.job)}")
 
     def said(self, what: str, *ranks: int) -> list[dict[str, Any]]:
@@ -45,3 +61,7 @@ class Training:
 
     def nodes(self) -> set[str]:
         return {said["node"] for said in self.said("begins")}
+
+    def cut_off(self) -> list[int]:
+        """The ranks of the first run whose save is not whole, those that never began one among them."""
+        return [rank for rank in (0, 1) if not any(one["run"] == 0 for one in self.said("wrote", rank))]
