@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +25,7 @@ from gpuwarden.policy.departure import DepartureSettings
 from gpuwarden.policy.departure_budget import FAILING_GPU
 from gpuwarden.policy.departure_model import id_of
 from gpuwarden.policy.model import Notice
+from gpuwarden.publish.job_socket import Acknowledged
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.facts import CallError, GpuAnswer, GpuFacts, GpuProcess
 from gpuwarden_collectors.receivers.reader import ReceiversReader
@@ -71,6 +75,19 @@ class Rig:
         (folder / "cgroup").write_text(f"0::/system.slice/docker-{'ab' * 32}.scope\n")
         self.holders |= {one.pid}
 
+    def admits(self, pid: int) -> None:
+        (self.proc / str(pid)).symlink_to(f"/proc/{pid}")
+
+    async def child_of(self, parent: subprocess.Popen[str], *, beside: int) -> int:
+        """Another one than `beside`, once it catches TERM."""
+
+        def ready() -> list[int]:
+            children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+            return [pid for pid in map(int, children) if pid != beside and catches_term(pid)]
+
+        await self.wait(ready, "a new child")
+        return ready()[0]
+
     async def _committed(self) -> bool:
         await self.committed.wait()
         return True
@@ -94,6 +111,11 @@ class Rig:
     async def writes(self, kind: EventKind) -> Event:
         await self.wait(lambda: kind in self.kinds(), kind)
         return next(event for event in self.written if event.kind == kind)
+
+
+def catches_term(pid: int) -> bool:
+    caught = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> signal.SIGTERM - 1 & 1)
 
 
 @pytest.fixture
@@ -199,6 +221,53 @@ async def test_what_has_been_begun_is_done_before_the_daemon_stops(tmp_path: Pat
     await stopping
     assert EventKind.SIGNALLED in rig.kinds()
     assert one.heard() == "TERM"
+
+
+@pytest.mark.parametrize("source", ["aws", "operator"])
+async def test_the_end_of_a_rank_that_was_told_of_a_withdrawn_notice_is_no_answer_to_the_next_one(
+    tmp_path: Path, source: str
+) -> None:
+    """As on the first real GPU, where one program ran three trainings in a row: its job was that program."""
+    twice = "import subprocess, sys; [subprocess.run(sys.argv[1:]) for _ in range(2)]"
+    with rank(prefix=(sys.executable, "-I", "-c", twice)) as first:
+        rig = Rig(tmp_path, first)
+        rig.admits(first.process.pid)
+        rig.committed.set()
+        async with running(rig):
+            rig.acts(ending())
+            await rig.writes(EventKind.SIGNALLED)
+            rig.acts()
+            os.kill(first.pid, signal.SIGKILL)
+            second = await rig.child_of(first.process, beside=first.pid)
+            rig.holders = {second}
+            rig.admits(second)
+            rig.written.clear()
+            rig.acts(announced(120.0, source=source, at=host_clock().boottime))
+            told = await rig.writes(EventKind.SIGNALLING)
+            await rig.writes(EventKind.SIGNALLED)
+            os.kill(second, signal.SIGKILL)
+            await rig.writes(EventKind.SAVED)
+    job = f"process/{first.process.pid}"
+    assert (told.data["job"], str(told.data["processes"]).partition(":")[0]) == (job, str(second))
+    ended = [event.data["pid"] for event in rig.written if event.kind == EventKind.SAVED]
+    assert ended == [second]
+
+
+async def test_what_was_said_to_a_notice_that_is_withdrawn_before_the_job_is_known_does_not_count_for_the_next(
+    tmp_path: Path, one: Rank
+) -> None:
+    rig, job, second = Rig(tmp_path, one), f"process/{one.pid}", ending()
+    for rank_number, notice in enumerate(("aws/gone@1", id_of(second))):
+        rig.departing.acknowledged(
+            Acknowledged(
+                job=job, pid=one.pid, started=one.started, uid=0, notice=notice, rank=rank_number, saved=True, step=7
+            )
+        )
+    rig.committed.set()
+    async with running(rig):
+        rig.acts(second)
+        await rig.writes(EventKind.SAVED)
+    assert [event.data["rank"] for event in rig.written if event.kind == EventKind.SAVED] == [1]
 
 
 async def test_the_end_and_a_failing_gpu_at_once_are_one_signal(tmp_path: Path, one: Rank) -> None:

@@ -362,6 +362,52 @@ def test_one_that_is_withdrawn_and_comes_again_soon_tells_nobody_twice_but_what_
     assert story.waits(115.0).acts().requeues == [(7, 1_175.0)]
 
 
+def test_a_rank_of_a_withdrawn_notice_that_has_ended_is_none_of_the_next_one_though_the_job_is() -> None:
+    """A shell that runs one training after the other is the same job all along."""
+    story = Story().hosts(local(412, process(1), kind=Kind.PROCESS)).announces(announced()).acts().announces()
+    story.waits(60.0).ends(1).hosts(local(412, process(2), kind=Kind.PROCESS)).announces(announced(at=1_060.0)).acts()
+    known = story.departure.jobs["process/412"]
+    assert story.signals == [(1, "TERM"), (2, "TERM")]
+    assert (known.told == {(2, 20)}, known.earlier == {(1, 10)}) == (True, True)
+    assert story.sums_up().departure.jobs["process/412"] == known
+
+
+def test_a_rank_of_a_withdrawn_notice_that_is_still_here_is_waited_for_in_the_next_one() -> None:
+    story = Story(unschedulable=True).runs(7, process(1, rank=0), process(2, rank=1), node_count=1)
+    story.announces(announced()).acts().announces().waits(60.0).announces(announced(at=1_060.0)).acts()
+    assert story.says_saved(7, 0).acts().requeues == []
+    assert (story.ends(2).acts().requeues, len(story.signals)) == ([(7, 1_060.0)], 2)
+
+
+def test_what_was_answered_to_a_notice_before_it_was_withdrawn_does_not_count_when_it_comes_back() -> None:
+    """Its end moved out of the horizon, and back: the job has gone on since it saved."""
+    story = Story(unschedulable=True).runs(7, process(1, rank=0), process(2, rank=1), node_count=1)
+    story.announces(announced()).acts().says_saved(7, 0).announces().waits(60.0).ends(2).sums_up()
+    story.announces(announced(180.0)).sums_up().acts()
+    assert story.known(7).told == {(1, 10)}
+    assert story.known(7).acknowledged.at is None
+    assert (story.requeues, len(story.signals)) == ([], 2)
+    assert story.says_saved(7, 0).acts().requeues == [(7, 1_060.0)]
+
+
+def test_more_ranks_than_one_event_holds_stay_told_from_one_notice_to_the_next() -> None:
+    ranks = [process(4_000_000 + n) for n in range(400)]
+    story = Story().runs(7, *ranks, node_count=1).announces(announced()).acts().announces()
+    story.waits(60.0).ends(4_000_399).announces(announced(at=1_060.0)).acts()
+    assert len(story.known(7).told) == 399
+    assert (len(story.known(7).earlier), len(story.signals)) == (1, 400)
+
+
+def test_a_ledger_that_does_not_say_who_was_still_here_means_what_it_meant() -> None:
+    story = Story().runs(7, process(1), node_count=1).announces(announced()).acts().announces()
+    story.waits(60.0).ends(1).runs(7, process(2), node_count=1).announces(announced(at=1_060.0)).acts()
+    story.ledger = [
+        replace(event, data={name: value for name, value in event.data.items() if name != "remaining"})
+        for event in story.ledger
+    ]
+    assert story.restarts().known(7).told == {(1, 10), (2, 20)}
+
+
 def test_one_that_comes_again_after_ten_minutes_tells_them_once_more() -> None:
     story = Story().runs(7, process(1)).announces(announced()).acts().announces().waits(700.0)
     story.announces(announced(120.0, at=1_700.0)).acts()

@@ -202,7 +202,11 @@ class Story:
                 self._approves(notice, name, unheard=unheard, unsaid=unsaid)
 
     def _tells(self, notice: str, step: Tell, *, unheard: bool, unsaid: bool) -> None:
-        self.took(departure_events.signalling(notice, step.key, step.delivery, step.slurm, boot_id=BOOT, now=self.now))
+        self.took(
+            departure_events.signalling(
+                notice, step.key, step.delivery, step.slurm, remaining=step.remaining, boot_id=BOOT, now=self.now
+            )
+        )
         way = step.delivery.way
         if unheard or way in (Way.NONE, Way.WATCH):
             return

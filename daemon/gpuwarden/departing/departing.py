@@ -168,9 +168,10 @@ class Departing:
             self._wake.set()
 
     def _hear_early(self) -> None:
-        known = jobs_of(self.state)
+        known, current = jobs_of(self.state), self.current()
         for key in [key for key in self._early if key[0] in known]:
-            self.acknowledged(self._early.pop(key))
+            if (said := self._early.pop(key)).notice in current:  # it may have been withdrawn meanwhile
+                self.acknowledged(said)
 
     def settled(self) -> bool:
         """An end is near, everybody here was looked at for it, and whoever was told has answered or ended."""

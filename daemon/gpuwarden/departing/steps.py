@@ -80,7 +80,11 @@ class Steps:
         """What is remembered of a step before anything is done."""
         name, now = id_of(notice), self._clock()
         if isinstance(step, Tell):
-            self._take(events.signalling(name, step.key, step.delivery, step.slurm, boot_id=self._boot_id, now=now))
+            self._take(
+                events.signalling(
+                    name, step.key, step.delivery, step.slurm, remaining=step.remaining, boot_id=self._boot_id, now=now
+                )
+            )
         elif isinstance(step, NameNot):
             self._take([self._not_requeued(step.key, step.text, permanent=step.permanent, named=True)])
         elif isinstance(step, Approve):

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gpuwarden.policy.delivery import ALIVE, Delivery, DeliveryRules, delivery
+from gpuwarden.policy.delivery import ALIVE, Delivery, DeliveryRules, Process, delivery
 from gpuwarden.policy.departure_approval import pauses, refusal, rests_until
 from gpuwarden.policy.departure_budget import FAILING_GPU, MARK_TAKES, Budget, budget
 from gpuwarden.policy.departure_model import (
@@ -82,11 +82,15 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Write `departure_events.signalling`, then send; with the ways watch and none there is nothing to send."""
+    """Write `departure_events.signalling`, then send; with the ways watch and none there is nothing to send.
+
+    `remaining`: those of the job's processes that were told before it came into this departure.
+    """
 
     job: LocalJob
     delivery: Delivery
     slurm: SlurmJob | None
+    remaining: frozenset[Process] = frozenset()
 
     @property
     def key(self) -> str:
@@ -210,9 +214,15 @@ def _tell(scene: Scene) -> Iterator[Tell]:
         if known is None and room <= 0:
             continue
         found = delivery_now(scene, key, job)
-        if found.receivers or known is None or _came_back(known, slurm):
+        is_new = known is None or known.returned
+        if found.receivers or is_new or (known is not None and _came_back(known, slurm)):
             room -= known is None
-            yield Tell(job, found, slurm)
+            yield Tell(job, found, slurm, _remaining(scene, key, job) if is_new else frozenset())
+
+
+def _remaining(scene: Scene, key: str, job: LocalJob) -> frozenset[Process]:
+    told = told_before(scene.state, scene.departure, key, scene.now)
+    return frozenset((process.pid, process.started) for process in job.processes) & told
 
 
 def delivery_now(scene: Scene, key: str, job: LocalJob) -> Delivery:

@@ -45,20 +45,26 @@ def _departing(notice: Notice, boot_id: str, now: Stamp) -> Event:
 
 
 def signalling(
-    notice: str, job: str, delivery: Delivery, slurm: SlurmJob | None, *, boot_id: str, now: Stamp
-) -> tuple[Event, ...]:
+    notice: str, job: str, delivery: Delivery, slurm: SlurmJob | None, *, remaining: Iterable[Process] = (),
+    boot_id: str, now: Stamp,
+) -> tuple[Event, ...]:  # fmt: skip
     """Before anything is sent: one event, and one more for each hundred processes. The arguments are those of the step Tell."""
     data: dict[str, Json] = {
         "notice": notice, "job": job, "way": delivery.way.value, "signal": delivery.signal,
         "local_only": delivery.local_only, "text": delivery.text,
         "restarts": None if slurm is None else slurm.restarts,
     }  # fmt: skip
-    texts = texts_of(f"{pid}:{started}" for pid, started in sorted(aim.process for aim in delivery.receivers))
+    told, others = _texts_of(aim.process for aim in delivery.receivers), _texts_of(remaining)
     more = {name: data[name] for name in ("notice", "job", "way", "signal", "local_only", "text")}
+    parts = max(len(told), len(others))
+    named = zip(told + [""] * (parts - len(told)), others + [""] * (parts - len(others)), strict=True)
     return tuple(
-        Event(kind=EventKind.SIGNALLING, at=now, boot_id=boot_id, data={**(more if n else data), "processes": text})
-        for n, text in enumerate(texts)
-    )
+        Event(
+            kind=EventKind.SIGNALLING, at=now, boot_id=boot_id,
+            data={**(more if n else data), "processes": processes, "remaining": rest},
+        )
+        for n, (processes, rest) in enumerate(named)
+    )  # fmt: skip
 
 
 def signalled(
@@ -154,17 +160,17 @@ def _kept(departure: Departure, boot: str) -> Iterator[Event]:
 
 
 def _job(known: JobState) -> Iterator[Mapping[str, Json]]:
-    sure = texts_of(f"{pid}:{started}" for pid, started in sorted(known.told - known.unsure))
+    sure = _texts_of(known.told - known.unsure)
     yield {
         "way": known.way.value, "signal": known.signal, "text": known.text, "local_only": known.local_only,
         "result": known.result.value, "count": known.count, "wide": known.wide, "restarts": known.restarts,
-        "requeued": known.requeued.value, "requeued_text": known.requeued_text, "named": known.named,
+        "requeued": known.requeued.value, "requeued_text": known.requeued_text, "named": known.named, "returned": known.returned,
         **_stamp("told", known.told_at), **_stamp("requeued", known.requeued_at), "processes": sure[0],
     }  # fmt: skip
     for text in sure[1:]:
         yield {"processes": text, "more": True}
     for kind, processes in (("unsure", known.unsure), ("earlier", known.earlier)):
-        for text in texts_of(f"{pid}:{started}" for pid, started in sorted(processes)):
+        for text in _texts_of(processes):
             if text:
                 yield {"processes": text, "more": True, kind: True}
 
@@ -173,7 +179,7 @@ def _acknowledged(known: JobState) -> Iterator[Mapping[str, Json]]:
     said = known.acknowledged
     about: dict[str, Json] = {"by": said.by, "saved": said.saved, "unsaved": said.unsaved, "whole": said.whole}
     about |= {} if said.step is None else {"step": said.step}
-    processes = texts_of(f"{pid}:{started}" for pid, started in sorted(said.processes))
+    processes = _texts_of(said.processes)
     ranks = texts_of(map(str, sorted(said.ranks)))
     yield {**about, "ranks": ranks[0], "processes": processes[0]}
     yield from ({**about, "ranks": text} for text in ranks[1:])
@@ -182,6 +188,10 @@ def _acknowledged(known: JobState) -> Iterator[Mapping[str, Json]]:
 
 def _stamp(name: str, stamp: Stamp | None) -> dict[str, Json]:
     return {} if stamp is None else {f"{name}_boottime": stamp.boottime, f"{name}_wall": stamp.wall}
+
+
+def _texts_of(processes: Iterable[Process]) -> list[str]:
+    return texts_of(f"{pid}:{started}" for pid, started in sorted(processes))
 
 
 def texts_of(words: Iterable[str]) -> list[str]:

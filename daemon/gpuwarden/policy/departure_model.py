@@ -71,12 +71,14 @@ class Acknowledged:
 class JobState:
     """What was done for one run of a job. `restarts`: how often it was requeued before this run, None where nobody said.
 
-    `told`: for good; `earlier`: in an earlier run. `wide`: it may still be told as a whole; `unsure`: those told that way of which the outcome is not known yet.
+    `told`: for good; `earlier`: in an earlier run, or before the notice was withdrawn; `returned`: it was withdrawn, has come back, and
+    who of them is still here is not known yet. `wide`: it may still be told as a whole; `unsure`: those told that way of which the outcome is not known yet.
     `named`: it was said that it is not requeued. `way`, `signal`, `text`, `local_only` as in Delivery; `count`: how many got it.
     """
 
     told: frozenset[Process] = frozenset()
     earlier: frozenset[Process] = frozenset()
+    returned: bool = False
     told_at: Stamp | None = None
     way: Way = Way.NONE
     signal: str = ""

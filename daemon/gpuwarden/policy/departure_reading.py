@@ -60,6 +60,6 @@ def is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MOST
 
 
-def processes_in(event: Event) -> frozenset[Process]:
-    text = event.data.get("processes", "")
+def processes_in(event: Event, name: str = "processes") -> frozenset[Process]:
+    text = event.data.get(name, "")
     return processes_of(text) if isinstance(text, str) else frozenset()

@@ -80,7 +80,14 @@ def _departing(state: DepartureState, event: Event) -> DepartureState:
     known = state.departures.get(name)
     if known is None or (known.over is not None and event.at.boottime - known.over.boottime > TOLD_STANDS):
         return _with(state, Departure(id=name, kind=kind, at=event.at, deadline=deadline))
-    return _with(state, replace(known, kind=kind, deadline=deadline, over=None))
+    jobs = known.jobs if known.over is None else {name: _returned(job) for name, job in known.jobs.items()}
+    return _with(state, replace(known, kind=kind, deadline=deadline, over=None, jobs=jobs))
+
+
+def _returned(known: JobState) -> JobState:
+    """What it answered before the notice was withdrawn counts no more: it went on since."""
+    earlier = _at_most(known.earlier | known.told)
+    return replace(known, told=frozenset(), earlier=earlier, returned=True, acknowledged=Acknowledged())
 
 
 def _departed(state: DepartureState, event: Event) -> DepartureState:
@@ -154,7 +161,17 @@ def _first(state: DepartureState, departure: Departure, job: str, event: Event) 
         same_end = (other.kind == FAILING_GPU) == (departure.kind == FAILING_GPU)
         if same_end and (other.over is None or other.over.boottime >= departure.at.boottime):
             base = replace(known, restarts=known.restarts if base.restarts is None else base.restarts)
-    return replace(base, told=_at_most(base.told | told))
+    if "remaining" not in event.data:  # of a version that did not say which of them were still here
+        return replace(base, told=_at_most(base.told | told))
+    return _remaining(replace(base, earlier=_at_most(base.earlier | (told - base.told))), event)
+
+
+def _remaining(known: JobState, event: Event) -> JobState:
+    """Of those told in an earlier departure only who is still here is waited for in this one: what ended between them has
+    nothing to answer.
+    """
+    here = processes_in(event, "remaining") & known.earlier
+    return replace(known, told=_at_most(known.told | here), earlier=known.earlier - here, returned=False)
 
 
 def _at_most(processes: frozenset[Process]) -> frozenset[Process]:
@@ -177,6 +194,8 @@ def _signalling(state: DepartureState, event: Event) -> DepartureState:
     elif restarts is not None and known.restarts is not None and restarts > known.restarts:
         earlier = _at_most(known.earlier | known.told)
         known = JobState(earlier=earlier, told_at=known.told_at, restarts=restarts)  # it came back here
+    else:
+        known = _remaining(known, event)
     return _with(state, _with_job(departure, job, _telling(known, event)))
 
 
@@ -227,7 +246,7 @@ def _kept(known: JobState | None, event: Event) -> JobState:
         result=word_in(Sent, event, "result", Sent.UNKNOWN), count=whole_in(event, "count") or 0,
         wide=event.data.get("wide") is not False, restarts=whole_in(event, "restarts"),
         requeued=word_in(Requeued, event, "requeued", Requeued.NO), requeued_at=stamp_in(event, "requeued"),
-        requeued_text=text_in(event, "requeued_text"), named=says(event, "named"),
+        requeued_text=text_in(event, "requeued_text"), named=says(event, "named"), returned=says(event, "returned"),
     )  # fmt: skip
 
 
