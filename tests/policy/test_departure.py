@@ -8,7 +8,7 @@ import pytest
 
 from gpuwarden.health.model import EventKind
 from gpuwarden.policy.delivery import DeliveryRules, Way, mark
-from gpuwarden.policy.departure import DepartureSettings, LastWords, NameNot, Requeue, Tell, never
+from gpuwarden.policy.departure import CheckSteps, DepartureSettings, LastWords, NameNot, Requeue, Tell, never
 from gpuwarden.policy.departure_budget import FAILING_GPU
 from gpuwarden.policy.departure_events import not_requeued, saved, signalled, signalling
 from gpuwarden.policy.departure_model import JOBS_MOST, Requeued, Sent, id_of
@@ -85,9 +85,9 @@ def test_a_rank_that_begins_to_catch_the_signal_later_is_told_then_and_the_other
 
 
 def test_a_job_that_was_told_as_a_whole_was_so_whatever_comes_of_a_rank_that_comes_late() -> None:
-    story = Story().runs(7, process(1)).announces(announced()).acts()
+    story = Story().spreads(7, process(1)).announces(announced()).acts()
     assert (story.known(7).way, story.known(7).result) == (Way.JOB_WIDE, Sent.SENT)
-    story.waits(1.0).runs(7, process(1), process(2)).acts(1, dies_after_sending=True)
+    story.waits(1.0).spreads(7, process(1), process(2)).acts(1, dies_after_sending=True)
     name = id_of(announced())
     story.took([signalled(name, "slurm/7", Way.LOCAL, Sent.UNSENT, text="it has ended", boot_id=BOOT, now=story.now)])
     assert (story.known(7).way, story.known(7).result, story.known(7).count) == (Way.JOB_WIDE, Sent.SENT, 1)
@@ -230,7 +230,7 @@ def test_of_more_jobs_than_are_remembered_the_rest_is_left_alone() -> None:
 
 
 def test_a_job_that_could_not_be_told_as_a_whole_is_told_on_this_host() -> None:
-    story = Story(wide=Sent.UNSENT).runs(7, process(1), process(2)).announces(announced()).acts()
+    story = Story(wide=Sent.UNSENT).spreads(7, process(1), process(2)).announces(announced()).acts()
     assert [data["way"] for data in story.texts(EventKind.SIGNALLING)] == ["job_wide", "local"]
     assert story.signals == [(1, "TERM"), (2, "TERM")]
     assert (story.known(7).way, story.known(7).local_only, story.known(7).result) == (Way.LOCAL, True, Sent.SENT)
@@ -238,37 +238,118 @@ def test_a_job_that_could_not_be_told_as_a_whole_is_told_on_this_host() -> None:
 
 @pytest.mark.parametrize("result", [Sent.WATCHED, Sent.UNKNOWN])
 def test_a_job_that_another_node_tells_or_of_which_it_is_not_known_is_not_told_again(result: Sent) -> None:
-    story = Story(wide=result).runs(7, process(1)).announces(announced()).acts()
+    story = Story(wide=result).spreads(7, process(1)).announces(announced()).acts()
     assert (story.signals, story.known(7).result, story.known(7).way) == ([], result, Way.JOB_WIDE)
 
 
 def test_where_another_node_s_mark_stands_the_ranks_count_as_told_and_are_waited_for() -> None:
-    story = Story(unschedulable=True).runs(7, process(1, rank=0), admin_comment=mark("n2", BOOTED + 999.0))
+    story = Story(unschedulable=True).spreads(7, process(1, rank=0), admin_comment=mark("n2", BOOTED + 999.0))
     story.announces(announced()).acts()
     assert (story.signals, story.known(7).result, story.requeues) == ([], Sent.WATCHED, [])
-    assert story.says_saved(7, 0).acts().requeues == [(7, 1_000.0)]
+    assert story.says_saved(7, 0).acts().requeues == [], "of the ranks there nothing is known"
+    assert story.says_saved(7, 0, all_ranks=True).acts().requeues == [(7, 1_000.0)]
 
 
 @pytest.mark.parametrize("within", [1.5, 120.0])
 def test_there_must_be_time_and_a_controller_for_telling_a_job_as_a_whole(within: float) -> None:
-    story = Story(controller=within < 2.0).runs(7, process(1)).announces(announced(within)).acts()
+    story = Story(controller=within < 2.0).spreads(7, process(1)).announces(announced(within)).acts()
     assert story.known(7).way is Way.LOCAL
 
 
 def test_a_job_that_comes_in_the_last_moment_is_told_on_this_host() -> None:
-    story = Story().announces(announced(120.0)).waits(118.5).runs(7, process(1)).acts()
+    story = Story().announces(announced(120.0)).waits(118.5).spreads(7, process(1)).acts()
     assert story.known(7).way is Way.LOCAL
 
 
 def test_a_rank_that_is_told_here_while_its_job_is_told_as_a_whole_stays_told_whatever_comes_of_that() -> None:
-    story = Story().runs(7, process(1)).announces(announced())
+    story = Story().spreads(7, process(1)).announces(announced())
     (tell,) = story.steps()
     assert isinstance(tell, Tell)
     story.took(signalling(story.departure.id, tell.key, tell.delivery, tell.slurm, boot_id=BOOT, now=story.now))
-    story.runs(7, process(1), process(2)).acts()
+    story.spreads(7, process(1), process(2)).acts()
     assert (story.signals, story.known(7).result) == ([(2, "TERM")], Sent.UNKNOWN)
     story.took([signalled(story.departure.id, tell.key, Way.JOB_WIDE, Sent.UNSENT, boot_id=BOOT, now=story.now)])
     assert story.acts().signals == [(2, "TERM"), (1, "TERM")]
+
+
+# --- on several nodes
+
+
+def test_a_job_of_several_nodes_is_not_requeued_on_the_word_of_the_ranks_of_one() -> None:
+    story = Story(unschedulable=True).spreads(7, process(1, rank=0), process(2, rank=1)).announces(announced()).acts()
+    story.says_saved(7, 0).says_saved(7, 1).acts()
+    story.took([saved("slurm/7", "directory", saved=True, whole=True, boot_id=BOOT, now=story.now)])
+    assert story.acts().requeues == [], "nor on what lies in the directory of their checkpoints"
+    assert story.waits(114.5).acts().requeues == []
+    assert story.waits(0.5).acts().requeues == [(7, 1_115.0)]
+
+
+def test_one_rank_that_answers_for_all_ends_the_wait_on_every_node() -> None:
+    story = Story(unschedulable=True).spreads(7, process(1, rank=0), process(2, rank=1)).announces(announced()).acts()
+    assert story.says_saved(7, 1, all_ranks=True).sums_up().acts().requeues == [(7, 1_000.0)]
+
+
+def test_in_a_job_of_one_node_a_rank_that_answers_for_all_answers_for_itself() -> None:
+    """Several trainings may run there side by side, each of which knows its own ranks."""
+    story = Story(unschedulable=True).runs(7, process(1, rank=0), process(2, rank=1)).announces(announced()).acts()
+    assert story.says_saved(7, 0, all_ranks=True).acts().requeues == []
+    assert story.says_saved(7, 1, all_ranks=True).acts().requeues == [(7, 1_000.0)]
+
+
+def test_a_part_of_a_heterogeneous_job_has_other_nodes_though_it_has_one_itself() -> None:
+    story = Story(unschedulable=True).runs(7, process(1, rank=0), called="7+0").announces(announced()).acts()
+    story.stepless.add(7)
+    assert story.says_saved(7, 0).ends(1).acts().requeues == [], "what the other part does is not known"
+    assert story.says_saved(7, 0, all_ranks=True).acts().requeues == [(7, 1_000.0)]
+
+
+def test_a_job_of_several_nodes_is_requeued_once_slurm_runs_no_step_of_it_any_more() -> None:
+    story = Story(unschedulable=True).spreads(7, process(1, rank=0), process(2, rank=1)).announces(announced()).acts()
+    story.ends(1).stepless.add(7)
+    assert [step for step in story.steps() if isinstance(step, CheckSteps)] == [], "rank 1 is here still"
+    story.ends(2).stepless.clear()
+    assert story.restarts().steps() == (CheckSteps("slurm/7", story.slurm[7]),)
+    assert story.acts().requeues == [], "the ranks on the other node are at it still"
+    assert story.waits(5.0).acts().requeues == []
+    story.stepless.add(7)
+    assert story.waits(5.0).acts().sums_up().acts().requeues == [(7, 1_010.0)]
+    assert story.texts(EventKind.SAVED)[-1]["all_ranks"] is True
+
+
+def test_slurm_is_asked_for_steps_no_more_often_than_for_jobs_and_not_where_it_does_not_answer() -> None:
+    story = Story().spreads(7, process(1)).announces(announced()).acts().ends(1)
+    story.fresh = False
+    assert story.steps() == ()
+    story.fresh, story.controller = True, False
+    assert story.steps() == ()
+    story.controller = True
+    assert [type(step) for step in story.steps()] == [CheckSteps]
+
+
+@pytest.mark.parametrize("step", ["batch", "extern", "0+1", ""])
+def test_the_end_of_steps_says_nothing_of_ranks_that_are_in_none(step: str) -> None:
+    story = Story(unschedulable=True).spreads(7, process(1, step=step), process(2)).announces(announced()).acts()
+    story.stepless.add(7)
+    story.ends(1).ends(2)
+    assert not any(isinstance(step, CheckSteps) for step in story.steps())
+    assert story.acts().requeues == []
+    assert story.waits(115.0).acts().requeues == [(7, 1_115.0)]
+
+
+def test_what_all_ranks_answered_in_an_earlier_run_of_the_job_does_not_count_for_the_next() -> None:
+    story = Story().spreads(7, process(1, rank=0)).announces(announced()).acts().says_saved(7, 0, all_ranks=True)
+    story.waits(9.0).spreads(7, process(11, rank=0), restarts=1, started=BOOTED + 1_008.0).acts()
+    story.unschedulable = True
+    assert story.acts().requeues == []
+
+
+def test_where_the_notice_comes_to_both_nodes_each_waits_for_all_ranks_or_its_time() -> None:
+    """The other one hears the ranks there, and neither hears of the other."""
+    for answers_for_all, requeued in ((False, [(7, 1_115.0)]), (True, [(7, 1_002.0)])):
+        story = Story(unschedulable=True)
+        story.spreads(7, process(1, rank=0), admin_comment=mark("n2", BOOTED + 999.0)).announces(announced()).acts()
+        story.waits(2.0).says_saved(7, 0, all_ranks=answers_for_all).acts().waits(113.0).acts()
+        assert story.requeues == requeued
 
 
 # --- requeueing
@@ -484,17 +565,18 @@ def test_what_was_saved_for_a_failing_gpu_does_not_count_for_the_end_of_the_mach
 # --- what people are shown
 
 
-WAITS = "requeued once it is done, in {} s at the latest, and not before this node takes no work"
+WAITS = "requeued once {} done, in {} s at the latest, and not before this node takes no work"
 
 
 def test_what_would_be_done_is_told_line_by_line() -> None:
-    story = Story().runs(7, process(1), process(2)).runs(8, process(3, catches=frozenset()), batch=False)
-    story.hosts(local(9, process(9), kind=Kind.PROCESS))
+    story = Story().spreads(7, process(1), process(2)).runs(8, process(3, catches=frozenset()), batch=False)
+    story.hosts(local(9, process(9), kind=Kind.PROCESS)).runs(10, process(10))
     assert preview(story.state, announced(120.0), story.seen, SETTINGS, story.now) == (
         "aws/aws-1, interruption: this machine ends in 120 s",
-        f"slurm/7 (train): SIGTERM through Slurm to the whole job, 2 ranks of it here; {WAITS.format(115)}",
+        f"slurm/7 (train): SIGTERM through Slurm to the whole job, 2 ranks of it here; {WAITS.format('its ranks on all its nodes are', 115)}",
         f"slurm/8 (train): no rank of it here catches SIGTERM: it would die of it; not requeued: {never(story.slurm[8])}",
         "process/9 (train): SIGTERM to 1 rank here",
+        f"slurm/10 (train): SIGTERM to 1 rank here; {WAITS.format('it is', 115)}",
         "last words in 118 s: down",
     )  # fmt: skip
 
@@ -512,8 +594,8 @@ def test_what_was_done_shows_in_it_too() -> None:
     story.runs(7, state="completing")
     assert preview(story.state, announced(None), story.seen, DepartureSettings(slurm=True, last_words="down"), story.now) == (
         "aws/aws-1, interruption: this machine ends in 30 s, as is assumed: nobody says when",
-        f"slurm/8 (train): told: SIGTERM through Slurm to the whole job, 1 rank of it here; {WAITS.format(25)}",
-        "slurm/7 (train): told: SIGTERM through Slurm to the whole job, 1 rank of it here",
+        f"slurm/8 (train): told: SIGTERM to 1 rank here; {WAITS.format('it is', 25)}",
+        "slurm/7 (train): told: SIGTERM to 1 rank here",
         "no last words: nobody says when this machine ends",
     )  # fmt: skip
 

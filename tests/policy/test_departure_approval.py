@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -109,6 +110,33 @@ def test_a_job_that_cannot_be_requeued_has_only_to_be_done() -> None:
     story = azure().runs(7, process(1, rank=0), batch=False).acts().waits(20.0).acts()
     assert story.approvals == []
     assert story.says_saved(7, 0).waits(RESTS).acts().approvals == [("azure-1", 1_025.0)]
+
+
+def test_a_job_of_several_nodes_keeps_its_machine_until_all_of_its_ranks_have_saved() -> None:
+    story = azure().spreads(7, process(1, rank=0), batch=False).acts().says_saved(7, 0).waits(20.0).acts()
+    assert story.approvals == []
+    assert plan_says(story).endswith(": slurm/7")
+    assert story.says_saved(7, 0, all_ranks=True).waits(RESTS).acts().approvals == [("azure-1", 1_025.0)]
+
+
+def test_so_does_a_job_of_several_nodes_that_leaves_until_slurm_runs_no_step_of_it_any_more() -> None:
+    story = azure().spreads(7, process(1, rank=0), batch=False).acts().ends(1).waits(20.0).acts()
+    assert story.approvals == []
+    story.stepless.add(7)
+    assert story.waits(5.0).acts().waits(RESTS).acts().approvals == [("azure-1", 1_030.0)]
+
+
+def test_a_container_with_ranks_elsewhere_keeps_its_machine_until_they_have_saved_or_it_has_ended() -> None:
+    for ends in (False, True):
+        story = azure().hosts(local("c0ffee", process(1, rank=0), kind=Kind.CONTAINER, elsewhere=True)).acts()
+        event = partial(saved, "container/c0ffee", "socket", saved=True, rank=0, boot_id=BOOT, now=story.now)
+        story.took([event()])
+        assert story.waits(20.0).acts().approvals == []
+        if ends:
+            story.ends(1)
+        else:
+            story.took([event(all_ranks=True)])
+        assert story.acts().approvals == [("azure-1", 1_020.0)]
 
 
 def test_it_is_not_worth_it_right_before_the_end_nor_when_that_is_over() -> None:

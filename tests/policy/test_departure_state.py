@@ -13,8 +13,16 @@ from hypothesis import strategies as st
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.policy import departure_events
 from gpuwarden.policy.delivery import Aim, Delivery, Process, Way
-from gpuwarden.policy.departure import Approve, Requeue, Tell
-from gpuwarden.policy.departure_model import DEPARTURES_MOST, TEXT_MOST, TOLD_STANDS, DepartureState, Sent, answered
+from gpuwarden.policy.departure import Approve, Requeue, Tell, slurm_of
+from gpuwarden.policy.departure_budget import budget
+from gpuwarden.policy.departure_model import (
+    DEPARTURES_MOST,
+    TEXT_MOST,
+    TOLD_STANDS,
+    DepartureState,
+    JobState,
+    Sent,
+)
 from gpuwarden.policy.departure_reading import processes_of
 from gpuwarden.policy.model import Result
 from gpuwarden_collectors.cloud.facts import Approval
@@ -61,6 +69,8 @@ ACTIONS: dict[str, Action] = {
     "over": lambda story, n: story.slurm.pop(n % 4, None),
     "announces": announces,
     "saved": lambda story, n: story.says_saved(n % 4, n % 2),
+    "all saved": lambda story, n: story.says_saved(n % 4, n % 2, all_ranks=True),
+    "steps end": lambda story, n: story.stepless.add(n % 4),
     "approval": lambda story, n: setattr(story, "approval", (Result.DONE, Result.RETRY, Result.REFUSED)[n % 3]),
     "waits": lambda story, n: story.waits(float(n)),
     "waits long": lambda story, n: story.waits(100.0 * n),
@@ -81,15 +91,31 @@ def play(story: Story, script: list[tuple[str, int]], *, act: bool = True) -> St
         for step in story.steps():
             assert not isinstance(step, Requeue | Approve) or story.unschedulable
             assert not isinstance(step, Approve) or not may_be_lost(story)
+            assert not isinstance(step, Requeue) or not requeued_on_the_word_of_one(story, step)
         if act:
             story.acts()
     return story
 
 
+def requeued_on_the_word_of_one(story: Story, step: Requeue) -> bool:
+    """Before its time is up, a job of several nodes of which nobody said that all of its ranks are done."""
+    departure = story.departure
+    end = budget(departure.kind, departure.at.boottime, departure.deadline.boottime if departure.deadline else None)
+    early = story.now.boottime < end.wait_until
+    return early and step.slurm.several and not departure.jobs[step.key].acknowledged.all_ranks
+
+
 def may_be_lost(story: Story) -> bool:
-    """Somebody who was told has neither said that it is done nor ended."""
+    """Somebody who was told, here or on another node of the job, may be at it still."""
     jobs = story.departure.jobs.items()
-    return any(name in story.jobs and job.told and not answered(job) for name, job in jobs)
+    return any(name in story.jobs and job.told and not _answered(story, name, job) for name, job in jobs)
+
+
+def _answered(story: Story, name: str, job: JobState) -> bool:
+    said, slurm = job.acknowledged, slurm_of(story.jobs[name], story.seen)
+    if slurm is not None and slurm.several:
+        return said.all_ranks
+    return said.whole or len(said.ranks) >= len(job.told) or job.told <= said.processes
 
 
 @settings(deadline=None, max_examples=150)
@@ -208,7 +234,7 @@ NAMES = [
     "notice", "job", "way", "result", "processes", "rank", "ranks", "pid", "started", "step", "kept", "more", "unsure", "earlier",
     "restarts", "count", "text", "by", "whole", "saved", "permanent", "named", "requeued", "deadline_boottime", "deadline_wall",
     "told_boottime", "told_wall", "requeued_boottime", "requeued_wall", "tries", "unsaved", "ended",
-    "remaining", "returned",
+    "remaining", "returned", "in_steps", "all_ranks",
 ]  # fmt: skip
 OURS = [
     EventKind.DEPARTING, EventKind.SIGNALLING, EventKind.SIGNALLED, EventKind.SAVED, EventKind.REQUEUED,
@@ -243,7 +269,7 @@ def test_a_job_that_many_departures_know_is_told_for_none_of_them_again() -> Non
 
 
 def test_a_mark_that_could_not_be_set_counts_wherever_the_job_was_taken_over() -> None:
-    story = Story(wide=Sent.UNSENT).runs(7, process(1)).announces(announced())
+    story = Story(wide=Sent.UNSENT).spreads(7, process(1)).announces(announced())
     first, tell = story.departure.id, story.steps()[0]
     assert isinstance(tell, Tell)
     story.took(departure_events.signalling(first, tell.key, tell.delivery, tell.slurm, boot_id=BOOT, now=story.now))

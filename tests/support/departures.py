@@ -10,6 +10,7 @@ from gpuwarden.policy import departure_events
 from gpuwarden.policy.delivery import Process, Way
 from gpuwarden.policy.departure import (
     Approve,
+    CheckSteps,
     DepartureSettings,
     LastWords,
     NameNot,
@@ -20,7 +21,7 @@ from gpuwarden.policy.departure import (
     Tell,
     plan,
 )
-from gpuwarden.policy.departure_model import Departure, DepartureState, JobState, Sent, id_of
+from gpuwarden.policy.departure_model import BY_STEP, Departure, DepartureState, JobState, Sent, id_of
 from gpuwarden.policy.departure_state import fold
 from gpuwarden.policy.model import Notice, Result
 from gpuwarden_collectors.cloud.facts import Approval
@@ -74,13 +75,18 @@ def announced(
 
 @dataclass
 class Story:
-    """`sent`: each (notice, process) for which anybody sent a signal, in order. `wide`: what the mark and scancel come to."""
+    """`sent`: each (notice, process) for which anybody sent a signal, in order. `wide`: what the mark and scancel come to.
+
+    `fresh`: the controller was asked for this look. `stepless`: jobs of which Slurm runs no step any more.
+    """
 
     settings: DepartureSettings = SETTINGS
     now: Stamp = field(default_factory=lambda: stamp(1_000.0))
     jobs: dict[str, LocalJob] = field(default_factory=dict)
     slurm: dict[int, SlurmJob] = field(default_factory=dict)
     controller: bool = True
+    fresh: bool = True
+    stepless: set[int] = field(default_factory=set)
     unschedulable: bool = False
     concerned: frozenset[str] | None = None
     notices: dict[str, Notice] = field(default_factory=dict)
@@ -100,9 +106,14 @@ class Story:
     # --- the world
 
     def runs(self, number: int, *processes: Receiver, **more: object) -> Story:
+        """A job that has this node only, unless told otherwise."""
         self.jobs[f"slurm/{number}"] = local(number, *processes)
-        self.slurm[number] = slurm_job(number, **more)
+        self.slurm[number] = slurm_job(number, **{"nodes": "n1", "node_count": 1, **more})
         return self
+
+    def spreads(self, number: int, *processes: Receiver, **more: object) -> Story:
+        """A job on two nodes, with these processes on this one."""
+        return self.runs(number, *processes, **{"nodes": "n[1-2]", "node_count": 2, **more})
 
     def hosts(self, job: LocalJob) -> Story:
         self.jobs[f"{job.kind}/{job.id}"] = job
@@ -114,7 +125,7 @@ class Story:
         return self
 
     def waits(self, seconds: float) -> Story:
-        self.now = stamp(self.now.boottime + seconds)
+        self.now, self.fresh = stamp(self.now.boottime + seconds), True
         return self
 
     def ends(self, pid: int) -> Story:
@@ -125,9 +136,9 @@ class Story:
         self.jobs = {key: job for key, job in self.jobs.items() if job.processes}
         return self
 
-    def says_saved(self, number: int, rank: int) -> Story:
+    def says_saved(self, number: int, rank: int, *, all_ranks: bool = False) -> Story:
         event = departure_events.saved(
-            f"slurm/{number}", "socket", saved=True, rank=rank, step=7, boot_id=BOOT, now=self.now
+            f"slurm/{number}", "socket", saved=True, rank=rank, step=7, all_ranks=all_ranks, boot_id=BOOT, now=self.now
         )
         self.took([event])
         return self
@@ -161,7 +172,7 @@ class Story:
         return Seen(
             jobs=tuple(self.jobs.values()), concerned=self.concerned, slurm=dict(self.slurm),
             controller=self.controller, unschedulable=self.unschedulable, closed=self.unschedulable,
-            fresh=self.controller,
+            fresh=self.controller and self.fresh,
         )  # fmt: skip
 
     @property
@@ -195,6 +206,12 @@ class Story:
                 self.took([
                     departure_events.not_requeued(key, text, permanent=permanent, named=True, boot_id=BOOT, now=self.now)
                 ])  # fmt: skip
+            case CheckSteps(key, slurm):
+                self.fresh = False
+                if slurm.id in self.stepless:
+                    self.took(
+                        [departure_events.saved(key, BY_STEP, saved=False, all_ranks=True, boot_id=BOOT, now=self.now)]
+                    )
             case LastWords(what):
                 self.last_words.append(what)
                 self.took([departure_events.last_words(notice, what, Result.DONE, "", boot_id=BOOT, now=self.now)])

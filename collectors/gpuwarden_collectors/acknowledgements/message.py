@@ -16,13 +16,15 @@ NOTICE_MOST = 200
 class Said:
     """`notice`: the id of the notice that it answers. `saved` False: the rank is done and has nothing to show for it.
 
-    `step`: the step that was saved, None if the rank did not say.
+    `step`: the step that was saved, None if the rank did not say. `all_ranks`: it holds for all ranks of the job, on all its nodes;
+    clients that know nothing of it answer for their own rank.
     """
 
     notice: str
     rank: int
     saved: bool
     step: int | None = None
+    all_ranks: bool = False
 
 
 def said(document: Mapping[str, object]) -> Said:
@@ -32,9 +34,13 @@ def said(document: Mapping[str, object]) -> Said:
         raise ValueError(f'"notice" must be the id of a notice, a text of 1 to {NOTICE_MOST} characters')
     if saved is not True and saved is not False:  # 1 is none
         raise ValueError('"saved" must be true or false')
+    all_ranks = document.get("all_ranks", False)
+    if all_ranks is not True and all_ranks is not False:
+        raise ValueError('"all_ranks" must be true or false')
     rank = _whole("rank", document.get("rank"), RANKS_MOST - 1)
     step = document.get("step")
-    return Said(notice=notice, rank=rank, saved=saved, step=None if step is None else _whole("step", step, STEPS_MOST))
+    saved_step = None if step is None else _whole("step", step, STEPS_MOST)
+    return Said(notice=notice, rank=rank, saved=saved, step=saved_step, all_ranks=all_ranks)
 
 
 def _whole(name: str, value: object, most: int) -> int:

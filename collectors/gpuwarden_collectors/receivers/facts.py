@@ -60,7 +60,8 @@ class LocalJob:
 
     `uid`: the job's user; of a container, its first rank's. `name`: what people call it (GPUWARDEN_JOB, Slurm's or the container's
     name). `folder`: under which name its ranks look for their folder of acknowledgements, empty if they do not; they choose it.
-    `declared` as in Receiver, from the container's label.
+    `declared` as in Receiver, from the container's label. `elsewhere`: its ranks' environment says that it has more of them, or more
+    nodes, than are here.
     """
 
     kind: Kind
@@ -69,4 +70,5 @@ class LocalJob:
     name: str = ""
     folder: str = ""
     declared: str = ""
+    elsewhere: bool = False
     processes: tuple[Receiver, ...] = ()

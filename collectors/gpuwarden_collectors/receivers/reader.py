@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gpuwarden_collectors.base import Clock, host_clock
@@ -78,6 +78,7 @@ def _jobs(
             name=_first(member.said.title for member in first) or label.name or _root_name(crowd),
             folder=_first(member.said.folder for member in first),
             declared=label.declared,
+            elsewhere=_elsewhere(member for member in first if named[member.process.pid] is Role.RANK),
             processes=tuple(_receiver(member, named[pid]) for pid, member in sorted(crowd.members.items())),
         )
 
@@ -88,6 +89,12 @@ def _root_name(crowd: Crowd) -> str:
 
 def _first(texts: Iterator[str]) -> str:
     return next(filter(None, texts), "")
+
+
+def _elsewhere(ranks: Iterable[Member]) -> bool:
+    """Some of the job's ranks or nodes are not here, as its ranks say that are."""
+    here = list(ranks)
+    return any(rank.said.nodes > 1 or rank.said.world > len(here) for rank in here)
 
 
 def _receiver(member: Member, role: Role) -> Receiver:

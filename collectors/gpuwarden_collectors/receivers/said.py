@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpuwarden_collectors.receivers.facts import NOTHING, SIGNALS
@@ -20,6 +21,8 @@ _WORDS_MOST = 32
 _REFUSALS = ("NONE", "NO", "OFF", "0")
 _RANKS = (b"RANK", b"OMPI_COMM_WORLD_RANK", b"PMIX_RANK", b"PMI_RANK")
 _LOCAL_RANKS = (b"LOCAL_RANK", b"OMPI_COMM_WORLD_LOCAL_RANK", b"MPI_LOCALRANKID")
+_NODES = (b"SLURM_JOB_NUM_NODES", b"DSTACK_NODES_NUM")
+_WORLDS = (b"WORLD_SIZE", b"OMPI_COMM_WORLD_SIZE", b"PMI_SIZE")
 _NUMBER = re.compile(r"\d{1,9}")
 _FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # as gpuwarden_job names its folder of acknowledgements
 
@@ -31,7 +34,8 @@ Identity = tuple[str, str, str]
 class Said:
     """`declared` and `directory` as in Receiver. `job` and `step` are Slurm's, `task` is dstack's name of the job.
 
-    `folder`: under which name its acknowledgements are looked for. `title`: what people call the job.
+    `folder`: under which name its acknowledgements are looked for. `title`: what people call the job. `nodes` and `world`: how many
+    nodes, and how many ranks, it says that the job has; 0 where it says nothing.
     """
 
     command: tuple[str, ...] = ()
@@ -43,6 +47,8 @@ class Said:
     task: str = ""
     folder: str = ""
     title: str = ""
+    nodes: int = 0
+    world: int = 0
 
 
 UNREAD = Said()
@@ -89,6 +95,8 @@ def said(environ: bytes, cmdline: bytes) -> Said:
         task=folder_name(variables.text(b"DSTACK_JOB_ID")),
         folder=next((name for name in folders if folder_name(name)), ""),
         title=printable(title, 200),
+        nodes=variables.largest(_NODES),
+        world=variables.largest(_WORLDS),
     )
 
 
@@ -113,6 +121,9 @@ class _Variables:
         """Empty for anything else; those of Slurm's that stand for no step of tasks have ten digits."""
         text = self.text(name)
         return text if text.isascii() and _NUMBER.fullmatch(text) else ""
+
+    def largest(self, names: Iterable[bytes]) -> int:
+        return max(int(self.number(name) or 0) for name in names)
 
 
 def _identity(variables: _Variables) -> Identity | None:

@@ -40,6 +40,17 @@ async def read_job(commands: Commands, job: SlurmJob) -> SlurmJob | None:
     return departing_text.jobs(text, token).get(job.id)
 
 
+async def read_steps(commands: Commands, job: SlurmJob) -> frozenset[str]:
+    """The names of its steps that run on any of its nodes: numbers, and Slurm's own such as batch, which lasts as long as the
+    script. None at all: the controller does not know the job, or not any more. Raises SlurmError.
+    """
+    text = await commands.ask(
+        f"cannot read the steps of job {job.called}",
+        "squeue", "--local", "--all", "--noheader", "--steps", f"--jobs={job.called}", "--format=%i",
+    )  # fmt: skip
+    return departing_text.steps(text, job.called)
+
+
 def _squeue(token: str) -> tuple[str, ...]:
     return "squeue", "--local", "--all", "--noheader", f"--Format={departing_text.job_format(token)}"
 

@@ -32,6 +32,16 @@ class SlurmJob:
     name: str = ""
     pinned: str = ""
 
+    @property
+    def part(self) -> bool:
+        """Of a heterogeneous job, which has other parts."""
+        return "+" in self.called
+
+    @property
+    def several(self) -> bool:
+        """It has more nodes than one, and ends on all of them at once."""
+        return self.node_count > 1 or self.part
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedPid:

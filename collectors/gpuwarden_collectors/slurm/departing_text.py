@@ -111,6 +111,17 @@ def listed_pids(text: str) -> dict[int, ListedPid]:
     return found
 
 
+def steps(text: str, called: str) -> frozenset[str]:
+    """Of `squeue --steps --format=%i`: lines such as 7.0, 7.batch or 7_3.0. Raises OddAnswer."""
+    found = set()
+    for line in text.splitlines()[:_LINES_MAX]:
+        job, _, step = line.strip().partition(".")
+        if job != called or not _STEP.fullmatch(step):
+            raise OddAnswer(f"squeue says that {one_line(line)!r} is a step of job {called}")
+        found.add(step)
+    return frozenset(found)
+
+
 def whole_trees(config: str, cgroup_conf: str | None) -> bool | None:
     """Of `scontrol show config`, which tells all but SignalChildrenProcesses, and of cgroup.conf; None for one that is not at hand."""
     words = dict(re.findall(r"^(ProctrackType|SLURM_VERSION)\s*=\s*(\S+)", config, re.MULTILINE))

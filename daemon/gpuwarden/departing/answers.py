@@ -96,7 +96,7 @@ class Answers:
     def by_socket(self, said: BySocket) -> Event:
         return saved(
             said.job, "socket", saved=said.saved, rank=said.rank, process=(said.pid, said.started), step=said.step,
-            boot_id=self._boot_id, now=self._clock(),
+            all_ranks=said.all_ranks, boot_id=self._boot_id, now=self._clock(),
         )  # fmt: skip
 
     async def look(self, state: DepartureState, jobs: Sequence[LocalJob]) -> list[Event]:
@@ -137,11 +137,12 @@ class Answers:
             job = keys.get(folder, "")
             if job not in known:
                 continue
-            news = (said for said in all_said if said.notice in notices and is_news(known[job], said.rank))
+            answers = (said for said in all_said if said.notice in notices)
+            news = (said for said in answers if is_news(known[job], said.rank, all_ranks=said.all_ranks))
             for said in islice(news, TOLD_MOST):
                 yield saved(
-                        job, "file", saved=said.saved, rank=said.rank, step=said.step, boot_id=self._boot_id,
-                        now=self._clock(),
+                        job, "file", saved=said.saved, rank=said.rank, step=said.step,
+                        all_ranks=said.all_ranks, boot_id=self._boot_id, now=self._clock(),
                     )  # fmt: skip
 
     def _of_ended(self, gone: frozenset[Process], known: Mapping[str, JobState]) -> Iterator[Event]:
@@ -173,9 +174,11 @@ class Answers:
             self._take([saved(watched.job, "directory", saved=True, whole=True, boot_id=self._boot_id, now=now)])
 
 
-def is_news(known: JobState, rank: int, process: Process | None = None) -> bool:
+def is_news(known: JobState, rank: int, process: Process | None = None, *, all_ranks: bool = False) -> bool:
     """Else it was said before, or so much that no more is kept: a user may repeat it as often as they like."""
     said = known.acknowledged
+    if all_ranks and not said.all_ranks:
+        return True
     if len(said.ranks) >= TOLD_MOST or len(said.processes) >= 2 * TOLD_MOST:
         return False
     return rank not in said.ranks or (process is not None and process not in said.processes)

@@ -20,11 +20,10 @@ from gpuwarden.departing.steps import Steps
 from gpuwarden.health.model import Event
 from gpuwarden.log import get_logger
 from gpuwarden.policy import departure_events as events
-from gpuwarden.policy.departure import DepartureSettings, Seen, Step, plan
+from gpuwarden.policy.departure import DepartureSettings, Seen, Step, awaits_jobs, plan
 from gpuwarden.policy.departure_budget import FAILING_GPU
 from gpuwarden.policy.departure_model import (
     DepartureState,
-    answered,
     id_of,
     jobs_of,
     key_of,
@@ -96,7 +95,8 @@ class Departing:
         self._preview: tuple[str, ...] = ()
         self._trouble = ""
         self._looked: tuple[Notice, ...] = ()
-        self._early: dict[tuple[str, int], Acknowledged] = {}  # by job and rank
+        self._awaited = False
+        self._early: dict[tuple[str, int, bool], Acknowledged] = {}  # by job, rank and whether it speaks for all ranks
 
     # --- life
 
@@ -162,8 +162,8 @@ class Departing:
         if known is None:
             if len(self._early) >= EARLY_MOST:
                 raise VerbError(f"{said.job} was not seen yet, and too many wait to be heard; try again", TRY_AGAIN)
-            self._early[said.job, said.rank] = said
-        elif is_news(known, said.rank, (said.pid, said.started)):
+            self._early[said.job, said.rank, said.all_ranks] = said
+        elif is_news(known, said.rank, (said.pid, said.started), all_ranks=said.all_ranks):
             self._take([self._answers.by_socket(said)])
             self._wake.set()
 
@@ -174,9 +174,9 @@ class Departing:
                 self.acknowledged(said)
 
     def settled(self) -> bool:
-        """An end is near, everybody here was looked at for it, and whoever was told has answered or ended."""
+        """An end is near, everybody here was looked at for it, and no job that was told is waited for."""
         looked = bool(self._near.notices) and self._looked == self._near.notices
-        return looked and not self._steps.running and all(map(answered, jobs_of(self.state).values()))
+        return looked and not self._steps.running and not self._awaited
 
     # --- what an operator is told
 
@@ -236,6 +236,9 @@ class Departing:
         else:
             again = now.boottime + LOOK_IN_OBSERVE
         now = self._clock()
+        self._awaited = self._enforce and any(
+            awaits_jobs(self.state, notice, view, self._settings, now) for notice, view in views
+        )
         self._preview = tuple(
             line
             for notice, view in views

@@ -9,7 +9,9 @@ from gpuwarden.actuators.base import ActuatorError
 from gpuwarden.actuators.slurm.last_words import LastWord, LastWordResult, last_words
 from gpuwarden.actuators.slurm.requeue import SETTLES_AFTER, Requeueing, requeue
 from gpuwarden.departing.slurm_looks import SlurmLooks
+from gpuwarden.policy.delivery import ALIVE
 from gpuwarden.policy.model import Result
+from gpuwarden_collectors.slurm.departing import read_job, read_steps
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 
 ENDING_TURNS = 20
@@ -44,6 +46,15 @@ async def put_elsewhere(slurm: SlurmLooks, job: SlurmJob, pending: Callable[[str
         if outcome.result is not Requeueing.WAITS:
             break
     return None if said else NotRequeued(outcome.text, outcome.result is not Requeueing.NOT_YET)
+
+
+async def steps_ended(slurm: SlurmLooks, job: SlurmJob) -> bool:
+    """No step of `job` runs any more, on any of its nodes, though its script does. Raises SlurmError."""
+    steps = await read_steps(slurm.commands, job)
+    if not steps or any(step[:1].isdigit() for step in steps):
+        return False
+    found = await read_job(slurm.commands, job)  # it may run anew, and its ranks not yet
+    return found is not None and found.restarts == job.restarts and found.state in ALIVE
 
 
 async def give_up_node(slurm: SlurmLooks, what: str, reason: str) -> tuple[Result, str]:

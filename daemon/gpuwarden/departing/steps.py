@@ -1,6 +1,7 @@
 """Carrying out what policy says is due: written down before it is done, and what came of it after.
 
-What takes long goes on beside the turns, one thing at a time for each job, and one each for the node and its end.
+What takes long goes on beside the turns, one thing at a time for each job, one question of its steps beside it, and one thing each
+for the node and its end.
 """
 
 from __future__ import annotations
@@ -13,19 +14,20 @@ from typing import Any
 
 from gpuwarden.actuators.azure_approval import AzureApproval
 from gpuwarden.departing.answers import Answers
-from gpuwarden.departing.scheduler import give_up_node, put_elsewhere
+from gpuwarden.departing.scheduler import give_up_node, put_elsewhere, steps_ended
 from gpuwarden.departing.slurm_looks import SlurmLooks
 from gpuwarden.departing.telling import WITHDRAWN, Told, tell_all, tell_here, watch
 from gpuwarden.health.model import Event
 from gpuwarden.log import get_logger
 from gpuwarden.policy import departure_events as events
 from gpuwarden.policy.delivery import Way
-from gpuwarden.policy.departure import Approve, LastWords, NameNot, Requeue, Step, Tell
+from gpuwarden.policy.departure import Approve, CheckSteps, LastWords, NameNot, Requeue, Step, Tell
 from gpuwarden.policy.departure_budget import FAILING_GPU
-from gpuwarden.policy.departure_model import DepartureState, Sent, id_of, open_departures
+from gpuwarden.policy.departure_model import BY_STEP, DepartureState, Sent, id_of, open_departures
 from gpuwarden.policy.model import Notice, Result
 from gpuwarden.publish.snapshot import NOTICE_TO_SIGNAL
 from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.slurm.errors import SlurmError
 
 log = get_logger("gpuwarden")
 
@@ -95,6 +97,8 @@ class Steps:
         for notice, step in due:
             if isinstance(step, Requeue):
                 self._go(step, self._requeue(notice, step))
+            elif isinstance(step, CheckSteps):
+                self._go(step, self._check_steps(step))
             elif isinstance(step, LastWords):
                 self._go(step, self._last_words(notice, step, reason))
             elif isinstance(step, Approve):
@@ -172,6 +176,19 @@ class Steps:
         if (stays := await put_elsewhere(self._slurm, step.slurm, pending)) is not None:
             self._take([self._not_requeued(step.key, stays.text, permanent=stays.permanent)])
 
+    async def _check_steps(self, step: CheckSteps) -> None:
+        assert self._slurm is not None  # noqa: S101 - who knows the job has asked Slurm
+        try:
+            ended = await steps_ended(self._slurm, step.slurm)
+        except SlurmError as error:
+            log.warning("the steps of a job were not read: its time decides", job=step.key, reason=str(error))
+            return
+        if ended:
+            now = self._clock()
+            self._take([
+                events.saved(step.key, BY_STEP, saved=False, all_ranks=True, boot_id=self._boot_id, now=now)
+            ])  # fmt: skip
+
     def _not_requeued(self, job: str, text: str, *, permanent: bool, named: bool = False) -> Event:
         return events.not_requeued(
             job, text, permanent=permanent, named=named, boot_id=self._boot_id, now=self._clock()
@@ -200,6 +217,8 @@ def _key(step: Step) -> str:
             return "last words"
         case Approve():
             return "approval"
+        case CheckSteps():
+            return f"steps of {step.key}"
     return step.key
 
 

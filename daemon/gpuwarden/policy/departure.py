@@ -4,8 +4,8 @@ The plan is no list that is kept: it is asked for again whenever something has c
 is seen now, and gives what is left. So it goes on after a crash at any point, and follows a notice that moves.
 
 A job is told as soon as it is seen, and again for those of its processes that appear, or begin to catch their signal, later:
-each process once. It is requeued once it is done (its ranks said so, or have ended) or its time is up, never before the node
-was read back as one that takes no work: it could come back here. Times are those of `departure_budget`. Where the site asks for it, the
+each process once. It is requeued once it is done (`departure_done`) or its time is up, never before the node was read back as one
+that takes no work: it could come back here. Times are those of `departure_budget`. Where the site asks for it, the
 end is let happen early once nothing is left to wait for (`departure_approval`).
 """
 
@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gpuwarden.policy.delivery import ALIVE, Delivery, DeliveryRules, Process, delivery
+from gpuwarden.policy.delivery import ALIVE, Delivery, DeliveryRules, delivery
 from gpuwarden.policy.departure_approval import pauses, refusal, rests_until
 from gpuwarden.policy.departure_budget import FAILING_GPU, MARK_TAKES, Budget, budget
+from gpuwarden.policy.departure_done import done, steps_decide
 from gpuwarden.policy.departure_model import (
     JOBS_MOST,
-    Acknowledged,
     Departure,
     DepartureState,
     JobState,
@@ -30,7 +30,7 @@ from gpuwarden.policy.departure_model import (
 from gpuwarden.policy.departure_state import told_before
 from gpuwarden.policy.model import Notice, Result
 from gpuwarden_collectors.facts import Stamp
-from gpuwarden_collectors.receivers.facts import Kind, LocalJob, Receiver, Role
+from gpuwarden_collectors.receivers.facts import Kind, LocalJob, Receiver
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 
 LOOK_SOON = 0.2
@@ -90,7 +90,7 @@ class Tell:
     job: LocalJob
     delivery: Delivery
     slurm: SlurmJob | None
-    remaining: frozenset[Process] = frozenset()
+    remaining: tuple[Receiver, ...] = ()
 
     @property
     def key(self) -> str:
@@ -115,6 +115,14 @@ class NameNot:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckSteps:
+    """Read the steps of this job; where none of them runs any more, `departure_events.saved` by BY_STEP, for all ranks."""
+
+    key: str
+    slurm: SlurmJob
+
+
+@dataclass(frozen=True, slots=True)
 class LastWords:
     what: str
 
@@ -126,7 +134,7 @@ class Approve:
     id: str
 
 
-Step = Tell | Requeue | NameNot | LastWords | Approve
+Step = Tell | Requeue | NameNot | CheckSteps | LastWords | Approve
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +170,7 @@ def plan(state: DepartureState, notice: Notice, seen: Seen, settings: DepartureS
     scene = scene_of(state, departure, seen, settings, now)
     tell = tuple(_tell(scene))
     addressed = frozenset(step.key for step in tell if step.delivery.receivers)
-    steps = (*tell, *_after(scene, addressed), *_last_words(scene))
+    steps = (*tell, *_after(scene, addressed), *_step_checks(scene), *_last_words(scene))
     again = _again(scene, told=bool(tell))
     if steps or not _is_to_be_approved(scene, notice):
         return Plan(steps, again)
@@ -217,12 +225,12 @@ def _tell(scene: Scene) -> Iterator[Tell]:
         is_new = known is None or known.returned
         if found.receivers or is_new or (known is not None and _came_back(known, slurm)):
             room -= known is None
-            yield Tell(job, found, slurm, _remaining(scene, key, job) if is_new else frozenset())
+            yield Tell(job, found, slurm, _remaining(scene, key, job) if is_new else ())
 
 
-def _remaining(scene: Scene, key: str, job: LocalJob) -> frozenset[Process]:
+def _remaining(scene: Scene, key: str, job: LocalJob) -> tuple[Receiver, ...]:
     told = told_before(scene.state, scene.departure, key, scene.now)
-    return frozenset((process.pid, process.started) for process in job.processes) & told
+    return tuple(process for process in job.processes if (process.pid, process.started) in told)
 
 
 def delivery_now(scene: Scene, key: str, job: LocalJob) -> Delivery:
@@ -266,7 +274,29 @@ def _after(scene: Scene, addressed: frozenset[str]) -> Iterator[Requeue | NameNo
 
 
 def _may_end(known: JobState, job: LocalJob, scene: Scene) -> bool:
-    return scene.now.boottime >= scene.times.wait_until or done(known, job)
+    return scene.now.boottime >= scene.times.wait_until or done(known, job, slurm_of(job, scene.seen))
+
+
+def _step_checks(scene: Scene) -> Iterator[CheckSteps]:
+    """As often as the controller is asked for the jobs: it may have many nodes to answer."""
+    if not scene.seen.fresh or scene.now.boottime >= scene.times.wait_until:
+        return
+    for key, job in scene.jobs.items():
+        known, slurm = scene.departure.jobs.get(key), slurm_of(job, scene.seen)
+        if known is None or slurm is None or slurm.state not in ALIVE or _came_back(known, slurm):
+            continue
+        if known.requeued is not Requeued.DONE and steps_decide(known, job, slurm):
+            yield CheckSteps(key, slurm)
+
+
+def awaits_jobs(state: DepartureState, notice: Notice, seen: Seen, settings: DepartureSettings, now: Stamp) -> bool:
+    """Somebody who was told of `notice` is waited for."""
+    departure = state.departures.get(id_of(notice))
+    if departure is None:
+        return False
+    scene = scene_of(state, departure, seen, settings, now)
+    told = ((job, known) for key, job in scene.jobs.items() if (known := departure.jobs.get(key)) and known.told)
+    return not all(done(known, job, slurm_of(job, seen)) for job, known in told)
 
 
 NO_TIME = "no time is left for that: Slurm requeues it itself once the node has not answered for SlurmdTimeout"
@@ -288,34 +318,6 @@ def never(slurm: SlurmJob) -> str:
 
 def _rested(known: JobState, now: Stamp) -> bool:
     return known.requeued_at is None or now.boottime - known.requeued_at.boottime >= RETRY_AFTER
-
-
-def done(known: JobState, job: LocalJob) -> bool:
-    """Nothing of the job here is waited for: who was told has said that it is done, or has ended and left no rank behind.
-
-    Of a job of which nobody was told all ranks must have said so, for they may have read the notice themselves.
-    """
-    said = known.acknowledged
-    ranks = [process for process in job.processes if process.role is Role.RANK]
-    if said.whole:
-        return True
-    if known.told:
-        waited = [process for process in job.processes if (process.pid, process.started) in known.told]
-        if not waited:  # others may have come in their place: a launcher starts them anew
-            return not ranks
-    else:
-        waited = ranks if said.at is not None else []
-    if not waited:
-        return False
-    if len(said.ranks) >= max(len(known.told), len(waited)):  # each has said so, under whatever number
-        return True
-    return all(_has_said(process, said) for process in waited)
-
-
-def _has_said(process: Receiver, said: Acknowledged) -> bool:
-    if process.rank is not None and process.rank in said.ranks:
-        return True
-    return (process.pid, process.started) in said.processes or (process.pid, 0) in said.processes
 
 
 # --- the last words
@@ -357,7 +359,7 @@ def left_here(scene: Scene) -> str:
 def _is_over(scene: Scene, key: str, job: LocalJob) -> bool:
     """It was told, or has answered without, is done, and was sent elsewhere if that is possible."""
     known, slurm = scene.departure.jobs.get(key), slurm_of(job, scene.seen)
-    if known is None or not done(known, job):
+    if known is None or not done(known, job, slurm):
         return False
     if slurm is None or known.requeued is Requeued.REFUSED:
         return True

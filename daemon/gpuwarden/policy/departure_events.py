@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpuwarden.health.model import Event, EventKind, Json
 from gpuwarden.policy.delivery import Delivery, Process, Way
 from gpuwarden.policy.departure_model import Departure, DepartureState, JobState, Sent, id_of
+from gpuwarden.policy.departure_reading import is_number
 from gpuwarden.policy.model import Notice, Result
 from gpuwarden.policy.notices import MOVED
 from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.receivers.facts import Receiver
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 
 WORDS_MOST = 1_900
@@ -45,7 +47,7 @@ def _departing(notice: Notice, boot_id: str, now: Stamp) -> Event:
 
 
 def signalling(
-    notice: str, job: str, delivery: Delivery, slurm: SlurmJob | None, *, remaining: Iterable[Process] = (),
+    notice: str, job: str, delivery: Delivery, slurm: SlurmJob | None, *, remaining: Sequence[Receiver] = (),
     boot_id: str, now: Stamp,
 ) -> tuple[Event, ...]:  # fmt: skip
     """Before anything is sent: one event, and one more for each hundred processes. The arguments are those of the step Tell."""
@@ -54,8 +56,11 @@ def signalling(
         "local_only": delivery.local_only, "text": delivery.text,
         "restarts": None if slurm is None else slurm.restarts,
     }  # fmt: skip
-    told, others = _texts_of(aim.process for aim in delivery.receivers), _texts_of(remaining)
-    more = {name: data[name] for name in ("notice", "job", "way", "signal", "local_only", "text")}
+    steps = [aim.receiver.step for aim in delivery.receivers] + [process.step for process in remaining]
+    data |= {"in_steps": bool(steps) and all(map(is_number, steps))}
+    told = _texts_of(aim.process for aim in delivery.receivers)
+    others = _texts_of((process.pid, process.started) for process in remaining)
+    more = {name: data[name] for name in ("notice", "job", "way", "signal", "local_only", "text", "in_steps")}
     parts = max(len(told), len(others))
     named = zip(told + [""] * (parts - len(told)), others + [""] * (parts - len(others)), strict=True)
     return tuple(
@@ -79,14 +84,17 @@ def signalled(
 
 def saved(
     job: str, by: str, *, saved: bool, rank: int | None = None, process: Process | None = None, step: int | None = None,
-    whole: bool = False, boot_id: str, now: Stamp,
+    whole: bool = False, all_ranks: bool = False, boot_id: str, now: Stamp,
 ) -> Event:  # fmt: skip
-    """`by`: socket, file, BY_EXIT or directory. `process`: which one said it, or ended. `whole`: it holds for all of the job."""
+    """`by`: socket, file, directory, BY_EXIT or BY_STEP. `process`: which one said it, or ended. `whole`: it holds for all of the job
+    that is here, `all_ranks`: for all of it on all its nodes.
+    """
     data: dict[str, Json] = {"job": job, "by": by, "saved": saved}
     data |= {} if rank is None else {"rank": rank}
     data |= {} if process is None else {"pid": process[0], "started": process[1]}
     data |= {} if step is None else {"step": step}
     data |= {"whole": True} if whole else {}
+    data |= {"all_ranks": True} if all_ranks else {}
     return Event(kind=EventKind.SAVED, at=now, boot_id=boot_id, data=data)
 
 
@@ -164,7 +172,7 @@ def _job(known: JobState) -> Iterator[Mapping[str, Json]]:
     yield {
         "way": known.way.value, "signal": known.signal, "text": known.text, "local_only": known.local_only,
         "result": known.result.value, "count": known.count, "wide": known.wide, "restarts": known.restarts,
-        "requeued": known.requeued.value, "requeued_text": known.requeued_text, "named": known.named, "returned": known.returned,
+        "requeued": known.requeued.value, "requeued_text": known.requeued_text, "named": known.named, "returned": known.returned, "in_steps": known.in_steps,
         **_stamp("told", known.told_at), **_stamp("requeued", known.requeued_at), "processes": sure[0],
     }  # fmt: skip
     for text in sure[1:]:
@@ -178,6 +186,7 @@ def _job(known: JobState) -> Iterator[Mapping[str, Json]]:
 def _acknowledged(known: JobState) -> Iterator[Mapping[str, Json]]:
     said = known.acknowledged
     about: dict[str, Json] = {"by": said.by, "saved": said.saved, "unsaved": said.unsaved, "whole": said.whole}
+    about |= {"all_ranks": True} if said.all_ranks else {}
     about |= {} if said.step is None else {"step": said.step}
     processes = _texts_of(said.processes)
     ranks = texts_of(map(str, sorted(said.ranks)))

@@ -22,6 +22,8 @@ TEXT_MOST = 400  # characters of what is remembered for people
 NAME_MOST = 200  # characters of the name of a job or of a notice
 BY_EXIT = "exit"
 """How a process answers that has ended without a word."""
+BY_STEP = "step"
+"""How a job of several nodes answers once Slurm runs no step of it any more."""
 
 
 class Sent(StrEnum):
@@ -51,7 +53,8 @@ class Requeued(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledged:
-    """Who said that it is done. `whole`: all of the job at once, as a checkpoint's directory tells.
+    """Who said that it is done. `whole`: all of the job that is here, as a checkpoint's directory tells; `all_ranks`: all of it, on
+    all its nodes, as a rank says that has agreed with the others.
 
     `by` and `at` are those of the last word, of the last that told of a save if any did, `step` the highest that was named;
     `saved`: somebody has something to show; `unsaved`: somebody says that there is nothing.
@@ -60,6 +63,7 @@ class Acknowledged:
     ranks: frozenset[int] = frozenset()
     processes: frozenset[Process] = frozenset()
     whole: bool = False
+    all_ranks: bool = False
     saved: bool = False
     unsaved: bool = False
     by: str = ""
@@ -73,6 +77,7 @@ class JobState:
 
     `told`: for good; `earlier`: in an earlier run, or before the notice was withdrawn; `returned`: it was withdrawn, has come back, and
     who of them is still here is not known yet. `wide`: it may still be told as a whole; `unsure`: those told that way of which the outcome is not known yet.
+    `in_steps`: all of those told are tasks of Slurm's steps, or were started by one.
     `named`: it was said that it is not requeued. `way`, `signal`, `text`, `local_only` as in Delivery; `count`: how many got it.
     """
 
@@ -88,6 +93,7 @@ class JobState:
     count: int = 0
     wide: bool = True
     unsure: frozenset[Process] = frozenset()
+    in_steps: bool = False
     restarts: int | None = None
     acknowledged: Acknowledged = field(default_factory=Acknowledged)
     requeued: Requeued = Requeued.NO
@@ -147,12 +153,6 @@ def open_departures(state: DepartureState) -> Mapping[str, Departure]:
 def jobs_of(state: DepartureState) -> Mapping[str, JobState]:
     """All jobs of the departures that go on; of one that is in several, what the newest knows."""
     return {name: job for departure in open_departures(state).values() for name, job in departure.jobs.items()}
-
-
-def answered(job: JobState) -> bool:
-    """Whoever of it was told has said that it is done, or has ended."""
-    said = job.acknowledged
-    return said.whole or len(said.ranks) >= len(job.told) or job.told <= said.processes
 
 
 def given(job: JobState) -> frozenset[Given]:

@@ -20,6 +20,7 @@ from gpuwarden.policy.departure import (
 )
 from gpuwarden.policy.departure_approval import is_approved, refusal, rests_until
 from gpuwarden.policy.departure_budget import FAILING_GPU, SHUTDOWN
+from gpuwarden.policy.departure_done import has_other_nodes
 from gpuwarden.policy.departure_model import Departure, DepartureState, Requeued, Sent, id_of, jobs_of
 from gpuwarden.policy.model import Notice
 from gpuwarden_collectors.cloud.facts import Approval
@@ -101,7 +102,8 @@ def _requeue(scene: Scene, key: str, job: LocalJob) -> str:
     if text := refused or never(slurm) or ("" if scene.times.requeue else NO_TIME):
         return f"; not requeued: {text}"
     left = max(scene.times.wait_until - scene.now.boottime, 0.0)
-    return f"; requeued once it is done, in {left:.0f} s at the latest, and not before this node takes no work"
+    what = "its ranks on all its nodes are" if has_other_nodes(job, slurm) else "it is"
+    return f"; requeued once {what} done, in {left:.0f} s at the latest, and not before this node takes no work"
 
 
 def _last_words(scene: Scene) -> Iterator[str]:

@@ -20,6 +20,7 @@ from gpuwarden.policy.delivery import TOLD_MOST, Process, Way
 from gpuwarden.policy.departure_budget import FAILING_GPU
 from gpuwarden.policy.departure_model import (
     BY_EXIT,
+    BY_STEP,
     DEPARTURES_MOST,
     JOBS_MOST,
     NAME_MOST,
@@ -171,7 +172,15 @@ def _remaining(known: JobState, event: Event) -> JobState:
     nothing to answer.
     """
     here = processes_in(event, "remaining") & known.earlier
-    return replace(known, told=_at_most(known.told | here), earlier=known.earlier - here, returned=False)
+    in_steps = _in_steps(known, event) if here else known.in_steps
+    return replace(
+        known, told=_at_most(known.told | here), earlier=known.earlier - here, returned=False, in_steps=in_steps
+    )
+
+
+def _in_steps(known: JobState, event: Event) -> bool:
+    """Of those told so far and those of the event."""
+    return says(event, "in_steps") and (known.in_steps or not known.told)
 
 
 def _at_most(processes: frozenset[Process]) -> frozenset[Process]:
@@ -221,7 +230,7 @@ def _telling(known: JobState, event: Event) -> JobState:
         return replace(known, text=text_in(event, "text"), restarts=restarts)
     through_slurm = way in _THROUGH_SLURM
     changed = replace(
-        known, told=_at_most(known.told | processes), told_at=event.at, restarts=restarts,
+        known, told=_at_most(known.told | processes), told_at=event.at, restarts=restarts, in_steps=_in_steps(known, event),
         unsure=_at_most(known.unsure | processes) if through_slurm else known.unsure,
     )  # fmt: skip
     if _is_whole(known):
@@ -247,6 +256,7 @@ def _kept(known: JobState | None, event: Event) -> JobState:
         wide=event.data.get("wide") is not False, restarts=whole_in(event, "restarts"),
         requeued=word_in(Requeued, event, "requeued", Requeued.NO), requeued_at=stamp_in(event, "requeued"),
         requeued_text=text_in(event, "requeued_text"), named=says(event, "named"), returned=says(event, "returned"),
+        in_steps=says(event, "in_steps"),
     )  # fmt: skip
 
 
@@ -323,7 +333,7 @@ def _acknowledging(known: JobState, event: Event) -> JobState:
         processes |= named or {(pid, 0)}
     step = whole_in(event, "step")
     by, at = text_in(event, "by", NAME_MOST), event.at
-    unsaved = event.data.get("saved") is False and by != BY_EXIT and not says(event, "kept")
+    unsaved = event.data.get("saved") is False and by not in (BY_EXIT, BY_STEP) and not says(event, "kept")
     if before.saved and not says(event, "saved"):  # who saved ends at last, too
         by, at = before.by, before.at or event.at
     return replace(
@@ -331,7 +341,7 @@ def _acknowledging(known: JobState, event: Event) -> JobState:
         acknowledged=Acknowledged(
             ranks=ranks if len(ranks) <= TOLD_MOST else before.ranks,
             processes=processes if len(processes) <= 2 * TOLD_MOST else before.processes,
-            whole=before.whole or says(event, "whole"), saved=before.saved or says(event, "saved"),
+            whole=before.whole or says(event, "whole"), all_ranks=before.all_ranks or says(event, "all_ranks"), saved=before.saved or says(event, "saved"),
             unsaved=before.unsaved or unsaved or says(event, "unsaved"), by=by, step=before.step if step is None else max(step, before.step or 0), at=at,
         ),
     )  # fmt: skip

@@ -58,6 +58,7 @@ def _job(name: str, job: JobState) -> Document:
         "acknowledged_by": said.by,
         "acknowledged_at": _when(said.at),
         "saved": said.saved,
+        "all_ranks": said.all_ranks,
         "step": said.step,
         "requeue": job.requeued.value,
         "requeued_at": _when(job.requeued_at),

@@ -2,12 +2,12 @@
 
     {"verb": "status"}                        ->  {"ok": true, "result": {what the daemon shows to everybody}}
     {"verb": "notice", "wait": S, "tag": T}   ->  {"ok": true, "result": {"tag": T, "notice": {as notice.json}}}
-    {"verb": "acknowledge", "notice": ID, "rank": N, "saved": true, "step": N or null}
+    {"verb": "acknowledge", "notice": ID, "rank": N, "saved": true, "step": N or null, "all_ranks": true}
                                               ->  {"ok": true, "result": {"job": "slurm/71"}}
 
 With `wait` the answer comes once an end is imminent, or, with the tag of the last answer, once it is another; after S
-seconds in any case. An acknowledgement may name a `job`, which must then be the caller's own. Errors are those of the
-control socket.
+seconds in any case. An acknowledgement holds for its own rank, unless `all_ranks` is true: then for all of the job, on all its
+nodes. It may name a `job`, which must then be the caller's own. Errors are those of the control socket.
 
 Anybody on the host may connect, so that everything is bounded: a line (4 KiB), the time until it is there (4 s), clients (128,
 and 16 of one user), how many of them wait. Who is silent gives way: one client more of a user ends the silent one of the
@@ -73,7 +73,10 @@ class Caller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledged:
-    """A rank of `job` has said so, from process `pid` of user `uid`; `started`: ticks since boot, 0 if it was gone by then."""
+    """A rank of `job` has said so, from process `pid` of user `uid`; `started`: ticks since boot, 0 if it was gone by then.
+
+    `all_ranks`: for all ranks of the job.
+    """
 
     job: str
     pid: int
@@ -83,6 +86,7 @@ class Acknowledged:
     rank: int
     saved: bool
     step: int | None
+    all_ranks: bool = False
 
 
 JobOf = Callable[[Caller], Awaitable[str | None]]
@@ -277,6 +281,7 @@ class JobSocket:
             Acknowledged(
                 job=job, pid=caller.pid, started=caller.started or 0, uid=caller.uid,
                 notice=words.notice, rank=words.rank, saved=words.saved, step=words.step,
+                all_ranks=words.all_ranks,
             )
         )  # fmt: skip
         return {"job": job}
