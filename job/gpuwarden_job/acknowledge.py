@@ -1,7 +1,8 @@
 """Telling the daemon that the job has saved: through its socket, else by a file. Neither is needed, and failing is quiet.
 
-It shortens the wait: without it the daemon waits for the job's end or for the deadline. A daemon that does not know the
-rank yet, or has too many to listen to, says "try again", and is asked again.
+It shortens the wait: without it the daemon waits for the job's end or for the deadline. Of a job of several nodes an
+acknowledgement holds for its own rank only, unless `all_ranks` says that every rank of the job is done. A daemon that does not
+know the rank yet, or has too many to listen to, says "try again", and is asked again.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ _LIMIT = 4096  # bytes of an answer
 _TRY_AGAIN = 75  # EX_TEMPFAIL
 _JOB = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _JOB_VARIABLES = ("GPUWARDEN_JOB", "SLURM_JOB_ID", "DSTACK_JOB_ID")
+_PARTS = 128  # of a heterogeneous job: Slurm takes no more
+_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def job_name(environ: Mapping[str, str]) -> str | None:
@@ -31,9 +34,30 @@ def job_name(environ: Mapping[str, str]) -> str | None:
     return next((name for name in named if _JOB.fullmatch(name)), None)
 
 
-def acknowledge(run_dir: Path, job: str | None, notice: str, rank: int, *, saved: bool, step: int | None) -> bool:
+def spans_job(environ: Mapping[str, str], size: int) -> bool:
+    """Whether `size` ranks that have agreed are all of the job, as far as the environment says. A step of Slurm's may have fewer
+    nodes than its job, beside other steps that train something else.
+    """
+    parts = min(_number(environ, "SLURM_HET_SIZE"), _PARTS)
+    nodes = sum(_number(environ, f"SLURM_JOB_NUM_NODES_HET_GROUP_{part}") for part in range(parts))
+    nodes = nodes or _number(environ, "SLURM_JOB_NUM_NODES") or _number(environ, "DSTACK_NODES_NUM")
+    ranks = max(_number(environ, name) for name in ("SLURM_STEP_NUM_TASKS", "WORLD_SIZE"))
+    return size > 1 and size >= max(nodes, ranks) and _number(environ, "SLURM_STEP_NUM_NODES") in (0, nodes)
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    """0 where it says nothing."""
+    text = environ.get(name, "").strip()
+    return int(text) if _NUMBER.fullmatch(text) else 0
+
+
+def acknowledge(
+    run_dir: Path, job: str | None, notice: str, rank: int, *, saved: bool, step: int | None, all_ranks: bool = False
+) -> bool:
     """Whether anybody was told. Takes a few milliseconds, three seconds at most; raises nothing."""
-    said = {"notice": notice, "rank": rank, "saved": saved, "step": step}
+    said: dict[str, object] = {"notice": notice, "rank": rank, "saved": saved, "step": step}
+    if all_ranks:
+        said["all_ranks"] = True
     with suppress(Exception):
         if _by_socket(run_dir / "job.sock", {"verb": "acknowledge", **said}):
             return True

@@ -83,6 +83,7 @@ class CheckpointGuard:
         self.ranks = Ranks.detect(environ) if ranks is None else ranks
         self.run_dir = Path(environ.get("GPUWARDEN_RUN_DIR") or RUN_DIR)
         self.job = acknowledge.job_name(environ)
+        self._spans_job = acknowledge.spans_job(environ, self.ranks.size)
         self.interruption: Interruption | None = None
         self._every, self._poll, self._clock = every, poll, clock
         self._boot_id = staging.boot_id() if boot_id is None else boot_id
@@ -156,12 +157,30 @@ class CheckpointGuard:
             _log.exception("the ranks could not agree")
             return not late
 
-    def acknowledge(self, *, saved: bool, step: int | None) -> bool:
-        """Tell the daemon. Whether anybody heard it; takes three seconds at most."""
-        told = None if self.interruption is None else self.interruption.notice
-        if told is None:
+    def acknowledge(self, *, saved: bool, step: int | None, all_ranks: bool | None = None) -> bool:
+        """Acknowledge the notice. Whether the daemon has it; takes three seconds at most once all ranks are here.
+
+        Collective: the ranks wait for each other, and then each answers for all, so that a job of several nodes is requeued
+        without waiting for the deadline. With `all_ranks` it is not: True where the caller knows that every rank of the job is
+        done, False where this one answers for itself.
+        """
+        if self.interruption is None:
             return False
-        return acknowledge.acknowledge(self.run_dir, self.job, told, self.ranks.rank, saved=saved, step=step)
+        if all_ranks is None:
+            all_ranks = self.ranks.size > 1 and self._all_done()
+        if (told := self.interruption.notice) is None:
+            return False
+        return acknowledge.acknowledge(
+            self.run_dir, self.job, told, self.ranks.rank, saved=saved, step=step, all_ranks=all_ranks
+        )
+
+    def _all_done(self) -> bool:
+        """Collective: every rank of the job has come this far, and these are all of its ranks."""
+        try:
+            return not self.ranks.any(not self._spans_job)
+        except Exception:  # noqa: BLE001 - nothing here may end a training
+            _log.exception("the ranks could not agree: this one answers for itself")
+            return False
 
     def _look(self, *, at_once: bool = False) -> None:
         now = self._clock()

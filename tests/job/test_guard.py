@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from gpuwarden_job import CheckpointGuard, Ranks
+from gpuwarden_job.acknowledge import spans_job
 from gpuwarden_job.notice import boottime
 from support.job_world import give_notice, together
 
@@ -211,7 +212,7 @@ def test_the_daemon_is_told_through_its_socket(tmp_path: Path) -> None:
     with daemon(tmp_path / "job.sock", b'{"ok": true}\n') as said:
         told, file = acknowledged(tmp_path)
     assert (told, file.exists()) == (True, False)
-    message = {"verb": "acknowledge", "notice": "n-1", "rank": 3, "saved": True, "step": 1200}
+    message = {"verb": "acknowledge", "notice": "n-1", "rank": 3, "saved": True, "step": 1200, "all_ranks": True}
     assert [json.loads(line) for line in said] == [message]
 
 
@@ -233,8 +234,108 @@ def test_where_the_socket_does_not_help_a_file_does(tmp_path: Path, answer: byte
     with daemon(tmp_path / "job.sock", answer):
         told, file = acknowledged(tmp_path)
     assert told
-    assert json.loads(file.read_text()) == {"notice": "n-1", "rank": 3, "saved": True, "step": 1200}
+    assert json.loads(file.read_text()) == {
+        "notice": "n-1", "rank": 3, "saved": True, "step": 1200, "all_ranks": True,
+    }  # fmt: skip
 
 
 def test_where_nobody_listens_it_is_quiet(tmp_path: Path) -> None:
     assert acknowledged(tmp_path) == (False, tmp_path / "ack" / "71" / "3.json")
+
+
+# --- for whom a rank answers
+
+
+def left(run_dir: Path, rank: int) -> dict[str, Any]:
+    """The acknowledgement that this rank left as a file."""
+    document: dict[str, Any] = json.loads((run_dir / "ack" / "71" / f"{rank}.json").read_text())
+    return document
+
+
+def test_a_rank_that_has_saved_answers_for_all_once_the_slowest_has(tmp_path: Path) -> None:
+    """Also the one on a node without the notice takes part, and has nobody to tell."""
+    (tmp_path / "1" / "ack").mkdir(parents=True)
+    give_notice(tmp_path / "1")
+    slow_has_saved, seen = threading.Event(), []
+
+    def run(ranks: Ranks) -> bool:
+        guard = guard_of(tmp_path / str(ranks.rank), ranks)
+        assert guard.check(1) is not None
+        if ranks.first:
+            slow_has_saved.wait(0.3)  # its save
+            slow_has_saved.set()
+        heard = guard.acknowledge(saved=True, step=1)
+        seen.append(slow_has_saved.is_set())
+        return heard
+
+    assert together(2, run) == [False, True]
+    assert (seen, left(tmp_path / "1", 1)["all_ranks"]) == ([True, True], True)
+
+
+@pytest.mark.parametrize("all_ranks", [True, False])
+def test_a_rank_that_is_told_for_whom_it_answers_waits_for_no_other(tmp_path: Path, all_ranks: bool) -> None:
+    def alone(value: int) -> int:
+        calls.append(value)
+        return value
+
+    calls: list[int] = []
+    (tmp_path / "ack").mkdir()
+    give_notice(tmp_path)
+    guard = guard_of(tmp_path, Ranks(1, 4, alone))
+    assert guard.check(1) is not None
+    before = len(calls)
+    assert guard.acknowledge(saved=True, step=1, all_ranks=all_ranks)
+    assert (len(calls) - before, left(tmp_path, 1).get("all_ranks", False)) == (0, all_ranks)
+
+
+def test_where_the_ranks_cannot_agree_each_answers_for_itself(tmp_path: Path) -> None:
+    def broken(_: int) -> int:
+        raise RuntimeError("connection closed by peer")
+
+    (tmp_path / "ack").mkdir()
+    give_notice(tmp_path)
+    guard = guard_of(tmp_path, Ranks(1, 4, broken))
+    assert guard.check(1) is not None
+    assert guard.acknowledge(saved=True, step=1)
+    assert "all_ranks" not in left(tmp_path, 1)
+
+
+def test_one_rank_that_does_not_know_all_others_keeps_all_from_answering_for_them(tmp_path: Path) -> None:
+    def run(ranks: Ranks) -> dict[str, Any]:
+        folder = tmp_path / str(ranks.rank)
+        (folder / "ack").mkdir(parents=True)
+        give_notice(folder)
+        environ = {"GPUWARDEN_RUN_DIR": str(folder), "SLURM_JOB_ID": "71"}
+        environ |= {} if ranks.first else {"SLURM_JOB_NUM_NODES": "2", "SLURM_STEP_NUM_NODES": "1"}
+        guard = CheckpointGuard(ranks=ranks, environ=environ, poll=0.0)
+        assert guard.check(1) is not None
+        assert guard.acknowledge(saved=True, step=1)
+        return left(folder, ranks.rank)
+
+    assert ["all_ranks" in one for one in together(2, run)] == [False, False]
+
+
+_HET = {"SLURM_HET_SIZE": "2", "SLURM_JOB_NUM_NODES_HET_GROUP_0": "1", "SLURM_JOB_NUM_NODES_HET_GROUP_1": "2"}
+
+
+@pytest.mark.parametrize(
+    ("size", "environ", "spans"),
+    [
+        (1, {}, False),
+        (8, {}, True),
+        (16, {"SLURM_JOB_NUM_NODES": "2", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "16"}, True),
+        (16, {"SLURM_JOB_NUM_NODES": "2", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "2"}, True),  # torchrun
+        (8, {"SLURM_JOB_NUM_NODES": "2", "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "8"}, False),  # a sweep
+        (8, {"SLURM_JOB_NUM_NODES": "2", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "16"}, False),
+        (8, {"SLURM_JOB_NUM_NODES": "16"}, False),
+        (8, {"WORLD_SIZE": "16"}, False),
+        (8, {"DSTACK_NODES_NUM": "2", "WORLD_SIZE": "8"}, True),
+        (3, {**_HET, "SLURM_JOB_NUM_NODES": "3", "SLURM_STEP_NUM_NODES": "3"}, True),
+        (2, {**_HET, "SLURM_JOB_NUM_NODES": "2", "SLURM_STEP_NUM_NODES": "2"}, False),  # one part of two
+        (8, {"SLURM_HET_SIZE": "9" * 9, "SLURM_JOB_NUM_NODES": "two", "WORLD_SIZE": "-1"}, True),
+    ],
+)
+def test_ranks_that_agree_are_all_of_the_job_only_if_nothing_says_otherwise(
+    size: int, environ: dict[str, str], spans: bool
+) -> None:
+    assert spans_job(environ, size) is spans
