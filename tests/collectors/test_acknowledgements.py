@@ -51,10 +51,10 @@ def put(run_dir: Path, document: object, name: str = "3.json") -> Path:
 def test_the_library_of_the_job_side_is_read(tmp_path: Path, files: AcknowledgementFiles) -> None:
     files.make("71", ME)
     assert acknowledge(tmp_path, "71", NOTICE, 3, saved=True, step=1200)
-    assert acknowledge(tmp_path, "71", NOTICE, 0, saved=False, step=None)
+    assert acknowledge(tmp_path, "71", NOTICE, 0, saved=False, step=None, all_ranks=True)
     look = files.look({"71": ME, "72": ME})
     assert look.said["71"] == (
-        Said(notice=NOTICE, rank=0, saved=False, step=None), Said(notice=NOTICE, rank=3, saved=True, step=1200),
+        Said(notice=NOTICE, rank=0, saved=False, step=None, all_ranks=True), Said(notice=NOTICE, rank=3, saved=True, step=1200),
     )  # fmt: skip
     assert (look.said["72"], look.refused) == ((), ())
     assert files.remove("71") == ""
@@ -113,6 +113,7 @@ def test_a_name_that_is_none_for_a_folder_is_refused(tmp_path: Path, files: Ackn
         (json.dumps({**SAID, "step": float("nan")}), '"step"'),
         (json.dumps({**SAID, "step": 10**300}), '"step"'),
         (json.dumps({**SAID, "notice": ["x"]}), '"notice"'),
+        (json.dumps({**SAID, "all_ranks": 1}), '"all_ranks"'),
     ],
 )
 def test_a_file_that_says_nothing_of_the_kind_is_refused(
@@ -133,6 +134,18 @@ def test_whatever_is_in_a_file_the_others_are_read(tmp_path: Path, files: Acknow
     put(tmp_path, SAID)
     (tmp_path / "ack/71/4.json").write_bytes(content)
     assert Said(**SAID) in files.look({"71": ME}).said["71"]  # type: ignore[arg-type]  # the values are of those types
+
+
+@pytest.mark.parametrize(
+    ("more", "holds_for_all"), [({}, False), ({"all_ranks": False}, False), ({"all_ranks": True}, True)]
+)
+def test_a_file_holds_for_its_own_rank_unless_it_says_that_it_holds_for_all(
+    tmp_path: Path, files: AcknowledgementFiles, more: dict[str, bool], holds_for_all: bool
+) -> None:
+    """Clients of before, and shell scripts, know nothing of it."""
+    files.make("71", ME)
+    put(tmp_path, {**SAID, **more})
+    assert [said.all_ranks for said in files.look({"71": ME}).said["71"]] == [holds_for_all]
 
 
 def test_names_that_are_no_rank_are_passed_over(tmp_path: Path, files: AcknowledgementFiles) -> None:

@@ -318,6 +318,29 @@ def test_a_container_counts_if_it_works_and_says_so(trees: Forest) -> None:
     assert len({job.id for job in found.jobs}) == 2, "two that call themselves the same are not one"
 
 
+@pytest.mark.parametrize(
+    ("env", "elsewhere"),
+    [
+        ({}, False),
+        ({"WORLD_SIZE": "2"}, False),
+        ({"WORLD_SIZE": "3"}, True),
+        ({"OMPI_COMM_WORLD_SIZE": "16"}, True),
+        ({"DSTACK_NODES_NUM": "1", "WORLD_SIZE": "2"}, False),
+        ({"DSTACK_NODES_NUM": "2"}, True),
+        ({"SLURM_JOB_NUM_NODES": "2", "WORLD_SIZE": "many"}, True),
+    ],
+)
+def test_ranks_say_that_others_are_elsewhere_by_their_number_or_that_of_their_nodes(
+    trees: Forest, env: Mapping[str, str], elsewhere: bool
+) -> None:
+    ranks = [member(f"rank{n}", env={"RANK": str(n), "LOCAL_RANK": str(n), **env}, catch=["TERM"]) for n in range(2)]
+    group = trees.cgroup(f"docker/{trees.container}")
+    pids = trees.start(member("first", *ranks, cgroup=group))
+    found = Found(pids, gpu=["rank0", "rank1"])
+    assert found.ranks() == {"rank0", "rank1"}
+    assert found.job("rank0").elsewhere is elsewhere
+
+
 def test_a_container_in_a_job_is_the_job_s_if_its_group_is(trees: Forest) -> None:
     """Enroot and pyxis run in the step's group; what a job has Docker run is in Docker's."""
     inside = trees.cgroup(

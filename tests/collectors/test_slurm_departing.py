@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden_collectors.slurm.departing_facts import ListedPid, SlurmJob
-from gpuwarden_collectors.slurm.departing_text import job_format, jobs, listed_pids, whole_trees
+from gpuwarden_collectors.slurm.departing_text import job_format, jobs, listed_pids, steps, whole_trees
 from gpuwarden_collectors.slurm.errors import OddAnswer
 
 RECORDED = json.loads(
@@ -158,3 +158,24 @@ def test_whom_a_signal_for_a_step_reaches(
     )
     assert whole_trees(config, cgroup_conf) is trees
     assert whole_trees("", cgroup_conf) is None
+
+
+# --- steps
+
+
+def test_the_steps_of_a_job_are_those_of_its_lines() -> None:
+    assert steps("7.0\n7.12\n7.batch\n 7.interactive \n", "7") == {"0", "12", "batch", "interactive"}
+    assert steps("7_3.0\n7_3.batch\n", "7_3") == {"0", "batch"}
+    assert steps("", "7") == frozenset()
+
+
+@pytest.mark.parametrize("line", ["71.0", "7", "7.", "7.0 x", "slurm_load_jobs error", "7_3.0", "\n"])
+def test_a_line_that_is_no_step_of_the_job_is_no_answer(line: str) -> None:
+    """Nor is it one that no step runs."""
+    with pytest.raises(OddAnswer):
+        steps(f"7.batch\n{line}\n", "7")
+
+
+def test_a_part_of_a_heterogeneous_job_and_a_job_of_two_nodes_end_elsewhere_too() -> None:
+    alone = replace(TRAINING, node_count=1)
+    assert [job.several for job in (TRAINING, alone, replace(alone, called="35+0"))] == [True, False, True]

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gpuwarden_collectors.slurm.commands import Commands
-from gpuwarden_collectors.slurm.departing import listpids, read_job, read_jobs, signals_whole_trees
-from gpuwarden_collectors.slurm.errors import UnknownNode
+from gpuwarden_collectors.slurm.departing import listpids, read_job, read_jobs, read_steps, signals_whole_trees
+from gpuwarden_collectors.slurm.errors import SlurmError, UnknownNode
 from support.slurm import CONTROLLER, SLURM, Slurm
 from support.slurm_ranks import Ranks
 
@@ -54,6 +54,30 @@ async def test_each_node_is_told_its_jobs_and_their_processes_by_one_call_each(
         assert await listpids(commands, "n1") == mine
     finally:
         slurm.resume(CONTROLLER)
+
+
+async def test_the_steps_of_a_job_are_read_from_all_of_its_nodes_until_they_have_ended(
+    slurm: Slurm, commands: Commands
+) -> None:
+    array = slurm.submit("srun sleep 300", "--array=0-1", "-w", "n3")
+    script = "srun -N1 -n1 -w n2 --exact sleep 300 & srun -N1 -n1 -w n1 --exact sleep 300 & wait; sleep 300"
+    number = slurm.submit(script, "-N2", "-w", "n[1-2]")
+    slurm.wait(lambda: slurm.command("squeue", "--steps", "-h").count("sleep") == 4, "all steps")
+    job = (await read_jobs(commands, "n1"))[number]
+    assert await read_steps(commands, job) == {"0", "1", "batch"}
+    for task in (await read_jobs(commands, "n3")).values():
+        assert task.called.startswith(f"{array}_")
+        assert await read_steps(commands, task) == {"0", "batch"}
+    slurm.command("scancel", f"{number}.0", f"{number}.1")
+    slurm.wait(lambda: slurm.command("squeue", "--steps", "-h").count("sleep") == 2, "its steps to end")
+    assert await read_steps(commands, job) == {"batch"}
+    slurm.scontrol("requeuehold", str(number))
+    slurm.wait(lambda: f"{number}." not in slurm.command("squeue", "--steps", "-h"), "its script to end, too")
+    assert slurm.job_state(number) != "RUNNING"
+    assert await read_steps(commands, job) == frozenset()
+    slurm.stop(CONTROLLER)
+    with pytest.raises(SlurmError):
+        await read_steps(commands, job)
 
 
 async def test_what_is_not_there_is_empty_or_said(slurm: Slurm, commands: Commands) -> None:

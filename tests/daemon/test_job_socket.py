@@ -158,18 +158,27 @@ async def test_an_acknowledgement_is_that_of_the_caller_s_job(tmp_path: Path) ->
     assert daemon.callers[0] == Caller(pid=os.getpid(), started=started, uid=os.geteuid())
 
 
+async def test_an_acknowledgement_holds_for_its_own_rank_unless_it_says_that_it_holds_for_all(tmp_path: Path) -> None:
+    """Clients of before know nothing of it."""
+    daemon = Daemon()
+    async with listening(tmp_path, daemon) as served:
+        for more in ({}, {"all_ranks": False}, {"all_ranks": True}):
+            assert (await ask(served.path, {**SAYING, **more}))["ok"]
+    assert [said.all_ranks for said in daemon.heard] == [False, False, True]
+
+
 async def test_the_library_of_the_job_side_is_understood(tmp_path: Path) -> None:
     daemon = Daemon()
     async with listening(tmp_path, daemon) as served:
 
         def tell(notice: str) -> bool:
-            return acknowledge(served.path.parent, "71", notice, 5, saved=True, step=None)
+            return acknowledge(served.path.parent, "71", notice, 5, saved=True, step=None, all_ranks=True)
 
         # Its patience is a second: on a machine under load it may have to be asked again.
         async with asyncio.timeout(PATIENCE):
             while not await asyncio.to_thread(tell, NOTICE):
                 pass
-        assert daemon.heard[-1].rank == 5
+        assert (daemon.heard[-1].rank, daemon.heard[-1].all_ranks) == (5, True)
         assert not await asyncio.to_thread(tell, "another")
 
 
@@ -226,6 +235,9 @@ async def test_nobody_speaks_for_another_s_job_nor_without_one_and_the_log_has_i
         ({"rank": None}, '"rank"'),
         ({"saved": 1}, '"saved"'),
         ({"saved": None}, '"saved"'),
+        ({"all_ranks": 1}, '"all_ranks"'),
+        ({"all_ranks": "yes"}, '"all_ranks"'),
+        ({"all_ranks": None}, '"all_ranks"'),
         ({"step": -1}, '"step"'),
         ({"step": 2**63}, '"step"'),
         ({"step": False}, '"step"'),
