@@ -270,6 +270,35 @@ def test_a_crash_asked_for_once_ends_one_process_only(fake: FakeNvml) -> None:
         assert second.ask(TEMPERATURE.format(1)) > 0
 
 
+# --- Prices ----------------------------------------------------------------------------------------------------------
+
+ENERGY, POWER = pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION, pynvml.NVML_FI_DEV_PERF_POLICY_POWER
+INFOROM = "cost(lambda: nvmlDeviceValidateInforom(kept['gpu']))"
+FIELDS = "cost(lambda: nvmlDeviceGetFieldValues(kept['gpu'], [({}, 0)]))"
+
+
+def test_calls_and_fields_burn_the_cpu_time_of_an_h100_only_where_that_is_asked_for(
+    fake: FakeNvml, client: NvmlClient
+) -> None:
+    client.ask("kept.update(gpu=gpu(3))")
+    assert client.ask(INFOROM) < 30
+    fake.write(prices=True)
+    assert client.ask(INFOROM) >= 69
+    assert client.ask(FIELDS.format(ENERGY)) >= 2.85
+    assert client.ask(FIELDS.format(POWER)) < 2.85
+    fake.write()
+    assert client.ask(INFOROM) < 30
+
+
+def test_what_is_not_supported_costs_nothing(fake: FakeNvml, client: NvmlClient) -> None:
+    client.ask("kept.update(gpu=gpu(3))")
+    fake.write(prices=True).reading("*", "inforom_valid", "none").reading("*", "energy_mj", "none")
+    assert client.ask(INFOROM) < 30
+    assert client.ask(FIELDS.format(ENERGY)) < 2.85
+    mixed = f"cost(lambda: nvmlDeviceGetFieldValues(kept['gpu'], [({ENERGY}, 0)] * 100 + [(95, 0)] * 10))"
+    assert 1.65 <= client.ask(mixed) < 100  # those that are supported cost, before and behind one that is not
+
+
 # --- Events ----------------------------------------------------------------------------------------------------------
 
 NEW_SET = (

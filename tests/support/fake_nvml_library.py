@@ -13,6 +13,7 @@ a row of readings.def; VALUE a number or `none` (not supported); numbers may be 
     gpus N                               0 to 16 GPUs; 8 unless given
     generation NAME                      hopper (unless given), blackwell, ampere, volta
     frozen                               time stands still: no reading moves
+    prices                               a call burns the CPU time that it costs on an H100 (prices.def)
     set GPU READING VALUE
     link GPU LINK LINK_READING VALUE     LINK is a number or `*`
     text GPU NAME VALUE                  a TEXT row of readings.def; the rest of the line, \xNN for any byte
@@ -136,9 +137,12 @@ class FakeNvml:
         path = os.pathsep.join([str(self.library.parent), *([others] if others else [])])
         return {CONTROL_VARIABLE: str(self.control), "LD_LIBRARY_PATH": path}
 
-    def write(self, *, gpus: int = 8, generation: Generation = "hopper", frozen: bool = False) -> Self:
+    def write(
+        self, *, gpus: int = 8, generation: Generation = "hopper", frozen: bool = False, prices: bool = False
+    ) -> Self:
         """Makes it this node, without faults."""
-        self._node = [f"gpus {gpus}", f"generation {generation}", *(["frozen"] if frozen else [])]
+        flags = [name for name, wanted in (("frozen", frozen), ("prices", prices)) if wanted]
+        self._node = [f"gpus {gpus}", f"generation {generation}", *flags]
         return self.clear()
 
     def clear(self) -> Self:

@@ -5,6 +5,7 @@ A process of its own, since a library once loaded stays, hangs take the caller w
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -12,8 +13,8 @@ import select
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from support.fake_nvml_library import FakeNvml
@@ -66,7 +67,7 @@ def field(client: NvmlClient, gpu: int, identifier: int, link: int = 0) -> int |
     return int(answer["value"][member])
 
 
-@contextmanager
+@contextlib.contextmanager
 def nvml_client(fake: FakeNvml, *, initialise: bool = True) -> Iterator[NvmlClient]:
     process = subprocess.Popen(
         [sys.executable, __file__],
@@ -120,6 +121,13 @@ def _serve() -> None:
         pynvml.nvmlGpmMetricsGet(query)
         return [(metric.nvmlReturn, metric.value) for metric in query.metrics[: len(metrics)]]
 
+    def cost(call: Any) -> float:
+        """Milliseconds of CPU that `call()` took, whether it gives an answer or not."""
+        begun = time.thread_time_ns()
+        with contextlib.suppress(pynvml.NVMLError):
+            call()
+        return (time.thread_time_ns() - begun) / 1e6
+
     def sweep_while_waiting(event_set: Any, passes: int) -> list[int]:
         """The temperatures read while another thread sits in nvmlEventSetWait."""
         thread = threading.Thread(target=pynvml.nvmlEventSetWait_v2, args=(event_set, 60_000), daemon=True)
@@ -128,7 +136,7 @@ def _serve() -> None:
         return [pynvml.nvmlDeviceGetTemperature(gpu, 0) for _ in range(passes) for gpu in gpus]
 
     names = vars(pynvml) | {"gpu": pynvml.nvmlDeviceGetHandleByIndex, "kept": {}}
-    names |= {"filled": filled, "gpm": gpm, "sweep_while_waiting": sweep_while_waiting}
+    names |= {"filled": filled, "gpm": gpm, "cost": cost, "sweep_while_waiting": sweep_while_waiting}
     for line in sys.stdin:
         print(json.dumps(_answer(line, names)), flush=True)  # noqa: T201 - the pipe to the parent
 

@@ -81,6 +81,11 @@ static void frozen(char **word) {
     node.frozen = true;
 }
 
+static void prices(char **word) {
+    (void)word;
+    node.prices = true;
+}
+
 static void set(char **word) {
     size_t row = ROW_NAMED(word[2], READING_ROWS);
     EACH(board, word[1], MAX_BOARDS) node.board[board].reading[row] = given(word[3]);
@@ -175,10 +180,11 @@ static const struct {
     void (*apply)(char **word); /* words that are not given are NULL */
     int least, most;            /* words, the name included; the last of `most` takes the rest of the line */
 } DIRECTIVES[] = {
-    {"gpus", gpus, 2, 2},       {"generation", generation, 2, 2}, {"frozen", frozen, 1, 1}, {"set", set, 4, 4},
-    {"link", link_set, 5, 5},   {"text", text, 4, 4},             {"vanish", vanish, 2, 2}, {"mig", mig, 6, 6},
-    {"process", process, 4, 6}, {"xid", xid, 4, 6},               {"error", error, 4, 5},   {"slow", slow, 4, 5},
-    {"hang", hang, 3, 4},       {"hang_hard", hang_hard, 3, 4},   {"crash", crash, 3, 4},
+    {"gpus", gpus, 2, 2},     {"generation", generation, 2, 2},     {"frozen", frozen, 1, 1}, {"prices", prices, 1, 1},
+    {"set", set, 4, 4},       {"link", link_set, 5, 5},             {"text", text, 4, 4},     {"vanish", vanish, 2, 2},
+    {"mig", mig, 6, 6},       {"process", process, 4, 6},           {"xid", xid, 4, 6},       {"error", error, 4, 5},
+    {"slow", slow, 4, 5},     {"hang", hang, 3, 4},                 {"hang_hard", hang_hard, 3, 4},
+    {"crash", crash, 3, 4},
 };
 
 static int split(char *line, int most, char **word) {

@@ -124,12 +124,13 @@ struct visit enter(const char *call, int board) {
     pthread_rwlock_rdlock(&lock);
     if (effects.code == NVML_SUCCESS && board >= 0 && !board_present(board))
         effects.code = NVML_ERROR_GPU_IS_LOST;
-    return (struct visit){effects.code};
+    return (struct visit){effects.code, price_of(call, board)};
 }
 
 void leave(struct visit *visit) {
-    (void)visit;
     pthread_rwlock_unlock(&lock);
+    if (visit->code == NVML_SUCCESS)
+        pay(visit->price);
 }
 
 nvmlReturn_t field_fault(int board, unsigned int field) {

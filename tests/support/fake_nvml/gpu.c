@@ -78,7 +78,7 @@ FILLER(nvmlDeviceGetMarginTemperature, nvmlMarginTemperature_t,
        EXPECT_VERSION(out->version, nvmlMarginTemperature_v1);
        FILL(marginTemperature, temperature_margin))
 FILLER(nvmlDeviceGetUtilizationRates, nvmlUtilization_t,
-       if (reading_of(device->board, READING_mig_mode) == NVML_FEATURE_ENABLED) return NVML_ERROR_NOT_SUPPORTED;
+       if (reading_of(device->board, READING_mig_mode) == NVML_FEATURE_ENABLED) return not_supported();
        FILL(gpu, utilization_gpu);
        FILL(memory, utilization_memory))
 FILLER(nvmlDeviceGetRowRemapperHistogram, nvmlRowRemapperHistogramValues_t,
@@ -256,6 +256,8 @@ static nvmlReturn_t answer_field(int board, nvmlFieldValue_t *value) {
         return fault;
     value->valueType = (nvmlValueType_t)field->type;
     long long reading = field_reading(board, field, value->scopeId);
+    if (reading == NO) /* of this field, not of the call */
+        return NVML_ERROR_NOT_SUPPORTED;
     switch (field->type) {
     case UINT: ANSWER(&value->value.uiVal, reading); break;
     case SINT: ANSWER(&value->value.siVal, reading); break;
@@ -270,6 +272,7 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldV
         value->timestamp = (long long)time(NULL) * 1000000;
         value->latencyUsec = 1;
         value->nvmlReturn = answer_field(device->board, value);
+        visit.price += value->nvmlReturn == NVML_SUCCESS ? price_of_field(value->fieldId) : 0;
     }
     return NVML_SUCCESS;
 }

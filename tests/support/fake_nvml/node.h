@@ -97,6 +97,7 @@ struct node {
     int boards;
     enum generation generation;
     bool frozen;
+    bool prices;
     struct board board[MAX_BOARDS];
     struct rule rule[MAX_RULES];
     int rules;
@@ -115,6 +116,7 @@ extern atomic_int users; /* nvmlInit counted up, nvmlShutdown down */
 /* One entry point at work. It holds the node from enter() to leave(). */
 struct visit {
     nvmlReturn_t code;
+    long long price; /* microseconds of CPU, paid when it ends well */
 };
 #define VISIT(call, board) struct visit visit __attribute__((cleanup(leave))) = enter(call, board)
 
@@ -134,14 +136,14 @@ struct visit {
 #define ENTER(device)                                                                                                  \
     ENTER_GPU_OR_MIG(device);                                                                                          \
     if ((device)->mig != WHOLE_GPU)                                                                                    \
-    return NVML_ERROR_NOT_SUPPORTED
+    return not_supported()
 
 /* Inside an entry point: answers with a value, or leaves where there is none. */
 #define ANSWER(out, value)                                                                                             \
     do {                                                                                                               \
         long long answer = (value);                                                                                    \
         if (answer == NO)                                                                                              \
-            return NVML_ERROR_NOT_SUPPORTED;                                                                           \
+            return not_supported();                                                                                    \
         *(out) = (__typeof__(*(out)))answer;                                                                           \
     } while (0)
 #define EXPECT_VERSION(given, wanted)                                                                                  \
@@ -160,6 +162,12 @@ void leave(struct visit *visit);
 void follow_control_file(const char *path); /* NULL: none, a healthy node */
 const char *control_file(void);
 nvmlReturn_t field_fault(int board, unsigned int field);
+
+/* prices.c: microseconds */
+nvmlReturn_t not_supported(void);
+long long price_of(const char *call, int board);
+long long price_of_field(unsigned int field);
+void pay(long long microseconds);
 
 /* node.c; inside a visit, but for the handles. A reading that is not supported is NO. */
 bool is_handle(nvmlDevice_t device);

@@ -90,7 +90,7 @@ nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t device, n
         ENTER_GPU_OR_MIG(device);                                                                                      \
         const struct mig_instance *mig = mig_instance_of(device);                                                      \
         if (mig == NULL)                                                                                               \
-            return NVML_ERROR_NOT_SUPPORTED;                                                                           \
+            return not_supported();                                                                                    \
         *out = mig->member;                                                                                            \
         return NVML_SUCCESS;                                                                                           \
     }
@@ -101,7 +101,7 @@ nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttribute
     ENTER_GPU_OR_MIG(device);
     const struct mig_instance *mig = mig_instance_of(device);
     if (mig == NULL)
-        return NVML_ERROR_NOT_SUPPORTED;
+        return not_supported();
     unsigned int slices = (unsigned int)strtoul(mig->profile, NULL, 10); /* 3 of "3g.40gb" */
     *out = (nvmlDeviceAttributes_t){.multiprocessorCount = 16 * slices,
                                     .gpuInstanceSliceCount = slices,

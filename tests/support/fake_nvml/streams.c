@@ -36,7 +36,7 @@ nvmlReturn_t nvmlGpmSampleFree(nvmlGpmSample_t sample) {
 nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t sample) {
     ENTER(device);
     if (reading_of(device->board, READING_gpm_graphics_active) == NO)
-        return NVML_ERROR_NOT_SUPPORTED;
+        return not_supported();
     *sample = (struct nvmlGpmSample_st){device->board, WHOLE_GPU, monotonic_seconds()};
     return NVML_SUCCESS;
 }
@@ -44,7 +44,7 @@ nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t sample) {
 nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t device, unsigned int gpu_instance, nvmlGpmSample_t sample) {
     ENTER(device);
     if (reading_of(device->board, READING_gpm_graphics_active) == NO)
-        return NVML_ERROR_NOT_SUPPORTED;
+        return not_supported();
     if (!has_gpu_instance(device->board, gpu_instance))
         return NVML_ERROR_INVALID_ARGUMENT;
     *sample = (struct nvmlGpmSample_st){device->board, (int)gpu_instance, monotonic_seconds()};
@@ -66,7 +66,10 @@ static nvmlReturn_t answer_metric(int board, int gpu_instance, nvmlGpmMetric_t *
     };
     if (gpu_instance != WHOLE_GPU && metric->metricId >= NVML_GPM_METRIC_PCIE_TX_PER_SEC)
         return NVML_ERROR_NOT_SUPPORTED;
-    ANSWER(&metric->value, reading_of(board, CHOSEN(table, metric->metricId)));
+    long long reading = reading_of(board, CHOSEN(table, metric->metricId));
+    if (reading == NO)
+        return NVML_ERROR_NOT_SUPPORTED;
+    metric->value = (double)reading;
     if (gpu_instance != WHOLE_GPU)
         metric->value -= gpu_instance;
     return NVML_SUCCESS;
@@ -123,7 +126,7 @@ nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long ty
     ENTER(device);
     long long supported = reading_of(device->board, READING_event_types);
     if (supported == NO || (types & ~(unsigned long long)supported) != 0)
-        return NVML_ERROR_NOT_SUPPORTED;
+        return not_supported();
     if ((types & nvmlEventTypeXidCriticalError) != 0)
         set->boards |= 1U << device->board;
     return NVML_SUCCESS;
