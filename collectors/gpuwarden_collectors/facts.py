@@ -10,6 +10,7 @@ not give the value: the GPU or driver does not support it, or the call failed (t
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -285,7 +286,10 @@ class CallError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFacts:
-    """One GPU in one pass. `slot` is empty if NVML would not even say where the GPU is."""
+    """One GPU in one pass. `slot` is empty if NVML would not even say where the GPU is.
+
+    `read_at`: of the readings that are not read in each pass, when they were, by attribute (seconds of CLOCK_BOOTTIME).
+    """
 
     slot: str
     index: int
@@ -300,6 +304,7 @@ class GpuFacts:
     mig: tuple[MigInstance, ...] = ()
     processes: tuple[GpuProcess, ...] = ()
     errors: tuple[CallError, ...] = ()
+    read_at: Mapping[str, float] = field(default_factory=dict)
 
 
 class NvmlProblem(StrEnum):

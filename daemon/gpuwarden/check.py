@@ -45,7 +45,7 @@ def check_once(config: Config) -> dict[str, Any]:
 async def _check(site: Site) -> dict[str, Any]:
     memory, forgotten = await _remembered(site)
     desk = Desk(site.boot_id, site.rules, memory.events)
-    readers = Readers(site.sources, site.boot_id, desk.happened, host_clock)
+    readers = Readers(site.sources.in_full(), site.boot_id, desk.happened, host_clock)
     try:
         readers.follow_kernel_log(memory.position, first=memory.position is None)
         observations = await readers.once(site.sources.nvml.init_deadline)

@@ -168,8 +168,8 @@ class Config:
         )  # fmt: skip
 
 
-HIDDEN: dict[type, tuple[str, ...]] = {NvmlOptions: ("simulate", "simulate_dir"), DcgmOptions: ("probe",)}
-"""Fields that no file and no variable can set: only the command line makes simulated GPUs, only tests move an engine."""
+HIDDEN: dict[type, tuple[str, ...]] = {NvmlOptions: ("simulate", "simulate_dir", "in_full"), DcgmOptions: ("probe",)}
+"""Fields that no file and no variable can set: only the command line makes simulated GPUs or reads in full, only tests move an engine."""
 
 PARSERS = {Address: (ADDRESS, Address.parse), SecretFile: (A_SECRET, SecretFile.parse)}
 """Classes of the configuration that are written as text."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,10 @@ class Sources:
     host: HostOptions | None = None
     slurm: SlurmOptions | None = None
     run_dir: Path = RUN_DIR
+
+    def in_full(self) -> Sources:
+        """The same, with all that there is to read of each GPU in the first pass."""
+        return replace(self, nvml=replace(self.nvml, in_full=True))
 
 
 class Readers:

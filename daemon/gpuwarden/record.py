@@ -71,7 +71,7 @@ async def _record(site: Site, recorder: Recorder, seconds: float | None, clock: 
     def happened(events: Sequence[HostEvent]) -> None:
         recorder.happened(clock(), events)
 
-    readers = Readers(site.sources, site.boot_id, happened, clock)
+    readers = Readers(site.sources.in_full(), site.boot_id, happened, clock)
     try:
         readers.run(recorder.observed)
         readers.follow_kernel_log(memory.position, first=memory.position is None)

@@ -1,40 +1,49 @@
 """One GPU over many passes: who it is, how it answered, what it said.
 
-What was learned about a GPU (what it does not support, slow answers) is forgotten when it may have changed: another
-board in the slot, MIG or its instances turned on or off, no answer at all.
+What was learned about a GPU (what it does not support, what is not read in each pass) is forgotten when it may have
+changed: another board in the slot, another handle, MIG or its instances turned on or off, no answer at all. The pass behind
+that reads everything.
 """
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Mapping
 from typing import Any
 
 from gpuwarden_collectors.facts import CallError, GpuAnswer, GpuFacts, GpuReadings
 from gpuwarden_collectors.nvml.calls import Calls, Unanswered
+from gpuwarden_collectors.nvml.due import Due, period
 from gpuwarden_collectors.nvml.gpm import Gpm, InstancesGpm
 from gpuwarden_collectors.nvml.library import read_text
 from gpuwarden_collectors.nvml.links import Links
 from gpuwarden_collectors.nvml.questions import Questions
-from gpuwarden_collectors.nvml.tenants import read_mig, read_processes
+from gpuwarden_collectors.nvml.readings import Cadence
+from gpuwarden_collectors.nvml.tenants import Instances, read_processes
 
 _IDENTITY = {"name": "nvmlDeviceGetName", "serial": "nvmlDeviceGetSerial", "vbios": "nvmlDeviceGetVbiosVersion"}
 
 
 class Gpu:
-    """`gpm`: performance is monitored, too."""
+    """`gpm`: performance is monitored, too. `interval` and `place` as in `Questions`."""
 
-    def __init__(self, nvml: Any, slot: str, *, gpm: bool = True) -> None:
+    def __init__(self, nvml: Any, slot: str, *, interval: float, place: float = 0.0, gpm: bool = True) -> None:
         self.slot = slot
         self._nvml = nvml
+        self._interval = interval
+        self._place = place
         self._with_gpm = gpm
         self._uuid = ""
         self._identity: dict[str, Any] = {}
         self._mig: tuple[int, bool] | None = None
+        self._address: int | None = None
         self._begin()
 
     def _begin(self) -> None:
         self._calls = Calls(self._nvml)
-        self._questions = Questions(self._calls)
-        self._links = Links(self._calls)
+        self._questions = Questions(self._calls, self._interval, self._place)
+        self._links = Links(self._calls, self._interval, self._place)
+        self._instances = Instances(self._calls, Due(period(Cadence.MINUTE, self._interval), self._place))
         self._gpm = Gpm(self._calls)
         self._instances_gpm = InstancesGpm(self._calls)
 
@@ -50,25 +59,33 @@ class Gpu:
         """The facts of a pass in which the GPU gave no readings: who it is, as far as that was ever known."""
         return GpuFacts(slot=self.slot, index=index, answer=answer, uuid=self._uuid, errors=errors, **self._identity)
 
-    def read(self, handle: Any, index: int, now: float, *, hourly: bool) -> GpuFacts:
-        """One pass at `now` (seconds, any origin). `hourly`: this GPU may now be asked what takes long."""
+    def waits_for_turn(self, now: float) -> bool:
+        """Something is due that takes long, and is read of one GPU in a pass."""
+        return self._questions.waits_for_turn(now)
+
+    def read(self, handle: Any, index: int, now: float, *, its_turn: bool) -> GpuFacts:
+        """One pass at `now` (CLOCK_BOOTTIME). `its_turn`: of this GPU may now be read what takes long."""
+        address = ctypes.cast(handle, ctypes.c_void_p).value
+        if self._address not in (None, address):
+            self.forget()
+        self._address = address
         self._calls.begin(handle)
         try:
             self._read_identity()
-            return self._read(index, now, hourly=hourly)
+            return self._read(index, now, its_turn=its_turn)
         except Unanswered as reason:
             errors = self._calls.errors
             self.forget()
             return self.unanswered(index, reason.answer, *errors)
 
-    def _read(self, index: int, now: float, *, hourly: bool) -> GpuFacts:
+    def _read(self, index: int, now: float, *, its_turn: bool) -> GpuFacts:
         calls, values = self._calls, self._questions.values
-        self._questions.ask(now, hourly=hourly)
-        links = self._links.read(now)
+        anew = self._questions.ask(now, its_turn=its_turn)
+        links = self._links.read(now, anew=anew)
         sums = {name: total for name, total in self._links.sums.items() if values.get(name) is None}
         performance = self._gpm.read(now) if self._with_gpm else {}
         readings = GpuReadings(**{**values, **sums, **performance})
-        mig = read_mig(calls) if readings.mig_mode else ()
+        mig = self._instances.read(now) if readings.mig_mode else ()
         mig = self._instances_gpm.read(mig, now) if self._with_gpm else mig
         facts = GpuFacts(
             slot=self.slot,
@@ -80,11 +97,17 @@ class Gpu:
             mig=mig,
             processes=read_processes(calls),
             errors=tuple(calls.errors),
+            read_at=self._read_at(sums),
             **self._identity,
         )
         if readings.mig_mode is not None:
             self._notice_mig((readings.mig_mode, bool(mig)))
         return facts
+
+    def _read_at(self, sums: Mapping[str, int | None]) -> dict[str, float]:
+        summed = self._links.read_at
+        times = {} if summed is None else {name: summed for name, total in sums.items() if total is not None}
+        return {name: round(at, 3) for name, at in (self._questions.read_at | times).items()}
 
     def _read_identity(self) -> None:
         uuid = self._text("nvmlDeviceGetUUID")

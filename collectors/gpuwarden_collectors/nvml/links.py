@@ -1,4 +1,4 @@
-"""The NVLinks of one GPU: their states in each pass, their counters each minute.
+"""The NVLinks of one GPU: their states in each pass, their counters each minute, the version of each once.
 
 Counters are asked of active links only: a link that is down may answer "not supported", which would be remembered
 when it comes up again. A counter that no active link supports is not asked again.
@@ -11,6 +11,7 @@ from typing import Any
 
 from gpuwarden_collectors.facts import LinkFacts
 from gpuwarden_collectors.nvml.calls import Calls, decode_field
+from gpuwarden_collectors.nvml.due import Due, period
 from gpuwarden_collectors.nvml.readings import LINK_COUNTERS, LINK_FIELDS, LINK_SUMS, Cadence
 
 _MAX_LINKS = 36  # NVML_NVLINK_MAX_LINKS; today's GPUs have at most 18
@@ -18,23 +19,30 @@ _LINK_FACTS = frozenset(attribute.name for attribute in fields(LinkFacts))
 
 
 class Links:
-    def __init__(self, calls: Calls) -> None:
+    """`interval` and `place` as in `Questions`."""
+
+    def __init__(self, calls: Calls, interval: float, place: float) -> None:
         self._calls = calls
         self._active: dict[int, bool | None] = dict.fromkeys(range(_MAX_LINKS))
         self._values: dict[int, dict[str, int | None]] = {}
         self._fields = dict(LINK_FIELDS)
-        self._due = 0.0
+        self._due = Due(period(Cadence.MINUTE, interval), (place + 0.5) % 1.0)
         self._facts: tuple[LinkFacts, ...] = ()
         self.sums: dict[str, int | None] = {}  # the attributes of GpuReadings that can be had by summing over the links
 
-    def read(self, now: float) -> tuple[LinkFacts, ...]:
-        """The links that this GPU has. Raises Unanswered."""
+    @property
+    def read_at(self) -> float | None:
+        """When the counters were read."""
+        return self._due.read_at
+
+    def read(self, now: float, *, anew: bool = False) -> tuple[LinkFacts, ...]:
+        """The links that this GPU has. `anew`: with their counters, also before their time. Raises Unanswered."""
         before = self._active
         self._read_states()
-        if now >= self._due:
+        if anew or self._due(now):
             self._read_counters()
             self.sums = {total: self._sum(name) for total, name in LINK_SUMS.items()}
-            self._due = now + Cadence.MINUTE
+            self._due.read(now)
         elif self._active == before:
             return self._facts
         self._facts = tuple(
@@ -66,7 +74,8 @@ class Links:
         active = [link for link, is_active in self._active.items() if is_active]
         for link in active:
             values = self._values.setdefault(link, {})
-            values["version"] = self._calls.ask("nvmlDeviceGetNvLinkVersion", link)
+            if values.get("version") is None:
+                values["version"] = self._calls.ask("nvmlDeviceGetNvLinkVersion", link)
         if active:
             self._read_fields(active)
             for name in LINK_COUNTERS:

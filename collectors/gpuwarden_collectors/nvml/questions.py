@@ -1,26 +1,45 @@
-"""The table of readings, asked of one GPU: what is due in this pass is asked, slow answers are kept in between."""
+"""The table of readings, asked of one GPU: what is due in this pass is asked, the other answers are kept."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from operator import attrgetter
 from typing import Any
 
 from gpuwarden_collectors.facts import GpuAnswer
 from gpuwarden_collectors.nvml.calls import Calls, Unanswered, decode_field
-from gpuwarden_collectors.nvml.readings import CALLS, FIELDS, VITAL, Cadence, Call
+from gpuwarden_collectors.nvml.due import Due, period, places
+from gpuwarden_collectors.nvml.readings import CALLS, FIELDS, SINCE_LOAD, VITAL, Cadence, Call, Field
 
 
-class _Question:
-    """A row of the table: the function to call, how to take its result apart, when it is due, whether it ever answered."""
+class _Row:
+    """A row of the table: when it is due, in which pass it was last asked, whether it ever answered."""
 
-    __slots__ = ("answered", "due", "function", "members", "name", "row")
+    __slots__ = ("answered", "asked", "due", "row", "triggered")
 
-    def __init__(self, row: Call, nvml: Any) -> None:
+    def __init__(self, row: Call | Field, due: Due) -> None:
         self.row = row
-        self.due = 0.0
+        self.due = due
+        self.asked = 0
         self.answered = False
+        self.triggered = False
+
+    def wanted(self, now: float, values: Mapping[str, Any]) -> bool:
+        """May be called once in a pass."""
+        before = self.triggered
+        self.triggered = self.row.trigger is not None and self.row.trigger.holds(values)
+        return self.triggered or before or self.due(now)
+
+
+class _Question(_Row):
+    """The function to call, and how to take its result apart."""
+
+    __slots__ = ("function", "members", "name")
+    row: Call
+
+    def __init__(self, row: Call, due: Due, nvml: Any) -> None:
+        super().__init__(row, due)
         self.name = row.function if isinstance(row.function, str) else row.into[0]
         self.function: Callable[..., Any] = (
             getattr(nvml, row.function) if isinstance(row.function, str) else partial(row.function, nvml)
@@ -37,71 +56,136 @@ class _Question:
         return {row.into[0]: None if row.most is not None and result > row.most else result}
 
 
-def _questions(rows: tuple[Call, ...], nvml: Any) -> list[_Question]:
-    """What the bindings have of `rows`: the second choice for a row whose function they lack."""
-    chosen: list[_Question] = []
-    for row in rows:
-        choice: Call | None = row
-        while choice is not None and isinstance(choice.function, str) and not hasattr(nvml, choice.function):
-            choice = choice.otherwise
-        if choice is not None:
-            chosen.append(_Question(choice, nvml))
-    return chosen
+class _FieldRow(_Row):
+    __slots__ = ()
+    row: Field
+
+
+def _question(row: Call | None, due: Due, nvml: Any) -> tuple[_Question, ...]:
+    """Of a row whose function the bindings lack the second choice; none where they lack that, too."""
+    while row is not None and isinstance(row.function, str) and not hasattr(nvml, row.function):
+        row = row.otherwise
+    return () if row is None else (_Question(row, due, nvml),)
 
 
 class Questions:
-    """`values`: the answers by attribute of GpuReadings, None where the last answer was an error."""
+    """`values`: the answers by attribute of GpuReadings, None where the last answer was an error.
 
-    def __init__(self, calls: Calls) -> None:
+    `interval`: seconds from pass to pass; `place`: 0 to 1, where this GPU begins within a cadence (`due`).
+    """
+
+    def __init__(self, calls: Calls, interval: float, place: float) -> None:
         self._calls = calls
-        self._vital = _questions(VITAL, calls.nvml)
-        self._others = _questions(CALLS, calls.nvml)
-        self._fields = list(FIELDS)
-        self._answered: set[str] = set()  # fields that had a value once
+        rows: tuple[Call | Field, ...] = (*VITAL, *CALLS, *FIELDS)
+        dues = [Due(period(row.cadence, interval), at) for row, at in zip(rows, places(rows, place), strict=True)]
+        of_row = dict(zip(rows, dues, strict=True))
+        self._vital = [one for row in VITAL for one in _question(row, of_row[row], calls.nvml)]
+        self._others = [one for row in CALLS for one in _question(row, of_row[row], calls.nvml)]
+        self._fields = [_FieldRow(row, of_row[row]) for row in FIELDS]
+        self._passes = 0
+        self._its_turn = False
+        self._doubtful = False
         self.values: dict[str, Any] = {}
 
-    def ask(self, now: float, *, hourly: bool) -> None:
-        """One pass. Raises Unanswered, also if none of the vital questions is answered."""
-        if not self._ask(self._vital, now, hourly=hourly) and not self._calls.reset_required:
-            raise Unanswered(GpuAnswer.UNKNOWN)
-        self._ask(self._others, now, hourly=hourly)
-        self._ask_fields()
+    def ask(self, now: float, *, its_turn: bool) -> bool:
+        """One pass; rows of the cadence DAY wait until it is the turn of this GPU. Raises Unanswered, also if no vital question is answered.
 
-    def _ask(self, questions: list[_Question], now: float, *, hourly: bool) -> int:
+        Everything is asked if what was read before may be no longer true: the GPU asks for a reset, asked for one in the
+        pass before, or counts anew. Returns whether that was so.
+        """
+        self._passes += 1
+        self._its_turn = its_turn
+        before = [self.values.get(name) for name in SINCE_LOAD]
+        anew = self._doubtful
+        if anew:
+            self._all_at_once()
+        if not self._ask(self._vital, now) and not self._calls.reset_required:
+            raise Unanswered(GpuAnswer.UNKNOWN)
+        self._ask_the_rest(now)
+        self._doubtful = self._calls.reset_required
+        if not anew and (self._doubtful or self._counts_anew(before)):
+            anew = True
+            self._all_at_once()
+            self._ask_the_rest(now)
+        return anew
+
+    def waits_for_turn(self, now: float) -> bool:
+        return any(one.row.cadence is Cadence.DAY and one.due(now) for one in self._others)
+
+    @property
+    def read_at(self) -> dict[str, float]:
+        """When the values were read that are not read in each pass."""
+        rows = [(row, (row.row.into,)) for row in self._fields] + [(row, row.row.into) for row in self._others]
+        return {
+            name: row.due.read_at
+            for row, names in rows
+            if row.row.cadence and row.due.read_at is not None
+            for name in names
+            if self.values.get(name) is not None
+        }
+
+    def _all_at_once(self) -> None:
+        for row in (*self._others, *self._fields):
+            row.due.at_once()
+
+    def _counts_anew(self, before: list[Any]) -> bool:
+        pairs = ((old, self.values.get(name)) for name, old in zip(SINCE_LOAD, before, strict=True))
+        return any(old is not None and new is not None and new < old for old, new in pairs)
+
+    def _ask_the_rest(self, now: float) -> None:
+        self._ask(self._others, now)
+        self._ask_fields(now)
+
+    def _wanted(self, row: _Row, now: float) -> bool:
+        """It is to be asked now, and is taken as asked."""
+        waits = row.row.cadence is Cadence.DAY and not self._its_turn
+        if waits or row.asked == self._passes or not row.wanted(now, self.values):
+            return False
+        row.asked = self._passes
+        return True
+
+    def _ask(self, questions: list[_Question], now: float) -> int:
         """The number of answers."""
         values, calls, handle, answers = self.values, self._calls, self._calls.handle, 0
         nvml_error = calls.nvml.NVMLError
         unsupported = []
         for question in questions:  # grows on the way, see `otherwise`
-            row = question.row
-            if question.due > now or (row.cadence is Cadence.HOUR and not hourly):
+            if not self._wanted(question, now):
                 continue
+            row = question.row
             try:
                 result = question.function(handle, *row.args)
             except nvml_error as error:
                 values.update(dict.fromkeys(row.into))
+                if row.cadence is Cadence.DAY:
+                    question.due.put_off(now + Cadence.MINUTE)  # others wait for their turn, and it takes long
                 if calls.failed(question.name, error.value, answered=question.answered):
                     unsupported.append(question)
-                    questions.extend(_questions((row.otherwise,), calls.nvml) if row.otherwise else ())
+                    questions.extend(_question(row.otherwise, question.due, calls.nvml))
             else:
                 answers += 1
                 question.answered = True
-                question.due = now + row.cadence
+                question.due.read(now)
                 values.update(question.named(result))
         for question in unsupported:
             questions.remove(question)
         return answers
 
-    def _ask_fields(self) -> None:
+    def _ask_fields(self, now: float) -> None:
+        asked = [row for row in self._fields if self._wanted(row, now)]
+        if not asked:
+            return
         values, unsupported = self.values, []
-        values.update(dict.fromkeys([field.into for field in self._fields]))
-        answers = self._calls.field_values([(field.id, field.scope) for field in self._fields])
-        for field, (code, kind, raw) in zip(self._fields, answers, strict=False):
+        values.update(dict.fromkeys([row.row.into for row in asked]))
+        answers = self._calls.field_values([(row.row.id, row.row.scope) for row in asked])
+        for row, (code, kind, raw) in zip(asked, answers, strict=False):
+            field = row.row
             if code == 0:
-                self._answered.add(field.into)
+                row.answered = True
+                row.due.read(now)
                 value = decode_field(kind if field.kind is None else field.kind, raw)
                 values[field.into] = None if value is None or (field.most and value > field.most) else value
-            elif self._calls.failed(f"field {field.id}", code, answered=field.into in self._answered):
-                unsupported.append(field)
-        for field in unsupported:
-            self._fields.remove(field)
+            elif self._calls.failed(f"field {field.id}", code, answered=row.answered):
+                unsupported.append(row)
+        for row in unsupported:
+            self._fields.remove(row)

@@ -1,13 +1,13 @@
-"""How NVML gives each attribute of `GpuReadings`: one row each, a call or a field value, and how often it is asked.
+"""How NVML gives each attribute of `GpuReadings`: one row each, a call or a field value, how often it is read and what it costs.
 
 Numbers stand for themselves as in the vendor's header (nvml.h 13.5): field ids are its `NVML_FI_DEV_*`, arguments its
-enums. Field values are read together, in one call per GPU; a call answers for itself. Not in the table, for they
-need memory between passes: the NVLink sums (`links`) and the GPM metrics (`gpm`).
+enums. Field values that are due are read together, in one call per GPU; a call answers for itself. Not in the table,
+for they need memory between passes: the NVLink sums (`links`) and the GPM metrics (`gpm`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from ctypes import byref
 from dataclasses import dataclass
 from enum import IntEnum
@@ -18,14 +18,31 @@ Special = Callable[[Any, Any], Any]
 
 
 class Cadence(IntEnum):
-    """Seconds that an answer is kept before it is asked for again."""
+    """Seconds that an answer may grow old before it is read again; PASS: it is read in each pass."""
 
     PASS = 0
     MINUTE = 60
+    SETTING = 120
     HOUR = 3600
+    DAY = 86_400
 
 
-PASS, MINUTE, HOUR = Cadence.PASS, Cadence.MINUTE, Cadence.HOUR
+PASS, MINUTE, SETTING, HOUR, DAY = Cadence
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """While it `holds` of the readings of a pass, and in the pass behind the last such, the row is read whatever its cadence.
+
+    `text` says when, for the documentation.
+    """
+
+    text: str
+    holds: Callable[[Mapping[str, Any]], bool]
+
+
+LITTLE, SOME = 0.03, 0.165
+"""Milliseconds of CPU in the driver: the most that was measured of most calls; the mean of those that cost 0.15 to 0.18."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +51,8 @@ class Call:
 
     `parts`: empty, the result is the value; `[]`, the result is a sequence in the order of `into`; else the names of
     the result's members in that order. Values above `most` are documented as invalid. `otherwise` is asked in its
-    place once the driver says that it does not support this one.
+    place once the driver says that it does not support this one. `price`: milliseconds of CPU on an H100 (driver
+    580.159.04), where it is supported; what is not costs nothing.
     """
 
     function: str | Special
@@ -42,19 +60,27 @@ class Call:
     args: tuple[int, ...] = ()
     parts: str = ""
     cadence: Cadence = PASS
+    price: float = LITTLE
+    trigger: Trigger | None = None
     most: int | None = None
     otherwise: Call | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field value, read in each pass. `kind` overrides the value type that the driver declares."""
+    """A field value. `kind` overrides the value type that the driver declares; the rest as in `Call`.
+
+    Most cost nothing beyond the one call for all that are due.
+    """
 
     into: str
     id: int
     scope: int = 0
     most: int | None = None
     kind: int | None = None
+    cadence: Cadence = PASS
+    price: float = 0.0
+    trigger: Trigger | None = None
 
 
 ALL_LINKS = 0xFFFFFFFF  # scope of an NVLink field: the sum over the links
@@ -62,6 +88,29 @@ UNSIGNED_INT = 1  # nvmlValueType_t
 TOO_HOT = 200  # °C; the driver means "no value" (dcgm: fields 140 and 150 are blanked above it)
 MEMORY_V2 = 0x02000028  # NVML_STRUCT_VERSION(Memory, 2)
 VGPU_FEATURE = 1  # NVML_GRID_LICENSE_FEATURE_CODE_VGPU
+
+
+HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, HW_POWER_BRAKE = 0x08, 0x20, 0x40, 0x80  # nvmlClocksEventReason…
+
+
+def _clocks_lowered(text: str, bits: int) -> Trigger:
+    return Trigger(f"while {text}", lambda now: bool((now.get("clock_event_reasons") or 0) & bits))
+
+
+FOR_HEAT = _clocks_lowered("clocks are lowered for heat", HW_SLOWDOWN | SW_THERMAL | HW_THERMAL)
+BY_HOT_HARDWARE = _clocks_lowered("hardware lowers clocks for heat", HW_SLOWDOWN | HW_THERMAL)
+BY_POWER_BRAKE = _clocks_lowered("the power brake lowers clocks", HW_SLOWDOWN | HW_POWER_BRAKE)
+NEAR = 15  # °C
+
+
+def _near_the_limit(now: Mapping[str, Any]) -> bool:
+    """Also where either is not known: the margin may then be all that tells of heat."""
+    temperature, limit = now.get("temperature"), now.get("temperature_gpu_max")
+    return temperature is None or limit is None or temperature >= limit - NEAR
+
+
+NEAR_THE_LIMIT = Trigger(f"within {NEAR} °C of the highest operating temperature", _near_the_limit)
+DIVIDED = Trigger("while utilization is not given, as with MIG on", lambda now: now.get("utilization_gpu") is None)
 
 
 def _fabric(version: str) -> Special:
@@ -115,31 +164,32 @@ VITAL: tuple[Call, ...] = (
 _ECC_LOCATIONS = {"l1": 0, "l2": 1, "dram": 2, "register": 3, "texture": 4, "sram": 7}
 
 CALLS: tuple[Call, ...] = (
-    Call("nvmlDeviceGetMarginTemperature", ("temperature_margin",)),
-    Call("nvmlDeviceGetTemperatureThreshold", ("temperature_shutdown",), (0,), cadence=MINUTE, most=TOO_HOT),
-    Call("nvmlDeviceGetTemperatureThreshold", ("temperature_slowdown",), (1,), cadence=MINUTE, most=TOO_HOT),
-    Call("nvmlDeviceGetTemperatureThreshold", ("temperature_memory_max",), (2,), cadence=MINUTE, most=TOO_HOT),
-    Call("nvmlDeviceGetTemperatureThreshold", ("temperature_gpu_max",), (3,), cadence=MINUTE, most=TOO_HOT),
+    Call("nvmlDeviceGetTemperatureThreshold", ("temperature_shutdown",), (0,), cadence=SETTING, price=SOME, most=TOO_HOT),
+    Call("nvmlDeviceGetTemperatureThreshold", ("temperature_slowdown",), (1,), cadence=SETTING, price=SOME, most=TOO_HOT),
+    Call("nvmlDeviceGetTemperatureThreshold", ("temperature_memory_max",), (2,), cadence=SETTING, price=SOME, most=TOO_HOT),
+    Call("nvmlDeviceGetTemperatureThreshold", ("temperature_gpu_max",), (3,), cadence=SETTING, price=SOME, most=TOO_HOT),
+    Call("nvmlDeviceGetMarginTemperature", ("temperature_margin",), cadence=MINUTE, price=1.05, trigger=NEAR_THE_LIMIT),
 
-    Call("nvmlDeviceGetPowerManagementLimit", ("power_limit_mw",), cadence=MINUTE),
-    Call("nvmlDeviceGetEnforcedPowerLimit", ("power_enforced_limit_mw",), cadence=MINUTE),
-    Call("nvmlDeviceGetPowerManagementDefaultLimit", ("power_default_limit_mw",), cadence=MINUTE),
-    Call("nvmlDeviceGetPowerManagementLimitConstraints", ("power_min_limit_mw", "power_max_limit_mw"), (), "[]", MINUTE),
+    Call("nvmlDeviceGetPowerManagementLimit", ("power_limit_mw",), cadence=SETTING, price=SOME),
+    Call("nvmlDeviceGetEnforcedPowerLimit", ("power_enforced_limit_mw",), cadence=SETTING, price=SOME),
+    Call("nvmlDeviceGetPowerManagementDefaultLimit", ("power_default_limit_mw",), cadence=SETTING, price=SOME),
+    Call("nvmlDeviceGetPowerManagementLimitConstraints", ("power_min_limit_mw", "power_max_limit_mw"), (), "[]", SETTING, SOME),
 
     Call("nvmlDeviceGetClockInfo", ("clock_graphics_mhz",), (0,)),
     Call("nvmlDeviceGetClockInfo", ("clock_sm_mhz",), (1,)),
     Call("nvmlDeviceGetClockInfo", ("clock_memory_mhz",), (2,)),
     Call("nvmlDeviceGetClockInfo", ("clock_video_mhz",), (3,)),
-    Call("nvmlDeviceGetMaxClockInfo", ("clock_sm_max_mhz",), (1,), cadence=MINUTE),
-    Call("nvmlDeviceGetMaxClockInfo", ("clock_memory_max_mhz",), (2,), cadence=MINUTE),
+    Call("nvmlDeviceGetMaxClockInfo", ("clock_sm_max_mhz",), (1,), cadence=HOUR, price=1.29),
+    Call("nvmlDeviceGetMaxClockInfo", ("clock_memory_max_mhz",), (2,), cadence=HOUR, price=1.46),
     Call("nvmlDeviceGetCurrentClocksEventReasons", ("clock_event_reasons",),
          otherwise=Call("nvmlDeviceGetCurrentClocksThrottleReasons", ("clock_event_reasons",))),
 
     Call("nvmlDeviceGetEncoderUtilization", ("utilization_encoder",), (), "[]"),
     Call("nvmlDeviceGetDecoderUtilization", ("utilization_decoder",), (), "[]"),
-    Call("nvmlDeviceGetBAR1MemoryInfo", ("bar1_total_bytes", "bar1_free_bytes", "bar1_used_bytes"), (), "bar1Total bar1Free bar1Used"),
+    Call("nvmlDeviceGetBAR1MemoryInfo", ("bar1_total_bytes", "bar1_free_bytes", "bar1_used_bytes"),
+         (), "bar1Total bar1Free bar1Used", MINUTE, SOME),
 
-    Call("nvmlDeviceGetEccMode", ("ecc_mode", "ecc_mode_pending"), (), "[]", MINUTE),
+    Call("nvmlDeviceGetEccMode", ("ecc_mode", "ecc_mode_pending"), (), "[]", SETTING, SOME),
     *(Call("nvmlDeviceGetMemoryErrorCounter", (f"ecc_{error}_{lifetime}_{location}",), (error_type, counter_type, number))
       for error_type, error in enumerate(("corrected", "uncorrected"))
       for counter_type, lifetime in enumerate(("volatile", "aggregate"))
@@ -153,36 +203,36 @@ CALLS: tuple[Call, ...] = (
 
     Call("nvmlDeviceGetCurrPcieLinkGeneration", ("pcie_generation",)),
     Call("nvmlDeviceGetCurrPcieLinkWidth", ("pcie_width",)),
-    Call("nvmlDeviceGetMaxPcieLinkGeneration", ("pcie_generation_max",), cadence=MINUTE),
-    Call("nvmlDeviceGetMaxPcieLinkWidth", ("pcie_width_max",), cadence=MINUTE),
-    Call("nvmlDeviceGetPcieReplayCounter", ("pcie_replays",)),
+    Call("nvmlDeviceGetMaxPcieLinkGeneration", ("pcie_generation_max",), cadence=SETTING),
+    Call("nvmlDeviceGetMaxPcieLinkWidth", ("pcie_width_max",), cadence=SETTING),
+    Call("nvmlDeviceGetPcieReplayCounter", ("pcie_replays",), cadence=MINUTE, price=SOME),
 
     Call(_fabric("v3"), ("fabric_state", "fabric_status", "fabric_health_mask", "fabric_clique", "fabric_in_cluster",
                          "fabric_health_summary"), (), "state status healthMask cliqueId inCluster healthSummary",
          otherwise=Call(_fabric("v2"), ("fabric_state", "fabric_status", "fabric_health_mask", "fabric_clique",
                                         "fabric_in_cluster"), (), "state status healthMask cliqueId inCluster")),
 
-    Call("nvmlDeviceGetPersistenceMode", ("persistence_mode",), cadence=MINUTE),
-    Call("nvmlDeviceGetMigMode", ("mig_mode",), (), "[]"),
-    Call(_inforom_valid, ("inforom_valid",), cadence=HOUR),
-    Call("nvmlDeviceGetInforomConfigurationChecksum", ("inforom_checksum",), cadence=HOUR),
-    Call(_vgpu_license, ("vgpu_license",), cadence=MINUTE),
+    Call("nvmlDeviceGetPersistenceMode", ("persistence_mode",), cadence=SETTING),
+    Call("nvmlDeviceGetMigMode", ("mig_mode",), (), "[]", MINUTE, SOME, DIVIDED),
+    Call(_inforom_valid, ("inforom_valid",), cadence=DAY, price=69.0),
+    Call("nvmlDeviceGetInforomConfigurationChecksum", ("inforom_checksum",), cadence=DAY, price=69.0),
+    Call(_vgpu_license, ("vgpu_license",), cadence=SETTING),
 )  # fmt: skip
 
 FIELDS: tuple[Field, ...] = (
     Field("temperature_memory", 82, most=TOO_HOT, kind=UNSIGNED_INT),  # some drivers declare another type (dcgm: field 140)
     Field("power_instant_mw", 186),
-    Field("energy_mj", 83),
+    Field("energy_mj", 83, cadence=MINUTE, price=2.85),
 
     Field("violation_power_ns", 74),
-    Field("violation_thermal_ns", 75),
+    Field("violation_thermal_ns", 75, cadence=MINUTE, price=0.66, trigger=FOR_HEAT),
     Field("violation_sync_boost_ns", 76),
     Field("violation_board_limit_ns", 77),
     Field("violation_low_utilization_ns", 78),
     Field("violation_reliability_ns", 79),
     Field("slowdown_sw_thermal_ns", 269),
-    Field("slowdown_hw_thermal_ns", 270),
-    Field("slowdown_hw_power_brake_ns", 271),
+    Field("slowdown_hw_thermal_ns", 270, cadence=MINUTE, price=0.80, trigger=BY_HOT_HARDWARE),
+    Field("slowdown_hw_power_brake_ns", 271, cadence=MINUTE, price=0.65, trigger=BY_POWER_BRAKE),
 
     Field("ecc_corrected_volatile", 3),
     Field("ecc_uncorrected_volatile", 4),
@@ -192,20 +242,20 @@ FIELDS: tuple[Field, ...] = (
     Field("retired_pages_double_bit", 30),
     Field("retired_pages_pending", 31),
 
-    Field("pcie_replay_rollovers", 95),
-    Field("pcie_correctable_errors", 173),
-    Field("pcie_naks_received", 174),
-    Field("pcie_receiver_errors", 175),
-    Field("pcie_bad_tlps", 176),
-    Field("pcie_naks_sent", 177),
-    Field("pcie_bad_dllps", 178),
-    Field("pcie_nonfatal_errors", 179),
-    Field("pcie_fatal_errors", 180),
-    Field("pcie_unsupported_requests", 181),
-    Field("pcie_lcrc_errors", 182),
-    Field("pcie_lane_errors", 183),
-    Field("pcie_tx_bytes", 197),
-    Field("pcie_rx_bytes", 198),
+    Field("pcie_replay_rollovers", 95, cadence=MINUTE, price=SOME),
+    Field("pcie_correctable_errors", 173, cadence=MINUTE, price=SOME),
+    Field("pcie_naks_received", 174, cadence=MINUTE, price=SOME),
+    Field("pcie_receiver_errors", 175, cadence=MINUTE, price=SOME),
+    Field("pcie_bad_tlps", 176, cadence=MINUTE, price=SOME),
+    Field("pcie_naks_sent", 177, cadence=MINUTE, price=SOME),
+    Field("pcie_bad_dllps", 178, cadence=MINUTE, price=SOME),
+    Field("pcie_nonfatal_errors", 179, cadence=MINUTE, price=SOME),
+    Field("pcie_fatal_errors", 180, cadence=MINUTE, price=SOME),
+    Field("pcie_unsupported_requests", 181, cadence=MINUTE, price=SOME),
+    Field("pcie_lcrc_errors", 182, cadence=MINUTE, price=SOME),
+    Field("pcie_lane_errors", 183, cadence=MINUTE, price=SOME),
+    Field("pcie_tx_bytes", 197, cadence=MINUTE, price=SOME),
+    Field("pcie_rx_bytes", 198, cadence=MINUTE, price=SOME),
 
     Field("nvlink_crc_flit_errors", 38),
     Field("nvlink_crc_data_errors", 45),
@@ -224,6 +274,13 @@ FIELDS: tuple[Field, ...] = (
 
     Field("recovery_action", 230),
 )  # fmt: skip
+
+SINCE_LOAD = (
+    "violation_power_ns", "violation_sync_boost_ns", "violation_low_utilization_ns", "slowdown_sw_thermal_ns",
+    "ecc_corrected_volatile", "ecc_uncorrected_volatile", "nvlink_replay_errors", "nvlink_recovery_errors",
+)  # fmt: skip
+"""Counters read in each pass that begin anew with the driver or with a reset of the GPU: where one of them went back between
+two passes, nothing that was read before is true any more."""
 
 GPM: dict[str, int] = {
     # nvmlGpmMetricId_t; per cent, and MiB/s for the throughputs

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.facts import CallError, GpuAnswer, GpuFacts, NvmlFacts, NvmlProblem, XidEvent, slot_of
 from gpuwarden_collectors.nvml import devices
+from gpuwarden_collectors.nvml.due import place_of_gpu
 from gpuwarden_collectors.nvml.gpu import Gpu
 from gpuwarden_collectors.nvml.library import (
     PROBLEMS,
@@ -44,15 +45,15 @@ _ANSWERS: dict[int, GpuAnswer] = {
 class NvmlReader:
     """`connect`, `read` and `close` belong to one thread; `events` blocks another.
 
-    `clock`: seconds from any origin, for what is asked less often than in each pass. `spent`: the library in this
-    process does not fit the driver, and only a new process can load the one that was installed meanwhile.
+    `clock`: seconds of CLOCK_BOOTTIME, by which is read what is not read in each pass. `spent`: the library in this process
+    does not fit the driver, and only a new process can load the one that was installed meanwhile.
     """
 
     def __init__(
         self,
         options: NvmlOptions,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
         stamp: Clock = host_clock,
         dev: Path = devices.DEV,
     ) -> None:
@@ -66,7 +67,7 @@ class NvmlReader:
         self._versions: dict[str, Any] = {}
         self._gpus: dict[str, Gpu] = {}
         self._slots: list[str] = []  # by index, as of the last pass; empty where the GPU never said
-        self._passes = 0
+        self._turn: int = 0  # the index of the GPU that comes first where only one gets a turn
         self._replace_at: float | None = None  # from when on a library that does not fit makes us spent
         self.spent = False
 
@@ -155,17 +156,27 @@ class NvmlReader:
         count = min(self._nvml.nvmlDeviceGetCount(), _MOST_GPUS)
         handles = [self._locate(index) for index in range(count)]
         slots = self._name_slots([slot for _, slot, _ in handles])
-        now, turn = self._clock(), self._passes % max(count, 1)
+        now = self._clock()
+        turn = self._next_turn(slots, now)
         facts: dict[str, GpuFacts] = {}
         for index, (handle, _, error) in enumerate(handles):
             slot = slots[index]
             if slot and slot in facts:
                 facts[slot] = _with_error(facts[slot], f"GPU {index} says that it is in the same slot and is left out")
             else:
-                facts[slot or f"?{index}"] = self._read_gpu(slot, index, handle, error, now, hourly=index == turn)
-        self._passes += 1
+                facts[slot or f"?{index}"] = self._read_gpu(slot, index, handle, error, now, its_turn=index == turn)
         self._remember(slots, [handle for handle, _, _ in handles])
         return tuple(facts.values())
+
+    def _next_turn(self, slots: Sequence[str], now: float) -> int | None:
+        """The index of the GPU of which may be read in this pass what takes long, which is read of one GPU after the other."""
+        order: list[int] = [*range(self._turn, len(slots)), *range(min(self._turn, len(slots)))]
+        for index in order:
+            gpu = self._gpus.get(slots[index])
+            if gpu is None or gpu.waits_for_turn(now):
+                self._turn = index + 1
+                return index
+        return None
 
     def _locate(self, index: int) -> tuple[Any, str, CallError | None]:
         """The handle and slot of the GPU with this index, or what went wrong."""
@@ -187,15 +198,19 @@ class NvmlReader:
         return [slot or (last if last not in located else "") for slot, last in zip(located, self._slots, strict=True)]
 
     def _read_gpu(
-        self, slot: str, index: int, handle: Any, error: CallError | None, now: float, *, hourly: bool
+        self, slot: str, index: int, handle: Any, error: CallError | None, now: float, *, its_turn: bool
     ) -> GpuFacts:
-        gpu = self._gpus.get(slot) or Gpu(self._nvml, slot, gpm=self._options.gpm)
+        options = self._options
+        gpu = self._gpus.get(slot) or Gpu(
+            self._nvml, slot, interval=options.interval, place=place_of_gpu(index), gpm=options.gpm
+        )
         if slot:
             self._gpus[slot] = gpu
         if error is not None:
+            gpu.forget()
             return gpu.unanswered(index, _ANSWERS.get(error.code, GpuAnswer.UNKNOWN), error)
         try:
-            return gpu.read(handle, index, now, hourly=hourly)
+            return gpu.read(handle, index, now, its_turn=its_turn or options.in_full)
         except Exception as mishap:  # noqa: BLE001 - bindings that stumble over one GPU must not hide the others
             gpu.forget()
             text = bounded(f"{type(mishap).__name__}: {mishap}")

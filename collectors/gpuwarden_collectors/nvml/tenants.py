@@ -7,6 +7,7 @@ from typing import Any
 
 from gpuwarden_collectors.facts import GpuProcess, MigInstance
 from gpuwarden_collectors.nvml.calls import Calls
+from gpuwarden_collectors.nvml.due import Due
 from gpuwarden_collectors.nvml.library import Code, read_text
 from gpuwarden_collectors.nvml.readings import MEMORY_V2
 
@@ -34,29 +35,42 @@ def read_processes(calls: Calls) -> tuple[GpuProcess, ...]:
     )
 
 
-def read_mig(calls: Calls) -> tuple[MigInstance, ...]:
-    """The compute instances of a GPU in MIG mode. Raises Unanswered."""
-    most = min(calls.ask("nvmlDeviceGetMaxMigDeviceCount") or 0, _MOST_INSTANCES)
-    instances = (_read_instance(calls, index) for index in range(most))
-    return tuple(instance for instance in instances if instance is not None)
+class Instances:
+    """The compute instances of a GPU in MIG mode. Their BAR1 memory is read when it is `due`, as that of a GPU."""
 
+    def __init__(self, calls: Calls, due: Due) -> None:
+        self._calls = calls
+        self._due = due
+        self._bar1: dict[str, dict[str, int]] = {}
 
-def _read_instance(calls: Calls, index: int) -> MigInstance | None:
-    nvml = calls.nvml
-    try:
-        handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(calls.handle, index)
-        return MigInstance(
-            gpu_instance=nvml.nvmlDeviceGetGpuInstanceId(handle),
-            compute_instance=nvml.nvmlDeviceGetComputeInstanceId(handle),
-            uuid=read_text(nvml.nvmlDeviceGetUUID, handle),
-            profile=read_text(nvml.nvmlDeviceGetName, handle).rpartition("MIG ")[2],
-            **_memory(nvml, handle),
-            **_bar1(nvml, handle),
-        )
-    except nvml.NVMLError as error:
-        if error.value != Code.NOT_FOUND:  # there is no instance of this index
-            calls.failed("nvmlDeviceGetMigDeviceHandleByIndex", error.value)
-        return None
+    def read(self, now: float) -> tuple[MigInstance, ...]:
+        """Raises Unanswered."""
+        if self._due(now):
+            self._due.read(now)
+            self._bar1.clear()
+        most = min(self._calls.ask("nvmlDeviceGetMaxMigDeviceCount") or 0, _MOST_INSTANCES)
+        instances = (self._instance(index) for index in range(most))
+        return tuple(instance for instance in instances if instance is not None)
+
+    def _instance(self, index: int) -> MigInstance | None:
+        nvml = self._calls.nvml
+        try:
+            handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(self._calls.handle, index)
+            uuid = read_text(nvml.nvmlDeviceGetUUID, handle)
+            if uuid not in self._bar1:
+                self._bar1[uuid] = _bar1(nvml, handle)
+            return MigInstance(
+                gpu_instance=nvml.nvmlDeviceGetGpuInstanceId(handle),
+                compute_instance=nvml.nvmlDeviceGetComputeInstanceId(handle),
+                uuid=uuid,
+                profile=read_text(nvml.nvmlDeviceGetName, handle).rpartition("MIG ")[2],
+                **_memory(nvml, handle),
+                **self._bar1[uuid],
+            )
+        except nvml.NVMLError as error:
+            if error.value != Code.NOT_FOUND:  # there is no instance of this index
+                self._calls.failed("nvmlDeviceGetMigDeviceHandleByIndex", error.value)
+            return None
 
 
 def _memory(nvml: Any, handle: Any) -> dict[str, int]:

@@ -82,21 +82,18 @@ def judge(state: State, view: View, happened: Sequence[HostEvent], rules: Rules,
 
 
 def _counted(state: State, sight: Sight) -> State:
-    """Add this pass to the windows, unless it was added already."""
+    """Add to the windows what was read since it was last added."""
     at = sight.view.nvml.at
     if sight.nvml is None or at is None:
         return state
-    readings = {
-        (facts.slot, name): value
-        for facts in sight.answering
-        for name, value in zip(COUNTERS, _counters(facts), strict=True)
-        if value is not None
-    }
-    old = next(iter(readings), None)
-    if old is not None and (known := state.windows.get(old)) is not None and known.at >= at.boottime:
-        return state
-    slots = frozenset(state.pins)
-    return replace(state, windows=kept(added(state.windows, at.boottime, readings), slots))
+    readings, read_at = {}, {}
+    for facts in sight.answering:
+        for name, value in zip(COUNTERS, _counters(facts), strict=True):
+            if value is not None:
+                readings[facts.slot, name] = value
+                read_at[facts.slot, name] = facts.read_at.get(name, at.boottime)
+    windows = added(state.windows, at.boottime, readings, read_at)
+    return state if windows is state.windows else replace(state, windows=kept(windows, frozenset(state.pins)))
 
 
 _counters = attrgetter(*(f"readings.{name}" for name in COUNTERS))

@@ -8,6 +8,7 @@ backwards was reset: it then counts from zero, and what it lost is not guessed.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 SPACING = 15.0
@@ -68,13 +69,24 @@ Windows = Mapping[tuple[str, str], Series]
 """By (slot, name of the reading)."""
 
 
-def added(windows: Windows, at: float, readings: Mapping[tuple[str, str], int]) -> Windows:
-    """The windows with one more reading each. Series of GPUs that are gone stay until `kept` drops them."""
-    result = dict(windows)
+def added(
+    windows: Windows,
+    at: float,
+    readings: Mapping[tuple[str, str], int],
+    read_at: Mapping[tuple[str, str], float] = MappingProxyType({}),
+) -> Windows:
+    """The windows with one more reading each; the same if there is none. Series of GPUs that are gone stay until `kept` drops them.
+
+    `read_at`: of those that were not read `at` that time, when they were. One that was taken before is no reading.
+    """
+    result: dict[tuple[str, str], Series] | None = None
     for key, value in readings.items():
-        series = result.get(key)
-        result[key] = Series.start(at, value) if series is None else series.add(at, value)
-    return result
+        series, when = windows.get(key), read_at.get(key, at)
+        if series is not None and when <= series.at:
+            continue
+        result = dict(windows) if result is None else result
+        result[key] = Series.start(when, value) if series is None else series.add(when, value)
+    return windows if result is None else result
 
 
 def kept(windows: Windows, slots: frozenset[str]) -> Windows:

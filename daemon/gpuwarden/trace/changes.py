@@ -1,7 +1,8 @@
 """The difference between two facts, as JSON, and the second fact again from the first and the difference.
 
 A difference names what changed and nothing else: of a dataclass its changed fields, of a tuple of dataclasses its
-changed items by their number, as in `{"gpus": {"3": {"readings": {"temperature": 61}}}}`. What has no such difference (a
+changed items by their number, as in `{"gpus": {"3": {"readings": {"temperature": 61}}}}`, of a mapping to numbers its
+changed keys, with null for one that is gone. What has no such difference (a
 tuple of another length, a value where there was none) is given whole, as `{"=": …}`. A GPU has 150 readings and few of
 them change from one pass to the next: applying a difference costs little more than what changed.
 """
@@ -19,19 +20,21 @@ from gpuwarden_collectors.codec import CodecError, from_wire, to_wire
 from gpuwarden_collectors.frozen import values_of, with_values
 
 WHOLE = "="
+_MOST_NUMBERS = 1000  # of a mapping, after all changes to it
 _PLAIN = frozenset({bool, int, float, str, NoneType})
 
 
 class _Kind(NamedTuple):
     """An annotation. `plain`: types whose values are taken as they are; `item`: of the elements, for a tuple of dataclasses.
 
-    `structured`: its values have differences.
+    `structured`: its values have differences. `numbers`: they are mappings to numbers.
     """
 
     hint: Any
     plain: frozenset[type] = frozenset()
     structured: bool = False
     item: Any = None
+    numbers: bool = False
 
 
 def _differs(value: Any) -> bool:
@@ -43,9 +46,10 @@ def _kind(hint: Any) -> _Kind:
     parts = typing.get_args(hint) if typing.get_origin(hint) in (UnionType, typing.Union) else (hint,)
     tuples = [typing.get_args(part)[0] for part in parts if typing.get_origin(part) is tuple]
     item = next((_kind(part) for part in tuples if _differs(part)), None)
-    structured = bool(tuples) or any(_differs(part) for part in parts)
+    numbers = hint == Mapping[str, float]
+    structured = numbers or bool(tuples) or any(_differs(part) for part in parts)
     plain = frozenset() if structured else frozenset(part for part in parts if part in _PLAIN)
-    return _Kind(hint, plain, structured, item)
+    return _Kind(hint, plain, structured, item, numbers)
 
 
 @cache
@@ -68,6 +72,8 @@ def _changed(kind: _Kind, old: Any, new: Any) -> Any:
         kinds, values = _kinds(of), values_of(of)
         pairs = zip(kinds.items(), values(old), values(new), strict=True)
         return {name: _changed(part, before, after) for (name, part), before, after in pairs if before != after}
+    if kind.numbers:
+        return {key: new.get(key) for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
     if kind.item and isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new):
         items = enumerate(zip(old, new, strict=True))
         return {str(n): _changed(kind.item, before, after) for n, (before, after) in items if before != after}
@@ -86,6 +92,11 @@ def _applied(kind: _Kind, old: Any, change: Any) -> Any:
         raise CodecError(f"expected a change (an object), found {type(change).__name__}")
     if WHOLE in change:
         return from_wire(kind.hint, change[WHOLE])
+    if kind.numbers:
+        both = {**old, **change}
+        if len(both) > _MOST_NUMBERS:
+            raise CodecError(f"more than {_MOST_NUMBERS} keys")
+        return from_wire(kind.hint, {key: value for key, value in both.items() if value is not None})
     if kind.item and isinstance(old, tuple):
         return _with_items(kind.item, old, change)
     if _differs(old):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from io import BufferedIOBase
 from typing import Any
 
+from gpuwarden.health.detectors import COUNTERS
 from gpuwarden.health.model import Event
 from gpuwarden.trace.changes import changed
 from gpuwarden.trace.records import (
@@ -95,7 +96,8 @@ class TraceWriter:
             last = replace(last, worker=observation.worker)
         if observation.facts is not None:
             due = at - last.telemetry >= TELEMETRY_EVERY
-            facts = observation.facts if due else _with_old_telemetry(last.facts, observation.facts)
+            facts = _with_times_of_counters(observation.facts)
+            facts = facts if due else _with_old_telemetry(last.facts, facts)
             if facts != last.facts:
                 content["facts"] = changed(FACTS[name], last.facts, facts)
             last = replace(last, facts=facts, telemetry=at if due else last.telemetry)
@@ -113,6 +115,15 @@ def _word(record: Troubled | Ruled | Acknowledged | Accepted) -> dict[str, Any]:
             return {"acknowledged": finding, "by": by}
         case Accepted():
             return {"accepted": True}
+
+
+def _with_times_of_counters(facts: Any) -> Any:
+    """Of the times at which something was read those that the judge asks for: the others change with every pass."""
+    if not isinstance(facts, NvmlFacts) or not any(gpu.read_at for gpu in facts.gpus):
+        return facts
+    times = [{name: gpu.read_at[name] for name in COUNTERS if name in gpu.read_at} for gpu in facts.gpus]
+    pairs = zip(facts.gpus, times, strict=True)
+    return with_values(facts, {"gpus": tuple(with_values(gpu, {"read_at": of_gpu}) for gpu, of_gpu in pairs)})
 
 
 def _with_old_telemetry(old: Any, new: Any) -> Any:

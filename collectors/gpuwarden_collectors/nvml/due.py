@@ -1,0 +1,68 @@
+"""When a row of the table is to be read of one GPU: at first with all others, then in a pass of its own choice.
+
+The passes behind the first are alike: rows of one cadence are spread over it by their prices, and each GPU begins at
+another place of it, so that neither the dear rows of a GPU nor the same row of several GPUs meet in one pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate
+
+from gpuwarden_collectors.nvml.readings import Cadence, Call, Field
+
+_GOLDEN = (math.sqrt(5) - 1) / 2
+_TURNS = Cadence.HOUR
+"""So long before its day is over a row of that cadence begins to wait for its turn, which one GPU has in a pass."""
+
+
+def period(cadence: Cadence, interval: float) -> float:
+    """Seconds between two readings with which no value grows older than its cadence, with a pass each `interval` seconds."""
+    early = _TURNS if cadence is Cadence.DAY else interval
+    return max(cadence - early, 0.0)
+
+
+def place_of_gpu(index: int) -> float:
+    """0 to 1: where in a cadence this GPU begins. Even for any number of GPUs."""
+    return index * _GOLDEN % 1.0
+
+
+def places(rows: Sequence[Call | Field], first: float) -> list[float]:
+    """0 to 1 for each row: its place within its cadence, the first of each at `first`."""
+    result = dict.fromkeys(range(len(rows)), first)
+    for cadence in Cadence:
+        numbers = [number for number, row in enumerate(rows) if row.cadence is cadence]
+        prices = [rows[number].price for number in numbers]
+        for number, before in zip(numbers, accumulate(prices, initial=0.0), strict=False):
+            result[number] = (first + before / (sum(prices) or 1.0)) % 1.0
+    return list(result.values())
+
+
+class Due:
+    """`place`: 0 to 1, where in its period the second reading falls. `read_at`: when it was last read, None: not yet."""
+
+    __slots__ = ("_next", "_period", "_place", "read_at")
+
+    def __init__(self, period: float, place: float) -> None:
+        self._period = period
+        self._place = place
+        self._next = -math.inf
+        self.read_at: float | None = None
+
+    def __call__(self, now: float) -> bool:
+        return now >= self._next
+
+    def read(self, now: float) -> None:
+        """It was read `now`, due or not. A reading out of turn leaves the turns as they are."""
+        self.read_at = now
+        if self._next == -math.inf:
+            self._next = now + self._period * (self._place or 1.0)
+        elif self._period and now >= self._next:
+            self._next += self._period * (1 + (now - self._next) // self._period)
+
+    def at_once(self) -> None:
+        self._next = -math.inf
+
+    def put_off(self, until: float) -> None:
+        self._next = until
