@@ -114,6 +114,7 @@ static struct effects hang(const char *call, int board, struct effects effects) 
 }
 
 struct visit enter(const char *call, int board) {
+    long long entered = cpu_nanoseconds();
     struct effects effects = effects_now_on(call, board);
     if (effects.microseconds > 0)
         sleep_for(effects.microseconds);
@@ -124,13 +125,13 @@ struct visit enter(const char *call, int board) {
     pthread_rwlock_rdlock(&lock);
     if (effects.code == NVML_SUCCESS && board >= 0 && !board_present(board))
         effects.code = NVML_ERROR_GPU_IS_LOST;
-    return (struct visit){effects.code, price_of(call, board)};
+    return (struct visit){effects.code, price_of(call, board), entered};
 }
 
 void leave(struct visit *visit) {
     pthread_rwlock_unlock(&lock);
     if (visit->code == NVML_SUCCESS)
-        pay(visit->price);
+        pay(visit);
 }
 
 nvmlReturn_t field_fault(int board, unsigned int field) {

@@ -116,7 +116,8 @@ extern atomic_int users; /* nvmlInit counted up, nvmlShutdown down */
 /* One entry point at work. It holds the node from enter() to leave(). */
 struct visit {
     nvmlReturn_t code;
-    long long price; /* microseconds of CPU, paid when it ends well */
+    long long price;   /* microseconds of CPU, paid when it ends well; 0: none */
+    long long entered; /* nanoseconds of CPU of this thread */
 };
 #define VISIT(call, board) struct visit visit __attribute__((cleanup(leave))) = enter(call, board)
 
@@ -163,11 +164,12 @@ void follow_control_file(const char *path); /* NULL: none, a healthy node */
 const char *control_file(void);
 nvmlReturn_t field_fault(int board, unsigned int field);
 
-/* prices.c: microseconds */
+/* prices.c: in microseconds unless said */
 nvmlReturn_t not_supported(void);
 long long price_of(const char *call, int board);
 long long price_of_field(unsigned int field);
-void pay(long long microseconds);
+void pay(const struct visit *visit);
+long long cpu_nanoseconds(void);
 
 /* node.c; inside a visit, but for the handles. A reading that is not supported is NO. */
 bool is_handle(nvmlDevice_t device);

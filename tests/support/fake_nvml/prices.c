@@ -36,16 +36,16 @@ long long price_of(const char *call, int board) {
 
 long long price_of_field(unsigned int field) { return node.prices ? CHOSEN(FIELD_PRICES, field) : 0; }
 
-static long long cpu_nanoseconds(void) {
+long long cpu_nanoseconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
     return now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
-/* Outside the visit: others may enter meanwhile. */
-void pay(long long microseconds) {
-    if (microseconds == 0 || !supported)
+/* Outside the visit: others may enter meanwhile. What the call took by itself is a part of its price. */
+void pay(const struct visit *visit) {
+    if (visit->price == 0 || !supported)
         return;
-    for (long long until = cpu_nanoseconds() + 1000 * microseconds; cpu_nanoseconds() < until;)
+    while (cpu_nanoseconds() < visit->entered + 1000 * visit->price)
         ;
 }
