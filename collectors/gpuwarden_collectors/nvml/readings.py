@@ -175,10 +175,10 @@ CALLS: tuple[Call, ...] = (
     Call("nvmlDeviceGetPowerManagementDefaultLimit", ("power_default_limit_mw",), cadence=SETTING, price=SOME),
     Call("nvmlDeviceGetPowerManagementLimitConstraints", ("power_min_limit_mw", "power_max_limit_mw"), (), "[]", SETTING, SOME),
 
-    Call("nvmlDeviceGetClockInfo", ("clock_graphics_mhz",), (0,)),
+    Call("nvmlDeviceGetClockInfo", ("clock_graphics_mhz",), (0,), cadence=MINUTE),
     Call("nvmlDeviceGetClockInfo", ("clock_sm_mhz",), (1,)),
     Call("nvmlDeviceGetClockInfo", ("clock_memory_mhz",), (2,)),
-    Call("nvmlDeviceGetClockInfo", ("clock_video_mhz",), (3,)),
+    Call("nvmlDeviceGetClockInfo", ("clock_video_mhz",), (3,), cadence=MINUTE),
     Call("nvmlDeviceGetMaxClockInfo", ("clock_sm_max_mhz",), (1,), cadence=HOUR, price=1.29),
     Call("nvmlDeviceGetMaxClockInfo", ("clock_memory_max_mhz",), (2,), cadence=HOUR, price=1.46),
     Call("nvmlDeviceGetCurrentClocksEventReasons", ("clock_event_reasons",),
@@ -190,9 +190,9 @@ CALLS: tuple[Call, ...] = (
          (), "bar1Total bar1Free bar1Used", MINUTE, SOME),
 
     Call("nvmlDeviceGetEccMode", ("ecc_mode", "ecc_mode_pending"), (), "[]", SETTING, SOME),
-    *(Call("nvmlDeviceGetMemoryErrorCounter", (f"ecc_{error}_{lifetime}_{location}",), (error_type, counter_type, number))
+    *(Call("nvmlDeviceGetMemoryErrorCounter", (f"ecc_{error}_{lifetime}_{location}",), (error_type, counter_type, number), cadence=cadence)
       for error_type, error in enumerate(("corrected", "uncorrected"))
-      for counter_type, lifetime in enumerate(("volatile", "aggregate"))
+      for counter_type, (lifetime, cadence) in enumerate((("volatile", PASS), ("aggregate", MINUTE)))
       for location, number in _ECC_LOCATIONS.items()),
     Call(_sram_status, ("sram_threshold_exceeded",), (), "bThresholdExceeded"),
     Call("nvmlDeviceGetRemappedRows",
