@@ -304,7 +304,7 @@ class GpuFacts:
     mig: tuple[MigInstance, ...] = ()
     processes: tuple[GpuProcess, ...] = ()
     errors: tuple[CallError, ...] = ()
-    read_at: Mapping[str, float] = field(default_factory=dict)
+    read_at: Mapping[str, float] = field(default_factory=dict, hash=False)
 
 
 class NvmlProblem(StrEnum):

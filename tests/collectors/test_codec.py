@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import typing
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -41,6 +42,8 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
         return st.builds(kind, **{field.name: values(hints[field.name]) for field in dataclasses.fields(kind)})  # type: ignore[arg-type]  # a class, not an instance
     if typing.get_origin(kind) is tuple:
         return st.lists(values(typing.get_args(kind)[0]), max_size=3).map(tuple)
+    if typing.get_origin(kind) is Mapping:
+        return st.dictionaries(st.text(max_size=8), values(typing.get_args(kind)[1]), max_size=3)
     if arguments := typing.get_args(kind):
         return st.one_of(*map(values, arguments))
     return st.floats(allow_nan=False) if kind is float else st.from_type(kind)

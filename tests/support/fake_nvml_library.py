@@ -23,6 +23,7 @@ a row of readings.def; VALUE a number or `none` (not supported); numbers may be 
     hang_hard GPU CALL [once=PATH]       the same, and the process ignores SIGTERM meanwhile
     crash GPU CALL [once=PATH]           SIGSEGV
     vanish GPU                           gone from the enumeration, handles to it are lost
+    renew GPU                            its handles are others than before
     mig GPU GI CI PROFILE MEMORY_MIB     an instance; seen while `set GPU mig_mode 1`
     process GPU PID BYTES|none [GI CI]
     xid SEQUENCE GPU NUMBER [GI CI]      once to each event set older than the line; SEQUENCE grows, from 1
@@ -33,6 +34,7 @@ no GPU, as nvmlInitWithFlags. With once=PATH it strikes only the call that creat
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import importlib.metadata
 import os
@@ -130,6 +132,12 @@ class FakeNvml:
         """A healthy node of 8 H100 with its control file in `folder`. Raises FakeNvmlError without gcc or nvml.h."""
         return cls(build_library(), folder).write()
 
+    def driver_ms(self) -> float:
+        """Milliseconds of CPU that the calls of this process would have taken on an H100 (prices.def), burnt or not."""
+        prices = ctypes.CDLL(str(self.library)).fakeNvmlPrices
+        prices.restype = ctypes.c_longlong
+        return int(prices()) / 1000.0
+
     @property
     def environment(self) -> dict[str, str]:
         """What a process needs to find the library by its name, and the control file."""
@@ -193,6 +201,9 @@ class FakeNvml:
 
     def vanish(self, gpu: Gpu) -> Self:
         return self.add(f"vanish {gpu}")
+
+    def renew(self, gpu: Gpu) -> Self:
+        return self.add(f"renew {gpu}")
 
     def mig(self, gpu: Gpu, gpu_instance: int, compute_instance: int, profile: str, memory_mib: int) -> Self:
         """Turns MIG on and adds an instance."""

@@ -116,6 +116,10 @@ static void vanish(char **word) {
     EACH(board, word[1], MAX_BOARDS) node.board[board].vanished = true;
 }
 
+static void renew(char **word) {
+    EACH(board, word[1], MAX_BOARDS) node.board[board].renewed = true;
+}
+
 static void mig(char **word) {
     EACH(board, word[1], MAX_BOARDS) {
         struct mig_instance *instance = NEXT_OF(node.board[board].mig, &node.board[board].migs);
@@ -184,7 +188,7 @@ static const struct {
     {"set", set, 4, 4},       {"link", link_set, 5, 5},             {"text", text, 4, 4},     {"vanish", vanish, 2, 2},
     {"mig", mig, 6, 6},       {"process", process, 4, 6},           {"xid", xid, 4, 6},       {"error", error, 4, 5},
     {"slow", slow, 4, 5},     {"hang", hang, 3, 4},                 {"hang_hard", hang_hard, 3, 4},
-    {"crash", crash, 3, 4},
+    {"crash", crash, 3, 4},   {"renew", renew, 2, 2},
 };
 
 static int split(char *line, int most, char **word) {

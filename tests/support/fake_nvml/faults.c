@@ -125,7 +125,7 @@ struct visit enter(const char *call, int board) {
     pthread_rwlock_rdlock(&lock);
     if (effects.code == NVML_SUCCESS && board >= 0 && !board_present(board))
         effects.code = NVML_ERROR_GPU_IS_LOST;
-    return (struct visit){effects.code, price_of(call, board), entered};
+    return (struct visit){effects.code, price_of(call, board), node.prices, entered};
 }
 
 void leave(struct visit *visit) {

@@ -23,19 +23,20 @@ const struct text_row TEXT_ROWS[TEXTS] = {
 
 struct node node;
 
-static struct nvmlDevice_st handles[MAX_BOARDS][1 + MAX_MIG];
+static struct nvmlDevice_st handles[2][MAX_BOARDS][1 + MAX_MIG]; /* the second set for boards with other handles */
 
 static void __attribute__((constructor)) number_handles(void) {
-    for (int board = 0; board < MAX_BOARDS; board++)
-        for (int place = 0; place <= MAX_MIG; place++)
-            handles[board][place] = (struct nvmlDevice_st){board, place - 1};
+    for (int set = 0; set < 2; set++)
+        for (int board = 0; board < MAX_BOARDS; board++)
+            for (int place = 0; place <= MAX_MIG; place++)
+                handles[set][board][place] = (struct nvmlDevice_st){board, place - 1};
 }
 
 bool is_handle(nvmlDevice_t device) {
-    return device >= &handles[0][0] && device <= &handles[MAX_BOARDS - 1][MAX_MIG];
+    return device >= &handles[0][0][0] && device <= &handles[1][MAX_BOARDS - 1][MAX_MIG];
 }
 
-nvmlDevice_t handle_of(int board, int mig) { return &handles[board][mig + 1]; }
+nvmlDevice_t handle_of(int board, int mig) { return &handles[node.board[board].renewed][board][mig + 1]; }
 
 bool board_present(int board) { return board < node.boards && !node.board[board].vanished; }
 

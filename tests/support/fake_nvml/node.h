@@ -1,7 +1,7 @@
 /* The simulated node: what the control file says over what readings.def gives, and the faults it asks for.
  *
  * Boards are numbered as in the control file and keep their number; NVML indices count the boards that are present.
- * A handle is a pointer to a row of a static table: it stays valid, and the same, for the life of the process.
+ * A handle is a pointer to a row of a static table: it stays valid for the life of the process, and the same but for `renew`.
  * Every entry point opens with one of the ENTER macros: the control file is read again if it changed, the faults asked
  * for this call happen, and the node is locked against change until the entry point returns.
  */
@@ -73,6 +73,7 @@ struct mig_instance {
 };
 struct board {
     bool vanished;
+    bool renewed;
     struct given reading[READINGS];
     struct given link[MAX_LINKS][LINK_READINGS];
     char text[TEXTS][TEXT_SIZE]; /* empty: the generation's */
@@ -116,7 +117,8 @@ extern atomic_int users; /* nvmlInit counted up, nvmlShutdown down */
 /* One entry point at work. It holds the node from enter() to leave(). */
 struct visit {
     nvmlReturn_t code;
-    long long price;   /* microseconds of CPU, paid when it ends well; 0: none */
+    long long price;   /* microseconds of CPU, due when it ends well */
+    bool burns;        /* as the control file asks; else the price is only counted */
     long long entered; /* nanoseconds of CPU of this thread */
 };
 #define VISIT(call, board) struct visit visit __attribute__((cleanup(leave))) = enter(call, board)

@@ -1,4 +1,4 @@
-/* The CPU time that a call burns where the control file says `prices`, as the driver of an H100 does. */
+/* The CPU time that calls take of the driver of an H100: counted, and burnt where the control file says `prices`. */
 #include "node.h"
 
 #include <string.h>
@@ -26,15 +26,19 @@ nvmlReturn_t not_supported(void) {
 /* Inside a visit that begins. */
 long long price_of(const char *call, int board) {
     supported = true;
-    if (!node.prices)
-        return 0;
     for (size_t row = 0; row < COUNT(CALL_PRICES); row++)
         if (strcmp(call, CALL_PRICES[row].call) == 0)
             return CALL_PRICES[row].microseconds;
     return board >= 0 ? OTHER_PRICE : 0;
 }
 
-long long price_of_field(unsigned int field) { return node.prices ? CHOSEN(FIELD_PRICES, field) : 0; }
+long long price_of_field(unsigned int field) { return CHOSEN(FIELD_PRICES, field); }
+
+static atomic_llong counted;
+
+/* For whoever loaded this library: the microseconds of CPU that its calls would have taken on an H100 by now. */
+__attribute__((visibility("default"))) long long fakeNvmlPrices(void);
+long long fakeNvmlPrices(void) { return counted; }
 
 long long cpu_nanoseconds(void) {
     struct timespec now;
@@ -44,8 +48,9 @@ long long cpu_nanoseconds(void) {
 
 /* Outside the visit: others may enter meanwhile. What the call took by itself is a part of its price. */
 void pay(const struct visit *visit) {
-    if (visit->price == 0 || !supported)
+    if (!supported)
         return;
-    while (cpu_nanoseconds() < visit->entered + 1000 * visit->price)
+    counted += visit->price;
+    while (visit->burns && cpu_nanoseconds() < visit->entered + 1000 * visit->price)
         ;
 }
