@@ -32,3 +32,13 @@ def test_a_ledger_that_cannot_be_read_is_a_warning_and_never_health(host: FakeHo
     code, document = check(host)
     assert (code, document["reasons"]) == (1, ["ledger_unavailable"])
     assert "corrupt" in document["findings"][0]["evidence"]["why"]
+
+
+def test_the_one_pass_reads_of_every_gpu_also_what_a_daemon_reads_once_a_day(host: FakeHost) -> None:
+    host.fake.reading("*", "inforom_valid", 0)
+    code, document = check(host)
+    assert code == 1
+    assert sorted((one["check"], one["gpu"]) for one in document["findings"]) == [
+        ("inforom_invalid", 0),
+        ("inforom_invalid", 1),
+    ]

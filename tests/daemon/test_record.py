@@ -21,7 +21,7 @@ from gpuwarden.replay import Replay, Tally
 from gpuwarden.tap import TappedDesk
 from gpuwarden.trace.records import Acknowledged, Began, Happened, Passed, Record, Ruled, Troubled
 from gpuwarden.verbs_record import BYTES_MOST, FORGOTTEN, SESSIONS_MOST, Spool, record_verbs
-from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.facts import NvmlFacts, Stamp
 from support.commands import COMMAND, environment
 from support.daemons import FakeHost, children, slots
 from support.hosts import Host
@@ -124,7 +124,11 @@ def test_a_daemon_that_ends_leaves_a_trace_that_can_be_replayed(host: FakeHost) 
 def test_without_a_daemon_the_command_reads_for_itself(host: FakeHost) -> None:
     process = record(host, "--for", "3s")
     assert process.wait(60) == 0
-    assert {Began, Passed} <= {type(one) for one in read(host.folder / "t")}
+    records = read(host.folder / "t")
+    assert {Began, Passed} <= {type(one) for one in records}
+    facts = (one.observation.facts for one in records if isinstance(one, Passed))
+    first = next(one for one in facts if isinstance(one, NvmlFacts))
+    assert [gpu.readings.inforom_valid for gpu in first.gpus] == [1, 1]  # all that there is, in the first pass
 
 
 def test_no_file_takes_the_place_of_another(host: FakeHost) -> None:
