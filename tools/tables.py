@@ -16,8 +16,16 @@ from gpuwarden.health.nvlink5_catalogue import NVLINK5_RULES, Nvlink5Rule
 from gpuwarden.health.sxid_catalogue import SXIDS
 from gpuwarden.health.sxid_rules import first_class
 from gpuwarden.health.xid_catalogue import XIDS, Xid
-from gpuwarden.publish.dcgm_names import FIELDS, OF_INSTANCES, PREFIX
+from gpuwarden.publish.dcgm_names import FIELDS, OF_INSTANCES, PREFIX, Field, Telemetry
 from gpuwarden.publish.metrics import METRICS
+from gpuwarden_collectors.nvml.readings import CALLS, LINK_SUMS, VITAL, Cadence, Call
+from gpuwarden_collectors.nvml.readings import FIELDS as FIELD_VALUES
+from gpuwarden_collectors.nvml.readings import Field as FieldValue
+
+ROWS: dict[str, Call | FieldValue] = {name: row for row in (*VITAL, *CALLS) for name in row.into} | {
+    row.into: row for row in FIELD_VALUES
+}
+"""The row of the table of readings by attribute."""
 
 MOST_SERIES = 1500
 """For 8 GPUs; held by a test."""
@@ -141,7 +149,8 @@ def _dcgm_code(code: DcgmCode) -> tuple[str, ...]:
 def metrics() -> str:
     own = [(f"`{m.name}`", m.kind, ", ".join(m.labels), m.help) for m in METRICS]
     dcgm = [
-        (f"`{PREFIX}{f.name}`", f.kind, "each instance" if f.name in OF_INSTANCES else "GPU", f.help) for f in FIELDS
+        (f"`{PREFIX}{f.name}`", f.kind, "each instance" if f.name in OF_INSTANCES else "GPU", age(f), f.help)
+        for f in FIELDS
     ]
     return (
         "# Metrics\n\n"
@@ -159,8 +168,43 @@ def metrics() -> str:
         "`GPU_I_ID`, then `Hostname` (or `hostname`: `publish.hostname_label`), `DCGM_FI_DRIVER_VERSION`, and "
         "`hpc_job` where jobs are a label. In OpenMetrics its counters are of type unknown, so that their names stay as they "
         "are. More on all of this, and on moving from it to us: [dcgm-exporter.md](dcgm-exporter.md).\n\n"
-        + table(("name", "type", "told of", "meaning"), dcgm)
+        "*Age*: how old a value may be while its GPU answers. *Pass*: it is read in each pass (`collectors.nvml.interval`, 5 s). The "
+        "others cost the driver more, and are read so often that none grows older than its age, spread over the passes; *pass "
+        "while …*: in each pass as long as that holds, and once behind it. A GPU that is new, was away, was reset or has another "
+        "board is read in full in its first pass, but for what is read once a day, where one GPU a pass has its turn. Counters with "
+        "an age of a minute, such as energy, grow in steps of that length: take `rate` and `increase` over two minutes or more. "
+        "What could not be read again has no series; what DCGM gives is as old as its last pass. When the passes end, all series end within three of them, so that nothing is "
+        "served that is older than three readings of its own.\n\n"
+        + table(("name", "type", "told of", "age", "meaning"), dcgm)
     )
+
+
+class _Asked:
+    """Readings that note what is asked of them."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def __getattr__(self, name: str) -> int:
+        self.names.append(name)
+        return 0
+
+
+AGES = {cadence: format_duration(cadence) for cadence in Cadence} | {Cadence.PASS: "pass"}
+NOT_READINGS = {"DEV_XID_ERRORS": "at once", "DEV_MEMORY_UNREPAIRABLE_FLAG": "pass of DCGM"}
+
+
+def age(field: Field) -> str:
+    """How old what it shows may be, by the cadence of the readings that it is made of."""
+    asked = _Asked()
+    field.read(Telemetry(asked))
+    rows = [ROWS[name] for name in asked.names if name in ROWS]
+    oldest = AGES[max((row.cadence for row in rows), default=Cadence.PASS)]
+    if any(name in LINK_SUMS for name in asked.names):
+        summed = AGES[Cadence.MINUTE]
+        return f"{oldest}; {summed} where it is summed over the links" if rows else summed
+    triggers = {f"; {AGES[Cadence.PASS]} {row.trigger.text}" for row in rows if row.trigger is not None}
+    return NOT_READINGS.get(field.name, oldest + "".join(sorted(triggers)))
 
 
 PAGES = {"conditions.md": conditions, "xids.md": xids, "dcgm_codes.md": dcgm_codes, "metrics.md": metrics}

@@ -109,7 +109,7 @@ def _near_the_limit(now: Mapping[str, Any]) -> bool:
     return temperature is None or limit is None or temperature >= limit - NEAR
 
 
-NEAR_THE_LIMIT = Trigger(f"within {NEAR} °C of the highest operating temperature", _near_the_limit)
+NEAR_THE_LIMIT = Trigger(f"while within {NEAR} °C of the highest operating temperature", _near_the_limit)
 DIVIDED = Trigger("while utilization is not given, as with MIG on", lambda now: now.get("utilization_gpu") is None)
 
 
