@@ -38,10 +38,12 @@ def reading(**values: int) -> Strike:
     return strike
 
 
-def growing(every: float, **values: int) -> Strike:
-    """Counters grow by this much each `every` seconds, for hours."""
+def growing(every: float, *, bits: int | None = None, **values: int) -> Strike:
+    """Counters grow by this much each `every` seconds, for hours. `bits`: why clocks are lowered meanwhile."""
 
     def strike(node: Node, n: int) -> Process:
+        if bits is not None:
+            node.change(n, clock_event_reasons=bits)
         for _ in range(int(7200 / every)):
             node.add(n, **values)
             yield every

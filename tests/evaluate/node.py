@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 from evaluate.beside import INTERVALS, Beside
+from evaluate.cadence import AsRead
 from evaluate.clockwork import Clockwork, Process
 from evaluate.engine import Engine
 from evaluate.models import MODELS, SINCE_DRIVER_LOAD
@@ -96,6 +97,7 @@ class Node(Clockwork):
         self._latest: dict[str, Any] = {}
         self._walks_next, self._missed = 0.0, -60.0
         self._answered: Stamp | None = None
+        self._as_read = AsRead(INTERVAL)
         self._facts: NvmlFacts | None = None
         self._seen = -1
         self.true: set[str] = set()
@@ -130,6 +132,7 @@ class Node(Clockwork):
         if unread:
             self.later(0.05, lambda: self._tell(unread))
         self._answered = None
+        self._as_read = AsRead(INTERVAL)
         self._worker, self._dcgm_worker = (
             WorkerReport(pid=4711),
             WorkerReport(pid=4712),
@@ -188,7 +191,7 @@ class Node(Clockwork):
         if self.hung:
             self.later(DEADLINE, self._timed_out)
             return DEADLINE + 0.001
-        facts, started = self.facts, self.now
+        facts, started = self._as_read.facts(self.facts, self.now.boottime), self.now
         self._answered = started
         self._worker = replace(self._worker, missed=0, silent_since=None, stuck=False, ever_answered=True)
         self._observed("nvml", started, facts=facts, worker=self._worker)

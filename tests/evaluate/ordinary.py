@@ -236,6 +236,8 @@ def full_load(node: Node) -> Process:
             node.change(n, clock_event_reasons=node.dice.choice((4, 4, 4, 0x24, 0x84)))
             node.add(n, slowdown_hw_power_brake_ns=node.dice.choice((0, 0, 1, 20_000_000)))
         yield 60.0
+    for n in range(len(node.gpus)):
+        node.change(n, clock_event_reasons=4)
 
 
 def narrow_at_idle(node: Node) -> Process:

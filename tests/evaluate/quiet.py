@@ -1,4 +1,4 @@
-"""A replay that passes over what can change nothing: of a healthy node's passes one in twenty is judged.
+"""A replay that passes over what can change nothing: of a healthy node's passes one in five is judged.
 
 A pass is passed over while it says the very same as the one before it, the last step said nothing, and nothing is on its
 way to be said (every track is raised); and for `MOST` seconds at most, lest what follows from the passing of time alone be

@@ -49,8 +49,8 @@ AT_ONCE = (
 
 SLOW = (
     FaultClass(name="temperature at slowdown point", strike=hot(1), says=("thermal_limit",), severity="warning", grace=120),
-    FaultClass(name="slowed by heat, 80 % of the time", strike=growing(5, slowdown_hw_thermal_ns=4_000_000_000), says=("thermal_slowdown",), severity="warning", grace=450),
-    FaultClass(name="power brake, 80 % of the time", strike=growing(5, slowdown_hw_power_brake_ns=4_000_000_000), says=("power_brake",), severity="warning", grace=450),
+    FaultClass(name="slowed by heat, 80 % of the time", strike=growing(5, bits=0x40, slowdown_hw_thermal_ns=4_000_000_000), says=("thermal_slowdown",), severity="warning", grace=450),
+    FaultClass(name="power brake, 80 % of the time", strike=growing(5, bits=0x80, slowdown_hw_power_brake_ns=4_000_000_000), says=("power_brake",), severity="warning", grace=450),
     FaultClass(name="power limit of one GPU at a third", strike=faults.odd_power_limit, says=("gpu_misconfigured.power_limit",), severity="warning", grace=600),
     FaultClass(name="PCIe link at half width", strike=reading(pcie_width=8), says=("pcie_link_degraded",), severity="warning", grace=240),
     FaultClass(name="PCIe replays, 10 a second", strike=growing(5, pcie_replays=50), says=("pcie_replay_rate",), severity="warning", grace=420),

@@ -1,0 +1,77 @@
+"""Between the GPUs and the judge: of what costs the driver much the reader gives what it read last, as the table of readings says.
+
+Only the counters that are judged, and all in one pass: a quiet node then says something new in one pass of eleven.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuwarden.health.detectors import COUNTERS
+from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, NvmlFacts
+from gpuwarden_collectors.frozen import with_values
+from gpuwarden_collectors.nvml.due import Due, period
+from gpuwarden_collectors.nvml.readings import CALLS, FIELDS, MINUTE, SINCE_LOAD, Trigger
+
+TRIGGERS: dict[str, Trigger | None] = {
+    name: row.trigger for row in CALLS for name in row.into if name in COUNTERS and row.cadence is MINUTE
+} | {row.into: row.trigger for row in FIELDS if row.into in COUNTERS and row.cadence is MINUTE}
+"""By counter that is read each minute: what has it read in each pass."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """Of one GPU. `source`, `given`: what it was at the last pass, and what was said of it."""
+
+    due: Due
+    source: GpuFacts
+    given: GpuFacts
+    values: dict[str, Any] = field(default_factory=dict)
+    read_at: dict[str, float] = field(default_factory=dict)
+    triggered: frozenset[str] = frozenset()
+
+
+class AsRead:
+    def __init__(self, interval: float) -> None:
+        self._period = period(MINUTE, interval)
+        self._known: dict[str, _Known] = {}
+        self._last = NvmlFacts()
+
+    def facts(self, facts: NvmlFacts, now: float) -> NvmlFacts:
+        """What the reader gives of `facts` at `now`; the very same as before where nothing changed and nothing was read."""
+        here = {gpu.slot for gpu in facts.gpus}
+        self._known = {slot: known for slot, known in self._known.items() if slot in here}
+        given = with_values(facts, {"gpus": tuple([self._gpu(gpu, now) for gpu in facts.gpus])})
+        if given != self._last:
+            self._last = given
+        return self._last
+
+    def _gpu(self, gpu: GpuFacts, now: float) -> GpuFacts:
+        if gpu.answer is not GpuAnswer.OK:
+            self._known.pop(gpu.slot, None)
+            return gpu
+        known = self._known.get(gpu.slot)
+        if known is None or known.source.uuid != gpu.uuid or _counts_anew(known.source, gpu):
+            known = self._known[gpu.slot] = _Known(Due(self._period, 1.0), gpu, gpu)
+        reasons = {"clock_event_reasons": gpu.readings.clock_event_reasons}
+        triggered = frozenset(name for name, one in TRIGGERS.items() if one is not None and one.holds(reasons))
+        due = known.due(now)
+        read = TRIGGERS.keys() if due else triggered | known.triggered
+        known.triggered = triggered
+        if not read and known.source is gpu:
+            return known.given
+        if due:
+            known.due.read(now)
+        for name in read:
+            known.values[name] = getattr(gpu.readings, name)
+            known.read_at[name] = now
+        times = {name: at for name, at in known.read_at.items() if known.values[name] is not None}
+        readings = with_values(gpu.readings, known.values)
+        known.source, known.given = gpu, with_values(gpu, {"readings": readings, "read_at": times})
+        return known.given
+
+
+def _counts_anew(before: GpuFacts, now: GpuFacts) -> bool:
+    pairs = ((getattr(before.readings, name), getattr(now.readings, name)) for name in SINCE_LOAD)
+    return any(old is not None and new is not None and new < old for old, new in pairs)
