@@ -17,6 +17,7 @@ import pytest
 
 from gpuwarden.desk import Desk
 from gpuwarden.health.checkpoint import checkpoint
+from gpuwarden.health.detectors import COUNTERS
 from gpuwarden.health.model import Advice, Event, Health, Severity
 from gpuwarden.health.state import State, fold
 from gpuwarden.health.view import COLLECTORS, CheckRule, Rules
@@ -29,6 +30,7 @@ from support.whole_hosts import WholeHost, mount
 NUMBERS = (0, 0, 1, 1, 2, 3, 4, 7, 16, 45, 63, 79, 94, 95, 119, 149, 154, 255, -1, -2, 2**31 - 1, 2**32 - 1, 2**63, 10**30)  # fmt: skip
 REALS = (0.0, 1.0, -1.0, 5.0, 300.0, 1e9, 1e300, -1e300)
 TEXTS = ("", "active", "failed", "loaded", "/", "mlx5_0", "x" * 300, "é|;@.", "12", "nvidia-fabricmanager.service", "DOWN")  # fmt: skip
+TIMES = ({}, *({counter: at} for counter in COUNTERS for at in REALS))
 DRIVERS = ("nvidia", "", "vfio-pci")
 HAPPENS = (XidEvent, XidEvent, SxidEvent, AerEvent, GpuResetEvent, LogGap)
 
@@ -73,7 +75,7 @@ class Chance:
 
 
 def _choices(kind: Any, name: str) -> Sequence[Any]:
-    named = {"slot": (*map(slot, range(3)), ""), "driver": DRIVERS, "link": range(18)}
+    named = {"slot": (*map(slot, range(3)), ""), "driver": DRIVERS, "link": range(18), "read_at": TIMES}
     return named.get(name) or {NoneType: (None,), bool: (False, True), int: NUMBERS, float: REALS, str: TEXTS}[kind]
 
 

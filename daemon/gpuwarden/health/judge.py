@@ -91,7 +91,7 @@ def _counted(state: State, sight: Sight) -> State:
         for name, value in zip(COUNTERS, _counters(facts), strict=True):
             if value is not None:
                 readings[facts.slot, name] = value
-                read_at[facts.slot, name] = facts.read_at.get(name, at.boottime)
+                read_at[facts.slot, name] = min(facts.read_at.get(name, at.boottime), at.boottime)
     windows = added(state.windows, at.boottime, readings, read_at)
     return state if windows is state.windows else replace(state, windows=kept(windows, frozenset(state.pins)))
 

@@ -8,7 +8,6 @@ backwards was reset: it then counts from zero, and what it lost is not guessed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 SPACING = 15.0
@@ -73,7 +72,7 @@ def added(
     windows: Windows,
     at: float,
     readings: Mapping[tuple[str, str], int],
-    read_at: Mapping[tuple[str, str], float] = MappingProxyType({}),
+    read_at: Mapping[tuple[str, str], float] | None = None,
 ) -> Windows:
     """The windows with one more reading each; the same if there is none. Series of GPUs that are gone stay until `kept` drops them.
 
@@ -81,7 +80,7 @@ def added(
     """
     result: dict[tuple[str, str], Series] | None = None
     for key, value in readings.items():
-        series, when = windows.get(key), read_at.get(key, at)
+        series, when = windows.get(key), at if read_at is None else read_at.get(key, at)
         if series is not None and when <= series.at:
             continue
         result = dict(windows) if result is None else result
