@@ -12,11 +12,13 @@ from gpuwarden.config_collectors import HostOptions
 from gpuwarden.config_slurm import SlurmOptions
 from gpuwarden.host_readers import host_sources
 from gpuwarden.jobs import gpu_users, jobs_source
+from gpuwarden.on_demand import OnDemandWorker
 from gpuwarden.places import RUN_DIR
 from gpuwarden.schedule import Deliver, Source, ThreadCollector, polled
 from gpuwarden_collectors.base import Clock, CollectorError, Observation, PassOutcome
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
 from gpuwarden_collectors.dcgm.options import DcgmOptions
+from gpuwarden_collectors.dcgm.presence import check_presence
 from gpuwarden_collectors.facts import HostEvent, LogPosition, NvmlFacts, Stamp
 from gpuwarden_collectors.kernel_log.reader import KernelLog
 from gpuwarden_collectors.nvml.options import NvmlOptions
@@ -80,10 +82,10 @@ class Readers:
         self._dcgm = self._dcgm_worker(sources.dcgm)
         self._running = list(self._all())
 
-    def _dcgm_worker(self, options: DcgmOptions | None) -> Worker[DcgmFacts] | None:
+    def _dcgm_worker(self, options: DcgmOptions | None) -> OnDemandWorker[DcgmFacts] | None:
         if options is None or not options.enabled:
             return None
-        return Worker(
+        worker: Worker[DcgmFacts] = Worker(
             "dcgm",
             "gpuwarden_collectors.dcgm.reader:DcgmReader",
             DcgmFacts,
@@ -92,6 +94,8 @@ class Readers:
             options=options,
             clock=self._clock,
         )
+        presence = ThreadCollector("dcgm", lambda: check_presence(options), options.deadline, self._clock)
+        return OnDemandWorker(presence, worker)
 
     def _all(self) -> Iterator[Source]:
         sources = self._sources
@@ -111,7 +115,7 @@ class Readers:
             )  # fmt: skip
 
     def run(self, deliver: Deliver) -> None:
-        """Read from now on, until `close`. The workers are started at once."""
+        """Read from now on, until `close`. The NVML worker is started at once, that of DCGM when there is a DCGM."""
 
         def took(observation: Observation[Any]) -> None:
             if observation.collector == "nvml":

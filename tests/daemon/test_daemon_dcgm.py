@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden_collectors.dcgm.bindings import INSTALLED
-from support.daemons import QUIET, FakeHost, RunningDaemon, slots
+from support.daemons import QUIET, FakeHost, RunningDaemon, children, slots
 from support.dcgm import BINDINGS, FakeDcgm, engine_process
 from support.scrape import Scrape
 
@@ -110,6 +110,25 @@ def test_without_dcgm_the_collector_is_absent_and_nothing_is_wrong(rig: Rig) -> 
     with rig.daemon("") as daemon:
         daemon.wait(lambda: outcome(daemon) == "absent", "DCGM to be absent")
         daemon.wait_status("healthy")
+        assert children(daemon.process.pid) == [daemon.worker()]
+        assert Scrape(daemon.get("/metrics")[1]).value("gpuwarden_collector_restarts_total", collector="dcgm") == 0.0
+
+
+def test_bindings_without_a_running_engine_start_no_worker(rig: Rig) -> None:
+    with rig.daemon(f'bindings = "{BINDINGS}"\n') as daemon:
+        daemon.wait(lambda: outcome(daemon) == "absent", "the engine to be absent")
+        assert children(daemon.process.pid) == [daemon.worker()]
+
+
+def test_bindings_that_are_installed_later_are_read_without_a_restart(rig: Rig, tmp_path: Path) -> None:
+    later = tmp_path / "bindings"
+    keys = f'bindings = "{later}"\naddress = "unix://{rig.place}"\n'
+    with engine_process(rig.dcgm, rig.place), rig.daemon(keys) as daemon:
+        daemon.wait(lambda: outcome(daemon) == "failed", "the configured folder to be missed")
+        assert children(daemon.process.pid) == [daemon.worker()]
+        later.symlink_to(BINDINGS)
+        daemon.wait(lambda: outcome(daemon) == "observed", "a pass of DCGM")
+        assert len(children(daemon.process.pid)) == 2
 
 
 def test_bindings_that_do_not_fit_the_engine_are_told_with_what_to_install(rig: Rig) -> None:

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwarden_collectors.base import CollectorError
+from gpuwarden_collectors.base import CollectorError, SourceAbsent
+from gpuwarden_collectors.dcgm.options import DcgmOptions
 
 _PORT = 5555  # dcgm_structs.h: DCGM_HE_PORT_NUMBER
 _LISTENING = "0A"  # include/net/tcp_states.h: TCP_LISTEN
@@ -40,6 +41,19 @@ def parse_address(text: str) -> Address:
     if host and (not port or (port.isdecimal() and 0 < int(port) < 65536)) and "/" not in text:
         return Address(host=host, port=int(port or _PORT))
     raise CollectorError(f"collectors.dcgm.address is {text[:100]!r}: expected unix:///path, host or host:port")
+
+
+def engine_address(options: DcgmOptions) -> Address | None:
+    """Where to connect to; None: an engine inside the worker. Raises SourceAbsent if no engine runs, CollectorError."""
+    if options.address:
+        return parse_address(options.address)
+    found = running_engine(options.probe)
+    if found is None and not options.embedded:
+        raise SourceAbsent(
+            f"no nv-hostengine of root or of this user listens at {', '.join(options.probe)}; "
+            "start nvidia-dcgm.service, or set collectors.dcgm.address to where it listens"
+        )
+    return found
 
 
 def running_engine(places: Iterable[str], net: Path = Path("/proc/net")) -> Address | None:

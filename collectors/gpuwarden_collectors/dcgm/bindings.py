@@ -58,12 +58,17 @@ class Bindings:
 def open_bindings(configured: str, installed: Iterable[Path] = INSTALLED) -> Bindings:
     """The bindings in the folder `configured`, else the first that are installed.
 
-    Raises SourceAbsent if none are, CollectorError if a configured folder has none, Misfit if they are of no use.
+    Raises what `find_bindings` raises, and Misfit if they are of no use.
     """
+    return _imported(find_bindings(configured, installed))
+
+
+def find_bindings(configured: str, installed: Iterable[Path] = INSTALLED) -> Path:
+    """Their folder; nothing is imported. Raises SourceAbsent if there are none, CollectorError if a configured folder has none."""
     folders = [Path(configured)] if configured else installed
     for folder in folders:
         if (folder / "pydcgm.py").is_file():
-            return _imported(folder)
+            return folder
     if configured:
         raise CollectorError(
             f"DCGM cannot be read: {configured} (collectors.dcgm.bindings) has no pydcgm.py; "

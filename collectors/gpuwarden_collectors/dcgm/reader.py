@@ -6,12 +6,11 @@ After any error that ends a connection everything is made anew, for an engine th
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from collections.abc import Callable
 
 from gpuwarden_collectors.base import Clock, CollectorError, SourceAbsent, host_clock
-from gpuwarden_collectors.dcgm.addresses import Address, parse_address, running_engine
+from gpuwarden_collectors.dcgm.addresses import Address, engine_address
 from gpuwarden_collectors.dcgm.bindings import open_bindings
 from gpuwarden_collectors.dcgm.engine import Engine
 from gpuwarden_collectors.dcgm.errors import Misfit, failure
@@ -68,7 +67,7 @@ class DcgmReader:
 
     def _connect(self) -> None:
         bindings = open_bindings(self._options.bindings)
-        self._engine = Engine(bindings, self._address(), f"gpuwarden-{os.getpid()}-{secrets.token_hex(4)}")
+        self._engine = Engine(bindings, self._address(), f"gpuwarden-{os.getpid()}-{os.urandom(4).hex()}")
         try:
             readings = Readings(self._engine, self._options.interval, profiling=self._options.profiling)
             self._watch = Watch(self._engine, readings, self._stamp)
@@ -79,19 +78,15 @@ class DcgmReader:
         self._last = self._engine.address
 
     def _address(self) -> Address | None:
-        """None: an engine inside this process."""
-        options = self._options
-        if options.address:
-            return parse_address(options.address)
-        found = running_engine(options.probe)
-        if found is not None or options.embedded:
-            return found
-        looked = f"no nv-hostengine of root or of this user listens at {', '.join(options.probe)}"
-        if self._last:
+        """As `engine_address`; an engine that is gone is not absent."""
+        try:
+            return engine_address(self._options)
+        except SourceAbsent as absent:
+            if not self._last:
+                raise
             raise CollectorError(
-                f"{NOT_ANSWERING}the nv-hostengine that was at {self._last} is gone: {looked}; start nvidia-dcgm.service"
-            )
-        raise SourceAbsent(f"{looked}; start nvidia-dcgm.service, or set collectors.dcgm.address to where it listens")
+                f"{NOT_ANSWERING}the nv-hostengine that was at {self._last} is gone: {absent}"
+            ) from absent
 
     def _misfit(self) -> None:
         """Spent at once if it used to fit; a new process that finds the same is not replaced in each pass."""
