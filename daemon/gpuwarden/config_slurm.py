@@ -9,7 +9,7 @@ from typing import Literal
 
 from gpuwarden.config_slurm_jobs import SlurmJobOptions, slurm_job_misfits
 from gpuwarden.durations import format_duration
-from gpuwarden_collectors.slurm.commands import TIMEOUT
+from gpuwarden_collectors.slurm.errors import TIMEOUT
 from gpuwarden_collectors.slurm.nodes import is_node_name, is_partition_name
 
 Misfit = tuple[tuple[str, ...], str]

@@ -10,7 +10,7 @@ from typing import Literal
 
 from gpuwarden.durations import format_duration
 from gpuwarden.policy.model import HORIZON
-from gpuwarden_collectors.cloud.shutdown import SOCKET
+from gpuwarden_collectors.cloud.dbus_wire import SYSTEM_BUS
 from gpuwarden_collectors.cloud.times import TimeError, parse_time
 
 Misfit = tuple[tuple[str, ...], str]
@@ -45,7 +45,7 @@ class ShutdownOptions:
     """
 
     enabled: bool = True
-    bus: Path = Path(SOCKET)
+    bus: Path = Path(SYSTEM_BUS)
     hold: float = 4.0
     stop: float = 0.0
 

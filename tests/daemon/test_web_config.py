@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.publish.web_config import WebConfig, WebConfigError, read
+from gpuwarden.publish.web_config import read
+from gpuwarden.publish.web_rules import WebConfig, WebConfigError
 from support.commands import gpuwarden
 from support.web_certificates import Site, authority, hashed, pem, users
 

@@ -9,6 +9,8 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
+SYSTEM_BUS = "/run/dbus/system_bus_socket"
+
 METHOD_CALL, METHOD_RETURN, ERROR, SIGNAL = 1, 2, 3, 4
 MESSAGE_MOST = 256 * 1024
 """Bytes; what is longer is not for us."""

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.cloud.dbus import Bus, BusError
+from gpuwarden_collectors.cloud.dbus_wire import SYSTEM_BUS
 from gpuwarden_collectors.cloud.facts import NONE, Answer, Kind, TerminationNotice, answer, identity, unknown
 from gpuwarden_collectors.cloud.source import Question
 from gpuwarden_collectors.facts import Stamp
 
 NAME = "shutdown"
-SOCKET = "/run/dbus/system_bus_socket"
 DELAY_DEFAULT = 5.0
 """Seconds; logind.conf(5), InhibitDelayMaxSec."""
 HANG = 30.0
@@ -37,7 +37,7 @@ class Shutdown:
     name = NAME
 
     def __init__(
-        self, clock: Clock, *, path: str = SOCKET, hold: float = 4.0, stop: float = 0.0, timeout: float = 5.0
+        self, clock: Clock, *, path: str = SYSTEM_BUS, hold: float = 4.0, stop: float = 0.0, timeout: float = 5.0
     ) -> None:
         self._clock = clock
         self._path = path

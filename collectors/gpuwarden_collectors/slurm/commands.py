@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpuwarden_collectors.plugin_run import Process, Run, run
-from gpuwarden_collectors.slurm.errors import Unreachable, failure
+from gpuwarden_collectors.slurm.errors import TIMEOUT, Unreachable, failure
 
-TIMEOUT = 15.0
 _AT_ONCE = 2
 _MOST_OUTPUT = 16 << 20  # bytes: a line for each node of a partition is about 100
 _VARIABLES = ("SLURM_", "SLURMD_", "SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_", "SBATCH_", "SALLOC_", "SRUN_")

@@ -15,6 +15,8 @@ import re
 
 from gpuwarden_collectors.base import CollectorError
 
+TIMEOUT = 15.0
+"""Seconds for a call, unless configured; after it Slurm is Unreachable."""
 _LONGEST_TEXT = 300
 
 

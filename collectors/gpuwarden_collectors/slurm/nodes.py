@@ -11,8 +11,8 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from gpuwarden_collectors.slurm.commands import Commands
 from gpuwarden_collectors.slurm.errors import OddAnswer, Refused, UnknownNode
 from gpuwarden_collectors.slurm.facts import NodeFacts, PartitionFacts
 from gpuwarden_collectors.slurm.parse import (
@@ -23,6 +23,9 @@ from gpuwarden_collectors.slurm.parse import (
     sinfo_nodes,
     sinfo_rows,
 )
+
+if TYPE_CHECKING:  # the configuration checks names with this module, before asyncio is loaded
+    from gpuwarden_collectors.slurm.commands import Commands
 
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,253}[A-Za-z0-9_])?", re.ASCII)
 

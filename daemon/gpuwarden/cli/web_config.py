@@ -11,7 +11,8 @@ def check_web_config(config: Config) -> tuple[str, ...]:
     path = config.publish.web_config
     if path is None:
         return ()
-    from gpuwarden.publish.web_config import WebConfigError, read  # noqa: PLC0415 - TLS, only for those who want it
+    from gpuwarden.publish.web_config import read  # noqa: PLC0415 - TLS, only for those who want it
+    from gpuwarden.publish.web_rules import WebConfigError  # noqa: PLC0415 - as above
 
     try:
         return read(path).warnings

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from gpuwarden.config import Config
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden.publish.times import rfc3339
-from gpuwarden.publish.web_config import WebConfigError, read
+from gpuwarden.publish.web_config import read
 from gpuwarden.publish.web_guard import expiry
+from gpuwarden.publish.web_rules import WebConfigError
 
 
 def web(config: Config) -> Iterator[Row]:

@@ -20,7 +20,6 @@ import asyncio
 import contextlib
 import hashlib
 import hmac
-import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ from gpuwarden.config_notify import WebhookOptions
 from gpuwarden.notify.delivery import DELIVERED, Delivery, Result
 from gpuwarden.notify.queue import Message
 from gpuwarden.policy import reasons
-from gpuwarden.prometheus.access import AccessError, access
+from gpuwarden.prometheus.access import AccessError, access, distrust
 from gpuwarden.schedule import detached
 from gpuwarden.secrets_file import SecretError, SecretFile
 from gpuwarden.web_address import address_fault
@@ -99,11 +98,10 @@ class WebhookReceiver:
                 delivery = line.post(call.message, self._wall(), again=call.again)
             except (SecretError, AccessError) as error:
                 return Delivery(Result.BARRED, str(error))
-            except ssl.SSLCertVerificationError as error:
-                self._ended(line)
-                return Delivery(Result.BARRED, f"its certificate is not trusted: {error.verify_message}")
             except (OSError, HTTPException, ValueError) as error:
                 self._ended(line)
+                if why := distrust(error):
+                    return Delivery(Result.BARRED, f"its certificate is not trusted: {why}")
                 if kept and not call.given_up:  # a server may end a connection that it keeps at any time
                     call.again = True
                     continue

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from gpuwarden.config_sources import Fault
 from gpuwarden.config_structure import Parsers, structure
-from gpuwarden.publish.web_files import FileError, Files, Print
-from gpuwarden.publish.web_tls import Tell, Tls, TlsServerConfig, build
+from gpuwarden.publish.web_files import FileError, Files
+from gpuwarden.publish.web_rules import RateLimit, WebConfig, WebConfigError
+from gpuwarden.publish.web_tls import Tell, TlsServerConfig, build
 
 HEADERS: Mapping[str, tuple[str, ...]] = {
     "Content-Security-Policy": (), "X-Frame-Options": ("deny", "sameorigin"), "X-Content-Type-Options": ("nosniff",),
@@ -40,14 +41,6 @@ class HttpServerConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class RateLimit:
-    """A token bucket: `burst` at once, another each `interval` seconds. 0 seconds: no limit."""
-
-    interval: float = 0.0
-    burst: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class WebConfigFile:
     """The file, as it is written."""
 
@@ -55,40 +48,6 @@ class WebConfigFile:
     http_server_config: HttpServerConfig = field(default_factory=HttpServerConfig)
     basic_auth_users: Mapping[str, str] = field(default_factory=dict, repr=False)
     rate_limit: RateLimit = field(default_factory=RateLimit)
-
-
-@dataclass(frozen=True, slots=True)
-class WebConfig:
-    """What holds for whoever connects. `files`: all that it was read from, as they were then."""
-
-    tls: Tls | None = None
-    users: Mapping[str, str] = field(default_factory=dict, repr=False)
-    headers: Mapping[str, str] = field(default_factory=dict)
-    rate_limit: RateLimit = field(default_factory=RateLimit)
-    files: Mapping[Path, Print] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
-
-    def opened_by(self, new: WebConfig) -> str:
-        """What `new` would open that is closed now; empty if nothing. A file that is being written looks like that."""
-        if self.tls is not None and new.tls is None:
-            return "TLS"
-        if self.users and not new.users:
-            return "basic auth"
-        if self.tls is not None and new.tls is not None:
-            if self.tls.verifies and not new.tls.verifies:
-                return "client certificates"
-            if self.tls.allowed_sans and not new.tls.allowed_sans:
-                return "client_allowed_sans"
-        return ""
-
-
-class WebConfigError(Exception):
-    """The web-config file cannot be used. `faults` has at least one; `files` are those that were looked at."""
-
-    def __init__(self, faults: list[Fault], files: Mapping[Path, Print]) -> None:
-        super().__init__("; ".join(map(str, faults)))
-        self.faults = faults
-        self.files = files
 
 
 def read(path: Path) -> WebConfig:

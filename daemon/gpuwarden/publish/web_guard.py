@@ -19,18 +19,16 @@ from aiohttp import web
 from gpuwarden.background import BackgroundWriter
 from gpuwarden.config_sources import Fault
 from gpuwarden.publish.times import rfc3339
-from gpuwarden.publish.web_config import RateLimit, WebConfig, WebConfigError, read
 from gpuwarden.publish.web_files import Print, fingerprint
-from gpuwarden.publish.web_tls import Tls
+from gpuwarden.publish.web_rules import RateLimit, WebConfig, WebConfigError
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Stamp
 
-if (
-    TYPE_CHECKING
-):  # structlog is for gpuwarden.log to import, bcrypt and PyYAML only for those who have users and a file
+if TYPE_CHECKING:  # structlog is for gpuwarden.log to import; OpenSSL, bcrypt and PyYAML for those who have such a file
     from structlog.typing import FilteringBoundLogger
 
     from gpuwarden.publish.web_auth import Passwords
+    from gpuwarden.publish.web_tls import Tls
 
 Result = TypeVar("Result")
 LOOK_EVERY = 2.0
@@ -236,6 +234,8 @@ def _changed(seen: Mapping[Path, Print]) -> bool:
 
 
 def _tried(path: Path) -> WebConfig | WebConfigError:
+    from gpuwarden.publish.web_config import read  # noqa: PLC0415 - TLS, only for those who have such a file
+
     try:
         return read(path)
     except WebConfigError as error:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from gpuwarden.publish.web_config import WebConfigError
-from gpuwarden.publish.web_connections import Connections, Refusals, Server, TlsProtocol
+from gpuwarden.publish.web_connections import Connections, Refusals, Server
 from gpuwarden.publish.web_guard import Guard
+from gpuwarden.publish.web_rules import WebConfigError
 
 HEADER_LIMIT = 4096  # bytes for the request line and for each header
 SEND_BUFFER = 128 << 10
@@ -98,6 +98,8 @@ class Listener:
         handler, tls = server(), self._guard.tls
         if tls is None:
             return handler
+        from gpuwarden.publish.web_tls_protocol import TlsProtocol  # noqa: PLC0415 - only with TLS
+
         return TlsProtocol(handler, tls, self.connections, self._refusals.note, self._limits.handshake)
 
 
