@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+import gpuwarden
 from gpuwarden.config import Config, load
 from gpuwarden.config_sources import Sources
 from gpuwarden.doctor.termination import ENOUGH
 from gpuwarden_deb import completions, contents
 from gpuwarden_deb.bill import canonical
-from gpuwarden_deb.control import debian_version
+from gpuwarden_deb.control import debian_version, project
 from gpuwarden_deb.example import example
 from gpuwarden_deb.inspection import inspect
 from gpuwarden_deb.man_page import man_page
@@ -179,6 +180,10 @@ def test_what_should_not_leave_the_place_of_the_build_ends_it(
 
 def test_the_drop_in_of_logind_lets_a_shutdown_wait_for_as_long_as_doctor_wants() -> None:
     assert f"InhibitDelayMaxSec={ENOUGH:g}\n" in (ROOT / "systemd/logind.conf").read_text()
+
+
+def test_the_package_has_the_version_of_the_tree() -> None:
+    assert project() == (gpuwarden.__version__, PROJECT["license"])
 
 
 def test_a_version_before_a_release_sorts_before_it() -> None:

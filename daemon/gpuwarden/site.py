@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 
+from gpuwarden import __version__
 from gpuwarden.acting import FIRST_LOOK, ActingOptions
 from gpuwarden.actuators.azure_approval import AzureApproval
 from gpuwarden.actuators.base import Actuator
@@ -154,7 +154,7 @@ class Site:
 
     def service(self, started: Stamp) -> Service:
         return Service(
-            node=self.config.node, boot_id=self.boot_id, started=started, version=version("gpuwarden"),
+            node=self.config.node, boot_id=self.boot_id, started=started, version=__version__,
             mode=self.config.mode, simulated=self.simulation is not None, interval=self.sources.nvml.interval,
             fresh_for=self.rules.nvml_fresh_for, publish_jobs=self.config.publish.publish_jobs,
         )  # fmt: skip
@@ -168,7 +168,7 @@ class Site:
     def about(self) -> Mapping[str, str | bool]:
         simulated = self.simulation is not None
         return {
-            "node": self.config.node, "mode": self.config.mode, "simulated": simulated, "version": version("gpuwarden"),
+            "node": self.config.node, "mode": self.config.mode, "simulated": simulated, "version": __version__,
         }  # fmt: skip
 
 

@@ -30,8 +30,11 @@ health of the GPUs of this node: judged, published, acted upon
 
 def project() -> tuple[str, str]:
     """The version of the tree and its licence."""
-    table = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return table["version"], table["license"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    (version,) = re.findall(
+        r'^__version__ = "(.+)"', (ROOT / project["tool"]["hatch"]["version"]["path"]).read_text(), re.MULTILINE
+    )
+    return version, project["project"]["license"]
 
 
 def debian_version(version: str, suffix: str) -> str:

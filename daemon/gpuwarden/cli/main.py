@@ -13,6 +13,7 @@ from importlib import import_module
 from io import TextIOWrapper
 from types import ModuleType
 
+from gpuwarden import __version__
 from gpuwarden.cli.parser import USAGE, CommandError, Parser
 
 VERBS: dict[str, tuple[str, str]] = {
@@ -73,7 +74,7 @@ def _dispatch(verb: str, words: Sequence[str]) -> int:
         print(_usage())
         return 0
     if verb == "--version":
-        print(f"gpuwarden {_version()}")
+        print(f"gpuwarden {__version__}")
         return 0
     if verb not in VERBS:
         print(_usage() if not verb else f"gpuwarden: there is no {verb!r}{_near(verb)}", file=sys.stderr)
@@ -112,9 +113,3 @@ def _near(verb: str) -> str:
 
     near = get_close_matches(verb, VERBS, n=1)
     return f"; did you mean {near[0]!r}?" if near else "; 'gpuwarden --help' lists the verbs"
-
-
-def _version() -> str:
-    from importlib.metadata import version  # noqa: PLC0415 - takes longer than all of `status`
-
-    return version("gpuwarden")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 
-from gpuwarden import openssl
 from gpuwarden.cli.ledger_version import refuse_another_major
 from gpuwarden.cli.parser import CommandError, Parser, folder
 from gpuwarden.cli.sources import configuration
 from gpuwarden.cli.web_config import check_web_config
 from gpuwarden.config import Config
+from gpuwarden.footprint import leave_out
 from gpuwarden.places import LEDGER, make_private
 from gpuwarden.service_manager import ServiceManager
 
@@ -54,8 +54,7 @@ def main(options: argparse.Namespace) -> int:
     except CommandError:
         ServiceManager.of(os.environ).turn_away()
         raise
-    if not openssl.is_needed(config):
-        openssl.leave_out()
+    leave_out(config)
     from gpuwarden.serve import serve  # noqa: PLC0415 - a fault in the configuration is told before asyncio is loaded
 
     return serve(config, lambda: _again(options), options.config and options.config.absolute())

@@ -7,10 +7,10 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from gpuwarden import __version__
 from gpuwarden.config import Config
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden.durations import format_duration
@@ -35,8 +35,8 @@ def daemon(running: Running, config: Config) -> Row:
     if not said:
         return warn("host", "daemon", running.why, "start it: systemctl start gpuwarden")
     found = f"answers at {running.folder}: {said.get('status', 'unknown')}, mode {said.get('mode', 'unknown')}"
-    if said.get("version") != version("gpuwarden"):
-        found += f"; it is version {said.get('version')}, installed is {version('gpuwarden')}"
+    if said.get("version") != __version__:
+        found += f"; it is version {said.get('version')}, installed is {__version__}"
         return warn("host", "daemon", found, "restart it: systemctl restart gpuwarden")
     if said.get("mode") != config.mode or said.get("node") != config.node:
         found += f"; the configuration says mode {config.mode}, node {config.node}"

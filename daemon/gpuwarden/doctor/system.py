@@ -10,9 +10,9 @@ import pwd
 import subprocess
 import time
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 
+from gpuwarden import __version__
 from gpuwarden.config import Config
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden.doctor.running import Running
@@ -26,7 +26,7 @@ _SYSTEMCTL = ("systemctl", "--version")
 def versions(_: Config) -> Iterator[Row]:
     """Of the driver, NVML, DCGM and Slurm their own rows tell."""
     found = [
-        f"gpuwarden {version('gpuwarden')}", f"Python {platform.python_version()}",
+        f"gpuwarden {__version__}", f"Python {platform.python_version()}",
         f"Linux {platform.release()} ({platform.machine()})", _distribution(), _systemd(),
     ]  # fmt: skip
     yield ok("host", "versions", ", ".join(filter(None, found)))

@@ -25,11 +25,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException, HTTPResponse
-from importlib.metadata import version
 from pathlib import Path
 from socket import SHUT_RDWR, socket
 from urllib.parse import urlsplit
 
+from gpuwarden import __version__
 from gpuwarden.config_notify import WebhookOptions
 from gpuwarden.notify.delivery import DELIVERED, Delivery, Result
 from gpuwarden.notify.queue import Message
@@ -144,7 +144,7 @@ class _Line:
         """Raises what the connection raises."""
         body, stamp = message.body.encode(), str(int(now))
         headers = {
-            "Content-Type": "application/json", "User-Agent": f"gpuwarden/{version('gpuwarden')}",
+            "Content-Type": "application/json", "User-Agent": f"gpuwarden/{__version__}",
             "Idempotency-Key": message.key, "X-Gpuwarden-Timestamp": stamp,
         }  # fmt: skip
         if self._key:

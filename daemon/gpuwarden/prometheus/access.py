@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
-if TYPE_CHECKING:  # OpenSSL, only for https (openssl.py)
+if TYPE_CHECKING:  # OpenSSL, only for https (footprint.py)
     import ssl
 
 _SECRET_MAX = 64 << 10  # bytes

@@ -10,11 +10,11 @@ import gzip
 import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from importlib.metadata import version
 from io import BufferedIOBase
 from pathlib import Path
 from typing import Any
 
+from gpuwarden import __version__
 from gpuwarden.background import BackgroundWriter
 from gpuwarden.health.model import Event
 from gpuwarden.health.view import Rules
@@ -35,7 +35,7 @@ class Recording:
     """
 
     def __init__(self, file: BufferedIOBase, *, names: Callable[[Any], Any] | None = None) -> None:
-        self._trace = TraceWriter(file, version=version("gpuwarden"), names=names)
+        self._trace = TraceWriter(file, version=__version__, names=names)
         self.error = ""
         self._writer = BackgroundWriter("trace", WAITING_MOST, on_error=self._failed)
 

@@ -1,17 +1,16 @@
-"""OpenSSL is in a daemon that speaks TLS, and in no other."""
+"""What stays out of the daemon: OpenSSL unless it speaks TLS, the C++ runtime, the metadata of packages."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gpuwarden import openssl
-from gpuwarden.config import load
+from gpuwarden.config import Config, load
 from gpuwarden.config_sources import Sources
+from gpuwarden.footprint import speaks_tls
 from support.daemons import FakeHost, RunningDaemon
 
 NEEDS_IT = {
@@ -28,49 +27,50 @@ DOES_NOT = {
 }
 
 
-def needed(folder: Path, text: str) -> bool:
+def configured(folder: Path, text: str) -> Config:
     file = folder / "gpuwarden.toml"
     file.write_text(text)
-    return openssl.is_needed(load(Sources(file=file, required=True, environment={})))
+    return load(Sources(file=file, required=True, environment={}))
 
 
 @pytest.mark.parametrize("text", NEEDS_IT.values(), ids=NEEDS_IT)
 def test_what_speaks_tls_needs_openssl(tmp_path: Path, text: str) -> None:
-    assert needed(tmp_path, text)
+    assert speaks_tls(configured(tmp_path, text))
 
 
 @pytest.mark.parametrize("text", DOES_NOT.values(), ids=DOES_NOT)
 def test_what_speaks_no_tls_does_not(tmp_path: Path, text: str) -> None:
-    assert not needed(tmp_path, text)
+    assert not speaks_tls(configured(tmp_path, text))
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[FakeHost]:
-    yield FakeHost(tmp_path, gpus=1)
+def host(tmp_path: Path) -> FakeHost:
+    return FakeHost(tmp_path, gpus=1)
 
 
-def has_openssl(daemon: RunningDaemon) -> bool:
+def has_mapped(daemon: RunningDaemon, *libraries: str) -> bool:
     mapped = Path(f"/proc/{daemon.process.pid}/maps").read_text()
-    return "libssl" in mapped or "libcrypto" in mapped
+    return any(library in mapped for library in libraries)
 
 
-def test_a_daemon_without_tls_serves_and_runs_without_openssl(host: FakeHost) -> None:
+def test_a_daemon_without_tls_serves_without_openssl_and_the_runtime_of_cpp(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
         assert b"gpuwarden_node_health" in daemon.get("/metrics")[1]
-        assert not has_openssl(daemon)
+        assert not has_mapped(daemon, "libssl", "libcrypto", "libstdc++")
 
 
 def test_a_daemon_with_an_https_webhook_has_openssl(host: FakeHost) -> None:
     host.configure('[notify.webhook.pager]\nurl = "https://127.0.0.1:1/"\n')
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
-        assert has_openssl(daemon)
+        assert has_mapped(daemon, "libssl")
 
 
 def test_every_hash_that_python_guarantees_is_there_without_openssl() -> None:
     script = (
-        "from gpuwarden import openssl; openssl.leave_out(); import hashlib, hmac\n"
+        "from gpuwarden.footprint import leave_out; from gpuwarden.config import Config\n"
+        "leave_out(Config()); import hashlib, hmac\n"
         "assert all(hasattr(hashlib, name) for name in hashlib.algorithms_guaranteed)\n"
         "print(hmac.new(b'key', b'text', hashlib.sha256).hexdigest(), hashlib.md5(b'').hexdigest())"
     )
