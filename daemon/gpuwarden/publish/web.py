@@ -10,9 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aiohttp import web
-
 from gpuwarden.health.model import Event
+from gpuwarden.publish import http as web
 from gpuwarden.publish import status
 from gpuwarden.publish.exposition import Holder
 from gpuwarden.publish.notices import WAIT_MOST, Notices

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
-from aiohttp import web
+from gpuwarden.publish import http as web
 
 if TYPE_CHECKING:  # structlog is for gpuwarden.log to import, which keeps it small; OpenSSL for those who want TLS
     from structlog.typing import FilteringBoundLogger

@@ -14,10 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from aiohttp import web
-
 from gpuwarden.background import BackgroundWriter
 from gpuwarden.config_sources import Fault
+from gpuwarden.publish import http as web
 from gpuwarden.publish.times import rfc3339
 from gpuwarden.publish.web_files import Print, fingerprint
 from gpuwarden.publish.web_rules import RateLimit, WebConfig, WebConfigError

@@ -13,12 +13,12 @@ import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from aiohttp import web
-
+from gpuwarden.publish import http as web
 from gpuwarden.publish.web_connections import Connections, Refusals, Server
 from gpuwarden.publish.web_guard import Guard
 from gpuwarden.publish.web_rules import WebConfigError
 
+_ENDS_WITHIN = 1.0  # seconds for requests that are being answered, at the end
 HEADER_LIMIT = 4096  # bytes for the request line and for each header
 SEND_BUFFER = 128 << 10
 """Bytes, of which the kernel makes twice as many: a page. Else each client that reads nothing is sent megabytes at once (tcp_wmem)."""
@@ -46,12 +46,12 @@ class Listener:
         self._refusals = refusals
         self._limits = limits
         self._listening: asyncio.Server | None = None
-        self._runner: web.ServerRunner | None = None
+        self._server: Server | None = None
 
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises ListenError."""
         silent = logging.Logger("http", logging.CRITICAL)  # noqa: LOG001 - private: garbage from scanners is no news
-        server = Server(
+        server = self._server = Server(
             self._answer,
             self.connections,
             self._refusals,
@@ -63,8 +63,6 @@ class Listener:
             max_line_size=HEADER_LIMIT,
             max_field_size=HEADER_LIMIT,
         )
-        self._runner = web.ServerRunner(server, shutdown_timeout=1.0)
-        await self._runner.setup()
         try:
             await self._guard.open()
             loop = asyncio.get_running_loop()
@@ -88,9 +86,11 @@ class Listener:
         if self._listening is not None:
             self._listening.close()
             self._listening = None
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        if self._server is not None:
+            server, self._server = self._server, None
+            await asyncio.sleep(0)  # what has arrived is begun before idle connections are closed
+            server.pre_shutdown()
+            await server.shutdown(_ENDS_WITHIN)
         self.connections.end()
         await self._guard.close()
 

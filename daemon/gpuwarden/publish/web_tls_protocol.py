@@ -8,8 +8,7 @@ from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable
 from typing import Any
 
-from aiohttp import web
-
+from gpuwarden.publish import http as web
 from gpuwarden.publish.web_connections import Connections
 from gpuwarden.publish.web_tls import Tls
 
