@@ -290,7 +290,7 @@ class Acting:
         wanted = {*self.state.would, *self.state.pending, *self.state.holds}
         return ((name, box) for name, box in self._boxes.items() if name in wanted)
 
-    def _away(self) -> str:
+    def away(self) -> str:
         """Who of them does not answer, for now."""
         away = {
             name: box.standing.trouble
@@ -299,13 +299,8 @@ class Acting:
         }
         return "; ".join(f"{name}: {text}" for name, text in away.items())
 
-    def troubles(self) -> dict[str, str]:
-        """By what they concern; empty where there is none."""
-        return {
-            "actuator": self.trouble(),
-            "actuator_away": self._away(),
-            "notify": self._notifying.trouble() if self._notifying is not None else "",
-        }
+    def notify_trouble(self) -> str:
+        return self._notifying.trouble() if self._notifying is not None else ""
 
     def shown(self) -> Acted:
         standings = self.standings

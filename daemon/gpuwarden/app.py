@@ -10,7 +10,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from gpuwarden.acting import Acting
@@ -18,6 +17,7 @@ from gpuwarden.actuators.detail import detail
 from gpuwarden.config import Config
 from gpuwarden.event_lines import EventLines
 from gpuwarden.health.checkpoint import checkpoint
+from gpuwarden.health.components import Component, ComponentErrors
 from gpuwarden.health.model import Event, EventKind, Health, Verdict
 from gpuwarden.job_side import JobSide
 from gpuwarden.kubernetes_side import KubernetesSide
@@ -67,7 +67,6 @@ class Daemon:
         *,
         manager: ServiceManager,
         clock: Clock = host_clock,
-        file: Path | None = None,
     ) -> None:
         self._site = site
         self._load = load
@@ -82,7 +81,7 @@ class Daemon:
         self.manager = ManagerSide(manager, self._readers.paces, site.sources.nvml.interval)
         self._ledger = Ledger(site.ledger, machine=site.machine, boot_id=site.boot_id, clock=clock)
         actuators = site.actuators(clock, lambda: detail(self._verdict))
-        self._slurm = SlurmSide(site, actuators, clock, file)
+        self._slurm = SlurmSide(site, actuators, clock)
         self._kubernetes = KubernetesSide(site.config, actuators, clock)
         self.acting = Acting(
             actuators, site.acting, record=self._acted, changed=self._soon, committed=self.committed,
@@ -117,6 +116,7 @@ class Daemon:
             config=site.config.publish.web_config,
         )
         self._control = Control(site.config.run.dir, verbs.table(), log, group=site.config.control.group or None)
+        self._errors = self._component_errors()
         self._ticker: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -130,7 +130,6 @@ class Daemon:
         await self._web.start(listen.host, listen.port)
         await self._control.start()
         await self._jobs.start()
-        await self._slurm.start()
         memory = await self._ledger.open(LEDGER_OPENS_WITHIN)
         if memory is not None:
             self._recall(memory)
@@ -148,6 +147,7 @@ class Daemon:
         self._kubernetes.run()
         self._notice_sources.run()
         self.manager.run()
+        self._warn_of_ignored()
         log.info("serving", listen=self._web.addresses, **about)
 
     async def stop(self) -> None:
@@ -215,9 +215,14 @@ class Daemon:
             news = reloaded(self.desk.rules, self._config, given)
             self._config, self.desk.rules = in_force(self._config, given), news.rules
         self.acting.adopt(replace(self._site, config=self._config).acting)
+        self._warn_of_ignored()
         log.info("configuration read again", taken_over=news.taken, waiting_for_a_restart=news.waiting)
         self._step()
         return str(news)
+
+    def _warn_of_ignored(self) -> None:
+        for text in self._config.ignored:
+            log.warning("configuration: key or value ignored", reason=text)
 
     def reload_soon(self) -> None:
         """As `reload`, for SIGHUP; what is wrong goes to the log."""
@@ -268,7 +273,7 @@ class Daemon:
     def _judge_and_publish(self) -> None:
         self._recall_late()
         now = self._clock()
-        self.desk.troubles(self._troubles())
+        self.desk.troubles(self._errors.at(now))
         self.desk.log_read(self._readers.log_read)
         reached = self._readers.log_position  # what was read so far waits at the desk, and is in this step
         step = self.desk.step(now)
@@ -307,19 +312,28 @@ class Daemon:
         snapshot = replace(snapshot, notice_sources=self._notice_sources.shown(now), departures=self._jobs.shown(now))
         return with_acted(snapshot, self.acting.shown())
 
-    def _troubles(self) -> dict[str, str]:
-        now = self._clock()
-        kernel_log = self._readers.kernel_log_observation(now)
-        texts = {
-            "ledger": self._ledger.trouble(now),
-            "kernel_log": kernel_log.error if kernel_log is not None else "",
-            "verdict": self._verdict_file.trouble(now) or self._jobs.trouble(now),
-            **self.acting.troubles(),
-            "actuator": "; ".join(filter(None, (self.acting.trouble(), self._kubernetes.trouble()))),
-            "slurm": self._slurm.trouble(),
-            "web": self._web.trouble(now),
-        }
-        return {name: text for name, text in texts.items() if text}
+    def _component_errors(self) -> ComponentErrors:
+        return ComponentErrors(
+            {
+                Component.LEDGER: self._ledger.trouble,
+                Component.KERNEL_LOG: self._kernel_log_error,
+                Component.JOB_LABELS: lambda _: self.holder.job_labels_error(),
+                Component.VERDICT: self._verdict_file.trouble,
+                Component.NOTICE: self._jobs.trouble,
+                Component.SLURM: self._slurm.trouble,
+                Component.ACTUATOR: lambda _: "; ".join(
+                    filter(None, (self.acting.trouble(), self._kubernetes.trouble()))
+                ),
+                Component.ACTUATOR_AWAY: lambda _: self.acting.away(),
+                Component.NOTIFY: lambda _: self.acting.notify_trouble(),
+                Component.WEB: self._web.trouble,
+                Component.CONFIG: lambda _: "; ".join(self._config.ignored),
+            }
+        )
+
+    def _kernel_log_error(self, now: Stamp) -> str:
+        seen = self._readers.kernel_log_observation(now)
+        return "" if seen is None else seen.error
 
     async def _tick(self) -> None:
         """A step at least each interval, and once what is shown is too old: silence must become visible too."""
@@ -327,8 +341,6 @@ class Daemon:
         while True:
             left = self.holder.snapshot.lasts(self._clock())
             await asyncio.sleep(min(interval, left) if left > 0 else interval)
-            if found := await self._slurm.found():
-                self.record(found)
             waited = asyncio.get_running_loop().time() - self._stepped
             if waited >= interval or self.holder.snapshot.lasts(self._clock()) <= 0:
                 self._step()

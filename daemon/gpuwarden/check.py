@@ -16,6 +16,7 @@ from typing import Any
 
 from gpuwarden.config import Config, Run
 from gpuwarden.desk import Desk
+from gpuwarden.health.components import Component
 from gpuwarden.ledger.errors import LedgerError
 from gpuwarden.ledger.machine import same_machine
 from gpuwarden.ledger.reader import read_only
@@ -55,13 +56,20 @@ async def _check(site: Site) -> dict[str, Any]:
             desk.observed(observation)
         if log is not None:
             desk.note(log)
-        troubles = {"ledger": forgotten, "kernel_log": log.error if log is not None else ""}
-        desk.troubles({name: text for name, text in troubles.items() if text})
+        desk.troubles(_errors(site, forgotten, "" if log is None else log.error))
         step = desk.step(host_clock())
     finally:
         await readers.close()
     now = host_clock()
     return status(desk.snapshot(site.service(now), now, verdict=step.verdict, dropped={}), now)
+
+
+def _errors(site: Site, ledger: str, kernel_log: str) -> dict[str, str]:
+    """Of the components that one pass has."""
+    found = {
+        Component.LEDGER: ledger, Component.KERNEL_LOG: kernel_log, Component.CONFIG: "; ".join(site.config.ignored),
+    }  # fmt: skip
+    return {component.value: text for component, text in found.items() if text}
 
 
 async def _remembered(site: Site) -> tuple[Memory, str]:

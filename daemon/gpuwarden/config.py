@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, Literal
@@ -34,6 +34,7 @@ from gpuwarden.config_kubernetes import KubernetesOptions, kubernetes_misfits
 from gpuwarden.config_notify import NotifyOptions, notify_misfits
 from gpuwarden.config_nvhcd import NvhcdOptions
 from gpuwarden.config_policy import UNCOUNTED, BreakerOptions, PolicyOptions, policy_misfits
+from gpuwarden.config_removed import without_removed
 from gpuwarden.config_slurm import SlurmOptions, slurm_misfits
 from gpuwarden.config_sources import Fault, KeyPath, Origins, Sources, dotted, merge
 from gpuwarden.config_structure import structure
@@ -132,6 +133,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Config:
+    """`ignored`: for people, what was given that no longer exists and was passed over."""
+
     mode: Mode = "observe"
     node: str = field(default_factory=lambda: os.uname().nodename)
     paths: Paths = field(default_factory=Paths)
@@ -157,6 +160,7 @@ class Config:
     log: Log = field(default_factory=Log)
     state: State = field(default_factory=State)
     run: Run = field(default_factory=Run)
+    ignored: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def host(self) -> HostOptions:
@@ -168,7 +172,9 @@ class Config:
         )  # fmt: skip
 
 
-HIDDEN: dict[type, tuple[str, ...]] = {NvmlOptions: ("simulate", "simulate_dir", "in_full"), DcgmOptions: ("probe",)}
+HIDDEN: dict[type, tuple[str, ...]] = {
+    Config: ("ignored",), NvmlOptions: ("simulate", "simulate_dir", "in_full"), DcgmOptions: ("probe",),
+}  # fmt: skip
 """Fields that no file and no variable can set: only the command line makes simulated GPUs or reads in full, only tests move an engine."""
 
 PARSERS = {Address: (ADDRESS, Address.parse), SecretFile: (A_SECRET, SecretFile.parse)}
@@ -195,6 +201,7 @@ def load_with_origins(sources: Sources) -> tuple[Config, Origins]:
     """The configuration, and who gave each key that is not at its default. Raises ConfigError."""
     layers, faults = sources.read()
     tree, origins = merge(layers)
+    tree, ignored = without_removed(tree, origins)
     config, unfit = structure(tree, Config, parsers=PARSERS, hidden=HIDDEN)
     faults += [Fault(origins[path], dotted(path), message) for path, message in unfit]
     faulty = {".".join(path) for path, _ in unfit}
@@ -206,7 +213,7 @@ def load_with_origins(sources: Sources) -> tuple[Config, Origins]:
             faults.append(Fault(origins.get(path, "default"), dotted(path), message))
     if faults:
         raise ConfigError(faults)
-    return config, origins
+    return replace(config, ignored=tuple(map(str, ignored))), origins
 
 
 _BOUNDS: tuple[tuple[str, float, float, str], ...] = (

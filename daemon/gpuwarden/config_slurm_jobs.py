@@ -17,31 +17,26 @@ class SlurmJobOptions:
     """Durations in seconds.
 
     `drain_by`: "hook" lets the daemon drain only when HealthCheckProgram has asked for it. `on_stale`: what follows from a
-    verdict that is missing or old: nothing; the prolog refuses jobs; or the health check drains, `stale_grace` after it first
-    found it so. `jobs`: whether it is read which jobs are here, each `jobs_interval`. `job_mapping_dir`: where dcgm-exporter
-    looks for the jobs of each GPU; None for nowhere.
+    verdict that is missing or old: nothing, or the prolog refuses jobs. `jobs`: whether it is read which jobs are here, each
+    `jobs_interval`. `job_mapping_dir`: where dcgm-exporter looks for the jobs of each GPU; None for nowhere.
     """
 
     drain_by: Literal["daemon", "hook"] = "daemon"
-    on_stale: Literal["ignore", "refuse", "drain"] = "ignore"
-    stale_grace: float = 600.0
+    on_stale: Literal["ignore", "refuse"] = "ignore"
     jobs: bool = True
     jobs_interval: float = 15.0
     job_mapping_dir: Path | None = None
 
 
-_BOUNDS = (
-    ("stale_grace", 60.0, 86_400.0, "a daemon that is upgraded is away for a moment"),
-    ("jobs_interval", 1.0, 120.0, "what holds a GPU after its job is to be found before the next one starts"),
-)
+_INTERVAL = (1.0, 120.0)
 
 
 def slurm_job_misfits(slurm: SlurmJobOptions) -> Iterator[Misfit]:
     """Values that are of the right kind and yet wrong, by their keys."""
-    for key, least, most, why in _BOUNDS:
-        value = getattr(slurm, key)
-        if not least <= value <= most:
-            allowed = f"{format_duration(least)} to {format_duration(most)}"
-            yield (f"slurm.{key}",), f"expected {allowed}, found {format_duration(value)}: {why}"
+    least, most = _INTERVAL
+    if not least <= slurm.jobs_interval <= most:
+        allowed, found = f"{format_duration(least)} to {format_duration(most)}", format_duration(slurm.jobs_interval)
+        why = "what holds a GPU after its job is to be found before the next one starts"
+        yield ("slurm.jobs_interval",), f"expected {allowed}, found {found}: {why}"
     if slurm.job_mapping_dir is not None and not slurm.job_mapping_dir.is_absolute():
         yield ("slurm.job_mapping_dir",), f"expected an absolute path, found {str(slurm.job_mapping_dir)[:60]!r}"

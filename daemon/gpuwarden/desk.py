@@ -140,7 +140,7 @@ class Desk:
             collectors=tuple(self.collectors.values()), xids=xids,
             site_failures=tuple(n for n, rule in self.rules.xids.items() if rule.severity == "failure"),
             ready=self.observed_at is not None and verdict.expected is not None and self.view.pci.outcome is not None,
-            dropped=dropped, log_gaps=self.log_gaps, log_lost=self.log_lost,
+            errors=self.view.troubles, dropped=dropped, log_gaps=self.log_gaps, log_lost=self.log_lost,
         )  # fmt: skip
 
     def note(self, observation: Observation[Any]) -> None:

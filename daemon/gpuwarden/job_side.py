@@ -125,9 +125,9 @@ class JobSide:
     # --- what is published
 
     def publish(self, snapshot: Snapshot) -> None:
-        body = to_json(document(snapshot))
-        if self.notices.show(body, imminent=snapshot.acted.notice is not None):
-            self._file.publish(body)
+        body, imminent = to_json(document(snapshot)), snapshot.acted.notice is not None
+        self.notices.show(body, imminent=imminent)
+        self._file.publish(body, imminent=imminent)
 
     async def told(self) -> str:
         """What jobs were told of the ends that are near, or would be, for people; empty while none is near."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from gpuwarden.config_slurm import SlurmOptions
+from gpuwarden.places import job_notes
 from gpuwarden.schedule import Deliver, Source, ThreadCollector, every
 from gpuwarden_collectors.base import Clock, CollectorError, Observation
 from gpuwarden_collectors.facts import NvmlFacts
@@ -17,8 +19,6 @@ from gpuwarden_collectors.slurm.jobs import JobsReader
 from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
 from gpuwarden_collectors.slurm.nodes import find_name
 
-REGISTER = "jobs"
-"""Folder of the run directory in which the prolog and the epilog leave word."""
 DEADLINE = 20.0
 _CONFS = (Path("/etc/slurm/slurm.conf"), Path("/run/slurm/conf/slurm.conf"), Path("/etc/slurm-llnl/slurm.conf"))
 """Where it is without being told; the second is that of a host that fetches it from the controller."""
@@ -40,13 +40,15 @@ def jobs_source(
     environment: Mapping[str, str] = os.environ,
     hostname: str = "",
 ) -> Source:
-    """Reads in a thread of its own. `hostname` of this machine, for finding its name in Slurm. With a `run_dir` that cannot be written the prolog's word is not had, that is all."""
+    """Reads in a thread of its own. `hostname` of this machine, for finding its name in Slurm. Where the folder of the prolog's
+    notes cannot be made there are none, that is all.
+    """
     commands = Commands(conf=options.conf, folder=options.folder, timeout=options.timeout, inherited=environment)
     ask = _Asker(commands)
-    register = run_dir / REGISTER
+    notes = job_notes(run_dir)
     conf = conf_path(options, environment)
     told = options.node or environment.get("SLURMD_NODENAME", "")
-    reader = JobsReader(proc, register, conf, node=told, pids=users, ask=ask, clock=clock)
+    reader = JobsReader(proc, notes, conf, node=told, pids=users, ask=ask, clock=clock)
     collector = ThreadCollector("jobs", reader.read, DEADLINE, clock)
 
     async def once() -> Observation[JobsFacts]:
@@ -58,8 +60,7 @@ def jobs_source(
         return await collector.observe()
 
     async def run(deliver: Deliver) -> None:
-        with_register(register)
-        reader.tidies = True
+        _make(notes)
         try:
             await every(options.jobs_interval, once, deliver, wake)
         finally:
@@ -76,11 +77,11 @@ async def _name_in_slurm(commands: Commands, hostname: str) -> str:
         return hostname.partition(".")[0]
 
 
-def with_register(folder: Path) -> None:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError:
-        return
+def _make(notes: Path) -> None:
+    """Where the package has not. Made by another user than that of Slurm's scripts it is not used by them."""
+    with contextlib.suppress(OSError):
+        notes.parent.mkdir(mode=0o700, exist_ok=True)
+        notes.mkdir(mode=0o700, exist_ok=True)
 
 
 def conf_path(options: SlurmOptions, environment: Mapping[str, str]) -> Path:

@@ -29,6 +29,16 @@ def marker_path(run_dir: Path, actuator: str) -> Path:
     return run_dir / "excluded" / actuator
 
 
+def beside_for_slurm(folder: Path) -> Path:
+    """The folder beside the run or state directory that only the user of Slurm's scripts (root) writes, in every profile."""
+    return folder.with_name(f"{folder.name}-slurm")
+
+
+def job_notes(run_dir: Path) -> Path:
+    """Where prolog and epilog leave a note of each job."""
+    return beside_for_slurm(run_dir) / "jobs"
+
+
 def simulation_home(environment: Mapping[str, str]) -> Path:
     """The folder of this user for simulated GPUs, below the temporary directory: in it `run` and `state`."""
     temporary = Path(environment.get("TMPDIR") or "/tmp")  # noqa: S108 - made sure of by `check_private`

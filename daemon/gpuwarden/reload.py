@@ -61,7 +61,8 @@ def reloaded(rules: Rules, running: Config, given: Config) -> Reloaded:
 def in_force(running: Config, given: Config) -> Config:
     """The configuration after a reload: of the new one only what was taken over."""
     values = {table: _with(getattr(running, table), getattr(given, table), names) for table, names in _VALUES.items()}
-    return replace(running, **values, **{table: getattr(given, table) for table in _TABLES})
+    tables = {table: getattr(given, table) for table in _TABLES}
+    return replace(running, **values, **tables, ignored=given.ignored)
 
 
 def _with(old: Any, new: Any, names: Iterable[str]) -> Any:
@@ -73,7 +74,7 @@ def _differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
     if old == new:
         return
     if type(old) is type(new) and is_dataclass(old):
-        for field in fields(old):
+        for field in (one for one in fields(old) if one.compare):
             yield from _differences(getattr(old, field.name), getattr(new, field.name), _below(path, field.name))
     elif isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in sorted({*old, *new}):

@@ -11,7 +11,7 @@ from gpuwarden.app import Daemon
 from gpuwarden.config import Config
 from gpuwarden.log import LogOutput, configure, get_logger
 from gpuwarden.publish.control import ControlError
-from gpuwarden.publish.files import replace_file
+from gpuwarden.publish.file_writer import replace_file
 from gpuwarden.publish.web_listener import ListenError
 from gpuwarden.service_manager import ServiceManager
 from gpuwarden.site import Site
@@ -25,24 +25,19 @@ STARTED_AGAIN = "started-again"
 log = get_logger("gpuwarden")
 
 
-def serve(config: Config, load: Callable[[], Config], file: Path | None = None) -> int:
-    """Run until SIGTERM or SIGINT; the exit code. `load` reads the configuration again, or raises ReloadError.
-
-    `file`: where it was read from, if that is not the usual place.
-    """
+def serve(config: Config, load: Callable[[], Config]) -> int:
+    """Run until SIGTERM or SIGINT; the exit code. `load` reads the configuration again, or raises ReloadError."""
     manager = ServiceManager.of(os.environ)
     output = configure(config.log.level)
     try:
-        return asyncio.run(_serve(config, load, output, file, manager))
+        return asyncio.run(_serve(config, load, output, manager))
     finally:
         output.close(timeout=1.0)
 
 
-async def _serve(
-    config: Config, load: Callable[[], Config], output: LogOutput, file: Path | None, manager: ServiceManager
-) -> int:
+async def _serve(config: Config, load: Callable[[], Config], output: LogOutput, manager: ServiceManager) -> int:
     site = Site.of(config)
-    daemon = Daemon(site, output, load, manager=manager, file=file)
+    daemon = Daemon(site, output, load, manager=manager)
     stopping = Stopping(daemon)
     try:
         await daemon.start()

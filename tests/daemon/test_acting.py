@@ -208,13 +208,13 @@ async def test_a_scheduler_that_is_away_is_told_as_long_as_something_is_wanted_o
     rig.acting.run()
     rig.passes()
     await rig.until(lambda: "look" in rig.client.calls)
-    assert rig.acting.troubles()["actuator_away"] == ""
+    assert rig.acting.away() == ""
     fails(rig)
-    await rig.until(lambda: rig.acting.troubles()["actuator_away"] == "fake: no answer within 10 s")
+    await rig.until(lambda: rig.acting.away() == "fake: no answer within 10 s")
     assert (rig.acting.trouble(), rig.acting.shown().breaker) == ("", "")
     rig.client.away = None
     await rig.until(lambda: rig.state.holds)
-    assert rig.acting.troubles()["actuator_away"] == ""
+    assert rig.acting.away() == ""
     await rig.kill()
 
 

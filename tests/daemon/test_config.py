@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwarden.addresses import Address
-from gpuwarden.config import Config, ConfigError, Publish, load, load_with_origins
+from gpuwarden.config import HIDDEN, Config, ConfigError, Publish, load, load_with_origins
 from gpuwarden.config_catalogue import CheckOptions, XidOptions
 from gpuwarden.config_collectors import SiteCheck
+from gpuwarden.config_removed import REMOVED
 from gpuwarden.config_sources import Layer, Sources, nested
 from gpuwarden.config_toml import as_toml
 from gpuwarden.durations import format_duration, parse_duration
@@ -130,7 +131,7 @@ def test_all_faults_of_all_sources_are_told_together(tmp_path: Path) -> None:
         "gpuwarden.toml: collectors.nvml.intervall: unknown key; did you mean 'interval'?",
         f"gpuwarden.toml: publish.listen: expected {ADDRESS}, found 9839 (a whole number): write it in quotes, as shown",
         "GPUWARDEN_LOG__LEVEL: log.level: expected one of debug, info, warning, error, found 'loud'",
-        f"gpuwarden.toml: weather: unknown key; known here are {', '.join(field.name for field in fields(Config))}",
+        f"gpuwarden.toml: weather: unknown key; known here are {', '.join(field.name for field in fields(Config) if field.name not in HIDDEN[Config])}",
         "gpuwarden.toml: collectors.nvml.deadline: expected 100ms to 1m, found 2m: a driver that hangs is reported after two missed deadlines",
         "gpuwarden.toml: collectors.nvml.deadline: expected init_deadline to be no shorter than deadline, found 1m beside 2m: the first pass does more, not less",
     ]
@@ -388,3 +389,38 @@ def test_a_pipe_in_the_place_of_a_file_is_a_fault_and_is_not_waited_for(tmp_path
         (tmp_path / "gpuwarden.toml").touch()
     with pytest.raises(ConfigError, match=f"{where}: cannot be read: it is no regular file"):
         load(Sources(file=tmp_path / "gpuwarden.toml", required=True))
+
+
+GONE = '[slurm]\nenabled = true\non_stale = "drain"\nstale_grace = "5m"\n'
+
+
+def test_what_no_longer_exists_is_ignored_and_says_what_holds_instead(tmp_path: Path) -> None:
+    file = tmp_path / "gpuwarden.toml"
+    file.write_text(GONE)
+    config, origins = load_with_origins(Sources(file=file))
+    assert (config.slurm.on_stale, config.slurm.enabled) == ("ignore", True)
+    stale, grace = config.ignored
+    assert stale.startswith(f"{file}: slurm.on_stale: 'drain' no longer exists and is ignored: it acts as \"ignore\"")
+    assert grace.startswith(f"{file}: slurm.stale_grace: this key no longer exists and is ignored: ")
+    shown = as_toml(config, origins)
+    assert "stale_grace" not in shown
+    assert ["on_stale", "=", '"ignore"', "#", "default"] in [line.split() for line in shown.splitlines()]
+    file.write_text('[slurm]\non_stale = "refuse"\n')
+    assert load(Sources(file=file)).ignored == ()
+
+
+@pytest.mark.parametrize("text", ["slurm = 3\n", "[slurm]\non_stale = 3\n", '[slurm]\non_stale = ["drain"]\n'])
+def test_a_fault_where_something_no_longer_exists_stays_a_fault(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "gpuwarden.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError):
+        load(Sources(file=file))
+
+
+def test_each_row_of_what_no_longer_exists_names_what_is_no_key_or_no_value_any_more() -> None:
+    for row in REMOVED:
+        known = as_toml(Config(), {})
+        assert row.values is not None or f"{row.path[-1]} =" not in known
+        for value in row.values or ():
+            with pytest.raises(ConfigError):
+                load(Sources(file=None, overrides=(Layer("x", nested(row.path, f"{value}?")),)))

@@ -159,7 +159,7 @@ def test_a_slurm_that_is_set_up_well_has_nothing_to_change() -> None:
         ({"SLURM_VERSION": ""}, {}, "version", Grade.WARN),
         ({"HealthCheckProgram": "(null)"}, {}, "HealthCheckProgram", Grade.WARN),
         ({"HealthCheckProgram": "(null)"}, {"drain_by": "hook"}, "HealthCheckProgram", Grade.FAIL),
-        ({"HealthCheckInterval": "0 sec"}, {"on_stale": "drain"}, "HealthCheckProgram", Grade.FAIL),
+        ({"HealthCheckInterval": "0 sec"}, {"drain_by": "hook"}, "HealthCheckProgram", Grade.FAIL),
         ({"HealthCheckProgram": "/usr/sbin/nhc"}, {}, "HealthCheckProgram", Grade.WARN),
         ({"HealthCheckNodeState": "IDLE,CYCLE"}, {}, "HealthCheckProgram", Grade.WARN),
         ({"Prolog": "(null)"}, {}, "Prolog", Grade.WARN),

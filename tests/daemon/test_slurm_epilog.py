@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.slurm_hooks import SCRIPTS, SHELLS, HookHost
-
-PATIENCE = 60.0
+from support.slurm_hooks import NOBODY, PATIENCE, SCRIPTS, SHELLS, HookHost, require_root
 
 
 @pytest.fixture
@@ -33,27 +31,17 @@ def with_a_daemon(host: HookHost) -> socket.socket:
     return listener
 
 
-def wait_for_call(host: HookHost) -> list[str]:
-    end = time.monotonic() + PATIENCE
-    while not host.called() and time.monotonic() < end:
-        time.sleep(0.02)
-    return host.called()
-
-
 def test_the_daemon_is_asked_and_the_end_is_noted(host: HookHost, shell: Sequence[str]) -> None:
-    (host.run_dir / "jobs").mkdir()
-    (host.run_dir / "jobs/4711").write_text("uid=1001 gpus=0 started=5 user=somebody\n")
-    host.settings()
+    (host.notes / "4711").write_text("uid=1001 gpus=0 started=5 user=somebody\n")
     with with_a_daemon(host):
         done = host.run("epilog", shell, SLURM_JOB_ID="4711")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert (host.run_dir / "jobs/4711").read_text().splitlines()[1].startswith("ended=")
-    assert wait_for_call(host) == [f"SLURM_CONF= slurm look --run-dir {host.run_dir}"]
+    assert (host.notes / "4711").read_text().splitlines()[1].startswith("ended=")
+    assert host.wait_for_call() == [f"slurm look --run-dir {host.run_dir}"]
 
 
 def test_what_it_starts_outlives_its_process_group_and_holds_nothing(host: HookHost, tmp_path: Path) -> None:
     """After its end slurmd kills the group of the epilog, and waits until nobody has its output open any more."""
-    host.settings()
     host.answer(f"read -r end <{tmp_path}/gate; echo ended >>{host.calls}")
     os.mkfifo(tmp_path / "gate")
     with with_a_daemon(host):
@@ -65,7 +53,7 @@ def test_what_it_starts_outlives_its_process_group_and_holds_nothing(host: HookH
         assert (done.returncode, output) == (0, b"")
         with pytest.raises(ProcessLookupError):
             os.killpg(done.pid, 15)  # nobody is left in the group that slurmd kills
-        wait_for_call(host)
+        host.wait_for_call()
         (tmp_path / "gate").write_text("go\n")
         end = time.monotonic() + PATIENCE
         while "ended" not in host.called() and time.monotonic() < end:
@@ -75,15 +63,33 @@ def test_what_it_starts_outlives_its_process_group_and_holds_nothing(host: HookH
 
 @pytest.mark.parametrize("job", ["", "x", "../1", "9" * 40])
 def test_a_job_that_is_no_number_is_left_alone(host: HookHost, shell: Sequence[str], job: str) -> None:
-    (host.run_dir / "jobs").mkdir()
     with with_a_daemon(host):
         assert host.run("epilog", shell, SLURM_JOB_ID=job).returncode == 0
-    assert list((host.run_dir / "jobs").iterdir()) == []
+    assert list(host.notes.iterdir()) == []
 
 
 def test_it_never_fails_whatever_is_in_its_way(host: HookHost, shell: Sequence[str]) -> None:
-    (host.run_dir / "jobs/4711").mkdir(parents=True)
-    (host.state_dir / "slurm-hooks").mkdir()
+    (host.notes / "4711").mkdir()
+    host.command.unlink()
     with with_a_daemon(host):
         done = host.run("epilog", shell, SLURM_JOB_ID="4711")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_in_a_run_directory_of_another_user_it_writes_nothing_and_asks_all_the_same(
+    host: HookHost, shell: Sequence[str]
+) -> None:
+    require_root()
+    (host.run_dir / "jobs").mkdir()
+    host.give_away()
+    assert host.run("epilog", shell, SLURM_JOB_ID="4711").returncode == 0
+    assert list((host.run_dir / "jobs").iterdir()) == []
+    assert (host.notes / "4711").read_text().startswith("ended=")
+    assert host.wait_for_call() == [f"slurm look --run-dir {host.run_dir}"]
+
+
+def test_notes_of_another_user_are_not_written(host: HookHost, shell: Sequence[str]) -> None:
+    require_root()
+    os.chown(host.notes.parent, NOBODY, NOBODY)
+    assert host.run("epilog", shell, SLURM_JOB_ID="4711").returncode == 0
+    assert list(host.notes.iterdir()) == []

@@ -1,4 +1,4 @@
-"""The HealthCheckProgram says how the node is, starts nothing while it is well, and hands over only what it was told to."""
+"""The HealthCheckProgram prints how the node is, starts nothing while it is well, and asks the daemon to act where it is not."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.slurm_hooks import SCRIPTS, SHELLS, HookHost
-
-PATIENCE = 60.0
+from support.slurm_hooks import PATIENCE, SCRIPTS, SHELLS, HookHost, require_root
 
 
 @pytest.fixture
@@ -43,8 +41,7 @@ def test_a_fresh_verdict_is_repeated_in_one_line(host: HookHost, shell: Sequence
     host.verdict(state="unknown", reason="starting")
     assert said(host, shell) == "gpuwarden: unknown: starting"
     host.verdict(state="failure", reason="gpu_missing", excluded=1, gpus={0: "healthy", 3: "failure"})
-    assert said(host, shell) == "gpuwarden: failure: gpu_missing; excluded=1 mode=enforce"
-    assert not host.called()
+    assert said(host, shell) == "gpuwarden: failure: gpu_missing; excluded=1 mode=enforce; the daemon is asked to act"
 
 
 STALE = {
@@ -69,7 +66,6 @@ def test_a_verdict_is_not_believed_if_it_is(
     line = said(host, shell)
     assert line.startswith(f"gpuwarden: {why}")
     assert line.endswith("nothing is known of this node; is gpuwarden running?")
-    assert not host.called()
 
 
 @pytest.mark.parametrize("content", [b"", b"\0\xff\xfe" * 3000, b"state=healthy", b"=\n" * 5000], ids=range(4))
@@ -82,103 +78,95 @@ def test_rubbish_in_place_of_a_verdict_is_not_believed(host: HookHost, shell: Se
 
 @pytest.mark.parametrize("instead", ["nothing", "folder", "pipe"])
 def test_a_verdict_that_is_no_file_is_none(host: HookHost, shell: Sequence[str], instead: str) -> None:
-    path = host.run_dir / "verdict"
-    if instead == "folder":
-        path.mkdir()
-    elif instead == "pipe":
-        os.mkfifo(path)
+    host.put_in_place_of_the_verdict(instead)
     assert said(host, shell).startswith("gpuwarden: there is no verdict")
 
 
-def test_simulated_gpus_are_refused_whatever_is_configured(host: HookHost, shell: Sequence[str]) -> None:
+def test_simulated_gpus_say_nothing_of_this_node(host: HookHost, shell: Sequence[str]) -> None:
     host.verdict(simulated=1, state="failure", reason="gpu_missing")
-    host.settings(on_stale="drain", drain_by="hook")
     assert said(host, shell) == "gpuwarden: the verdict is about simulated GPUs: nothing is known of this node"
     assert not host.called()
 
 
-def test_without_the_name_that_slurmd_gives_it_does_nothing(host: HookHost, shell: Sequence[str]) -> None:
-    host.settings(on_stale="drain", drain_by="hook")
-    assert "SLURMD_NODENAME is not set" in said(host, shell, SLURMD_NODENAME="")
-    assert not host.called()
+CALL = "slurm healthcheck --run-dir {}"
 
 
-def test_a_failure_is_handed_over_if_the_hook_is_to_drain(host: HookHost, shell: Sequence[str]) -> None:
-    host.settings(drain_by="hook")
+def test_the_daemon_is_asked_to_act_on_a_failure(host: HookHost, shell: Sequence[str]) -> None:
     host.verdict(state="failure", reason="gpu_missing")
-    assert "handed over" in said(host, shell)
-    words = f"slurm healthcheck --node n7 --run-dir {host.run_dir}"
-    assert host.called() == [f"SLURM_CONF=/etc/slurm/other.conf {words}"]
+    assert said(host, shell).endswith("the daemon is asked to act")
+    assert host.wait_for_call() == [CALL.format(host.run_dir)]
 
 
-def test_a_stale_verdict_is_handed_over_only_on_request(host: HookHost, shell: Sequence[str]) -> None:
+def test_the_daemon_is_asked_where_it_could_write_no_verdict(host: HookHost, shell: Sequence[str]) -> None:
+    """The run directory may be full: the daemon knows all the same."""
     host.verdict(age=100)
-    for choice in ("ignore", "refuse"):
-        host.settings(on_stale=choice, drain_by="hook")
-        assert "nothing is known of this node" in said(host, shell)
-    assert not host.called()
-    host.settings(on_stale="drain")
-    assert said(host, shell).startswith("gpuwarden: the verdict is 10")
-    assert len(host.called()) == 1
-
-
-def test_only_one_check_at_a_time_hands_over(host: HookHost, shell: Sequence[str]) -> None:
-    host.settings(on_stale="drain")
-    lock = f"{host.run_dir}.hook.lock"
-    with subprocess.Popen(
-        ["flock", lock, "sh", "-c", "echo locked; read -r end"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as holder:
-        assert holder.stdin is not None
-        assert holder.stdout is not None
-        holder.stdout.readline()
-        assert said(host, shell).endswith("an earlier check is still at it")
-        holder.stdin.close()
-    assert not host.called()
-
-
-def test_a_command_that_fails_is_told_of(host: HookHost, shell: Sequence[str]) -> None:
-    host.settings(on_stale="drain")
-    host.answer("echo this goes nowhere; echo this neither >&2; exit 69")
-    assert "could not be handed over" in said(host, shell)
-
-
-def test_settings_of_another_user_are_not_obeyed(host: HookHost, shell: Sequence[str]) -> None:
-    if os.geteuid():
-        pytest.skip("only root can give a file away")
-    host.settings(on_stale="drain")
-    os.chown(host.state_dir / "slurm-hooks", 65534, -1)
     assert "nothing is known of this node" in said(host, shell)
+    assert host.wait_for_call() == [CALL.format(host.run_dir)]
+
+
+def test_without_a_run_directory_nobody_is_asked(host: HookHost, shell: Sequence[str]) -> None:
+    host.run_dir.rmdir()
+    assert said(host, shell).startswith("gpuwarden: there is no verdict")
     assert not host.called()
 
 
-def test_what_hangs_is_ended_with_all_its_children_within_the_deadline(host: HookHost, tmp_path: Path) -> None:
-    """With a shorter deadline; slurmd would end it after 60 s."""
-    quick = tmp_path / "quick"
-    quick.write_text((SCRIPTS / "gpuwarden-slurm-healthcheck").read_text().replace("deadline=25", "deadline=1"))
-    host.settings(on_stale="drain")
-    host.answer(f"sleep 1000 & echo $! >{tmp_path}/child; wait")
-    done = subprocess.run(
-        [shutil.which("dash") or "sh", str(quick)], env=host.environment(), capture_output=True, text=True, timeout=60, check=False
+def test_only_one_check_at_a_time_asks(host: HookHost, shell: Sequence[str]) -> None:
+    lock = ["flock", f"{host.run_dir}.hook.lock", "sh", "-c", "echo locked; read -r end"]
+    with subprocess.Popen(lock, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as earlier:
+        assert earlier.stdin is not None
+        assert earlier.stdout is not None
+        earlier.stdout.readline()
+        host.verdict(state="failure", reason="gpu_missing")
+        said(host, shell)
+        host.wait_for_sessions()
+        earlier.stdin.close()
+    assert not host.called()
+
+
+def test_what_it_starts_is_waited_for_by_nobody_and_outlives_its_group(host: HookHost) -> None:
+    """Slurmd waits until nobody has the output open any more, and then ends the process group."""
+    host.answer(f"read -r end <{host.folder}/gate; echo ended >>{host.calls}")
+    os.mkfifo(host.folder / "gate")
+    host.verdict(state="failure", reason="gpu_missing")
+    check = subprocess.Popen(
+        [shutil.which("dash") or "sh", str(SCRIPTS / "gpuwarden-slurm-healthcheck")], env=host.environment(),
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
-    assert "nothing done within 1 s" in done.stdout
-    child, end = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/status"), time.monotonic() + PATIENCE
-    while runs(child) and time.monotonic() < end:
+    output, _ = check.communicate(timeout=PATIENCE)
+    assert output.count(b"\n") == 1
+    with pytest.raises(ProcessLookupError):
+        os.killpg(check.pid, 15)
+    host.wait_for_call()
+    (host.folder / "gate").write_text("go\n")
+    end = time.monotonic() + PATIENCE
+    while "ended" not in host.called() and time.monotonic() < end:
         time.sleep(0.02)
-    assert not runs(child)
+    assert "ended" in host.called()
 
 
-def runs(status: Path) -> bool:
-    """Nobody may have waited for one that has ended."""
-    try:
-        return "Z (zombie)" not in status.read_text()
-    except OSError:
-        return False
+def test_a_verdict_of_another_user_is_repeated_too(host: HookHost, shell: Sequence[str]) -> None:
+    require_root()
+    host.verdict(gpus=dict.fromkeys(range(16), "healthy"))
+    host.give_away()
+    assert said(host, shell) == "gpuwarden: healthy"
+    host.verdict(state="failure", reason="gpu_missing")
+    assert said(host, shell).startswith("gpuwarden: failure: gpu_missing;")
+
+
+@pytest.mark.parametrize("instead", ["nothing", "folder", "pipe", "link to a pipe", "link to nothing", "endless file"])
+def test_what_another_user_put_in_its_place_is_neither_followed_nor_waited_for(
+    host: HookHost, shell: Sequence[str], instead: str
+) -> None:
+    require_root()
+    host.put_in_place_of_the_verdict(instead)
+    host.give_away()
+    assert said(host, shell).startswith("gpuwarden: there is no verdict")
 
 
 def test_the_reading_of_the_verdict_is_the_same_in_both_scripts() -> None:
     def shared(script: str) -> list[str]:
         text = (SCRIPTS / f"gpuwarden-slurm-{script}").read_text()
-        begin, end = text.index("# --- the same in"), text.index("# --- what is said and done")
+        begin, end = text.index("# --- the same in"), text.index("# --- what is")
         return text[begin:end].splitlines()[1:]
 
     assert shared("healthcheck") == shared("prolog")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.needs import unmet
-from support.slurm_hooks import SCRIPTS, SHELLS, HookHost
+from support.slurm_hooks import SCRIPTS, SHELLS, HookHost, require_root
 
 
 @pytest.fixture
@@ -38,17 +38,26 @@ JOB = {"SLURM_JOB_ID": "4711", "SLURM_JOB_UID": "1001", "SLURM_JOB_GPUS": "0,3",
 @pytest.mark.parametrize("shell", SHELLS.values(), ids=SHELLS)
 @pytest.mark.parametrize("state", ["healthy", "warning", "unknown"])
 def test_no_process_is_started_while_the_node_has_not_failed(host: HookHost, shell: Sequence[str], state: str) -> None:
-    (host.run_dir / "jobs").mkdir()
     host.verdict(state=state, gpus=dict.fromkeys(range(8), "healthy"))
     assert births(host, "healthcheck", shell) == 0
     assert births(host, "prolog", shell, **JOB) == 0
-    assert (host.run_dir / "jobs/4711").exists()
+    assert (host.notes / "4711").exists()
 
 
 @pytest.mark.parametrize("shell", SHELLS.values(), ids=SHELLS)
 def test_the_epilog_starts_nothing_where_no_daemon_listens(host: HookHost, shell: Sequence[str]) -> None:
-    host.settings()
     assert births(host, "epilog", shell, **JOB) == 0
+
+
+@pytest.mark.parametrize("shell", SHELLS.values(), ids=SHELLS)
+def test_in_a_run_directory_of_another_user_the_prolog_starts_nothing_either(
+    host: HookHost, shell: Sequence[str]
+) -> None:
+    require_root()
+    host.verdict(state="failure")
+    host.give_away()
+    assert births(host, "prolog", shell, **JOB) == 0
+    assert births(host, "healthcheck", shell) >= 1, "a bounded read is a process"
 
 
 def test_the_count_would_show_a_process(host: HookHost) -> None:

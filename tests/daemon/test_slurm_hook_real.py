@@ -93,7 +93,7 @@ def test_whatever_else_is_the_case_the_job_runs_and_the_node_is_not_drained(rig:
 
 def test_the_prolog_and_the_epilog_leave_word_for_the_daemon(rig: Rig) -> None:
     job = rig.slurm.submit("true", "--gres=gpu:2", "-w", "n2")
-    note = rig.folder / f"run-n2/jobs/{job}"
+    note = rig.notes("n2") / str(job)
     rig.slurm.wait(lambda: note.exists() and "ended=" in note.read_text(), "the end of the job to be noted")
     assert "uid=65534 gpus=0,1 started=" in note.read_text()
     assert rig.slurm.state("n2") <= {"IDLE", "COMPLETING", "MIXED", "ALLOCATED"}

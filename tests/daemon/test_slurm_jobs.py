@@ -23,7 +23,7 @@ from gpuwarden_collectors.slurm.jobs_cgroup import NOWHERE, Place, place_in
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess
 from gpuwarden_collectors.slurm.jobs_gres import expanded, gpu_files, minors
 from gpuwarden_collectors.slurm.jobs_process import Claim, claimed
-from gpuwarden_collectors.slurm.jobs_register import parse, registered
+from gpuwarden_collectors.slurm.jobs_register import FILES_MAX, KEPT, KEPT_FOR, parse, registered, tidy
 
 PLACES = {
     "4:devices:/slurm/uid_1001/job_4711/step_0/task_0": Place(job=4711),
@@ -173,7 +173,6 @@ class Node:
         self.reader = JobsReader(
             Path("/proc"), self.register, self.conf, node="n1", pids=lambda: self.users, ask=self._ask, clock=self.clock
         )
-        self.reader.tidies = True
 
     def clock(self) -> Stamp:
         now = host_clock()
@@ -299,9 +298,55 @@ def test_what_holds_a_gpu_after_its_job_is_told_for_as_long_as_it_does(node: Nod
         assert process.ended == pytest.approx(node.clock().boottime - 30, abs=2)
         node.later += SETTLED_AFTER
         assert node.reader.read().processes[0].ended is not None
-        assert (node.register / "12").exists()
     assert node.reader.read().jobs == ()
-    assert not (node.register / "12").exists()
+    assert node.reader.read().jobs == (), "though its note is still there"
+    node.note(12, since=0)
+    assert [job.id for job in node.reader.read().jobs] == [12], "it was requeued, and runs here again"
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    folder = tmp_path / "notes"
+    folder.mkdir(mode=0o750)
+    return folder
+
+
+def ended(folder: Path, jobs: range, at: int) -> None:
+    for job in jobs:
+        (folder / str(job)).write_text(f"uid=1 gpus=0 started=5 user=x\nended={at}\n")
+
+
+def test_notes_of_jobs_that_ended_long_ago_are_removed_but_for_the_last(notes: Path) -> None:
+    ended(notes, range(KEPT + 50), 100)
+    (notes / "9000").write_text("uid=1 gpus=0 started=5 user=x\n")
+    (notes / "other").touch()
+    now = 100 + KEPT_FOR
+    assert tidy(notes, now) == 0, "they ended just now"
+    assert tidy(notes, now + 1) == 50
+    left = {path.name for path in notes.iterdir()}
+    assert left == {*map(str, range(50, KEPT + 50)), "9000", "other"}
+    assert tidy(notes, now + 1) == 0
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o1777])
+def test_nothing_is_removed_where_others_could_have_put_it(notes: Path, mode: int) -> None:
+    ended(notes, range(KEPT + 1), 100)
+    notes.chmod(mode)
+    assert tidy(notes, 1e6) == 0
+    notes.chmod(0o755)
+    link = notes.with_name("link")
+    link.symlink_to(notes)
+    assert tidy(link, 1e6) == 0
+    assert tidy(notes / "none", 1e6) == 0
+    if os.geteuid() == 0:
+        os.chown(notes, 65534, -1)
+        assert tidy(notes, 1e6) == 0
+
+
+def test_of_too_many_notes_the_newest_count(notes: Path) -> None:
+    for job in range(FILES_MAX + 3):
+        (notes / str(job)).write_text("uid=1 gpus=0 started=5 user=x\n")
+    assert set(registered(notes, 100.0)) == set(range(3, FILES_MAX + 3))
 
 
 def test_a_process_that_was_started_in_the_same_second_in_which_the_job_ended_holds_it_too(node: Node) -> None:

@@ -1,22 +1,22 @@
-"""What the daemon leaves for others: dcgm-exporter's job mapping, the settings of Slurm's scripts, the words of `gpuwarden slurm`."""
+"""What the daemon leaves for others: dcgm-exporter's job mapping, the mark for Slurm's prolog, the words of `gpuwarden slurm`."""
 
 from __future__ import annotations
 
-import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpuwarden.config_slurm import SlurmOptions
 from gpuwarden.health.model import Health
 from gpuwarden.publish.exposition import Holder, Renderer
-from gpuwarden.publish.hook_settings import own_command, settings_text, write_settings
 from gpuwarden.publish.job_mapping import JobMapping, mapping
+from gpuwarden.publish.refuse_mark import AGAIN_AFTER, RefuseMark
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden.verbs_slurm import slurm_verbs
-from gpuwarden_collectors.facts import GpuProcess, MigInstance
+from gpuwarden_collectors.facts import GpuProcess, MigInstance, Stamp
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess, JobsFacts
 from support.snapshots import UPTIME, at, snapshot
 
@@ -89,23 +89,69 @@ async def test_a_folder_that_cannot_be_written_is_told_until_it_can(tmp_path: Pa
         keeper.close(60)
 
 
-def test_the_scripts_are_told_what_they_need_and_nothing_where_slurm_is_off(tmp_path: Path) -> None:
-    options = SlurmOptions(enabled=True, on_stale="drain", drain_by="hook", conf=Path("/etc/x.conf"))
-    text = settings_text(options, enabled=True, mode="enforce", config=Path("/a.toml"), command=Path("/bin/g"))
-    assert text == (
-        "format=1\nmode=enforce\non_stale=drain\ndrain_by=hook\ncommand=/bin/g\nconfig=/a.toml\nslurm_conf=/etc/x.conf\n"
-    )
-    off = settings_text(options, enabled=False, mode="enforce", config=None, command=Path("/bin/g\nmode=enforce"))
-    assert off == "format=1\nmode=enforce\non_stale=ignore\ndrain_by=daemon\nslurm_conf=/etc/x.conf\n"
-    write_settings(tmp_path, text)
-    assert stat.S_IMODE((tmp_path / "slurm-hooks").stat().st_mode) == 0o600
+class Marks:
+    """The mark of one state directory, on a clock of the test's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.state_dir = folder / "state"
+        self.file = folder / "state-slurm/refuse"
+        self.now = 1000.0
+
+    def clock(self) -> Stamp:
+        return Stamp(self.now, self.now)
+
+    @contextmanager
+    def mark(self, *, wanted: bool) -> Iterator[RefuseMark]:
+        mark = RefuseMark(self.state_dir, self.clock, wanted=wanted)
+        try:
+            yield mark
+        finally:
+            assert mark.close(60)
+
+    async def trouble(self, mark: RefuseMark) -> str:
+        """After the next time that it is looked after."""
+        self.now += AGAIN_AFTER
+        mark.tend()
+        assert await mark.flush(60)
+        return mark.trouble(self.clock())
 
 
-def test_this_program_is_found_where_it_is_installed() -> None:
-    command = own_command()
-    assert command is not None
-    assert command.is_absolute()
-    assert os.access(command, os.X_OK)
+@pytest.fixture
+def marks(tmp_path: Path) -> Marks:
+    return Marks(tmp_path)
+
+
+async def test_the_mark_for_the_prolog_is_there_while_it_is_wanted_and_stays_when_the_daemon_ends(marks: Marks) -> None:
+    with marks.mark(wanted=True) as mark:
+        assert await marks.trouble(mark) == ""
+        assert marks.file.is_file()
+        marks.file.unlink()
+        assert await marks.trouble(mark) == ""
+        assert marks.file.is_file(), "somebody removed it"
+    assert marks.file.is_file()
+    with marks.mark(wanted=False) as mark:
+        assert await marks.trouble(mark) == ""
+        assert not marks.file.exists()
+        assert await marks.trouble(mark) == ""
+
+
+async def test_a_mark_that_cannot_be_written_is_told_and_written_as_soon_as_it_can_be(marks: Marks) -> None:
+    marks.file.parent.write_text("in the way")
+    with marks.mark(wanted=True) as mark:
+        said = await marks.trouble(mark)
+        assert said.startswith(f"cannot write {marks.file}: ")
+        assert "jobs start while nothing is known" in said
+        marks.file.parent.unlink()
+        assert await marks.trouble(mark) == ""
+        assert marks.file.is_file()
+
+
+async def test_a_mark_that_cannot_be_removed_is_told(marks: Marks) -> None:
+    marks.file.mkdir(parents=True)
+    with marks.mark(wanted=False) as mark:
+        assert "jobs are still refused" in await marks.trouble(mark)
+        marks.file.rmdir()
+        assert await marks.trouble(mark) == ""
 
 
 class Service:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.slurm_hooks import SHELLS, HookHost
+from support.slurm_hooks import NOBODY, SHELLS, HookHost, require_root
 
 BAD_GPU: Mapping[str, object] = {
     "state": "failure",
@@ -110,41 +110,55 @@ def test_a_list_of_gpus_that_cannot_be_read_starts_the_job(host: HookHost, shell
 
 
 def test_on_request_a_job_is_refused_while_nothing_is_known(host: HookHost, shell: Sequence[str]) -> None:
-    host.settings(on_stale="refuse")
+    host.refuse()
     assert prolog(host, shell) == (1, "gpuwarden: job 4711: refused: there is no verdict, and on_stale is refuse")
     host.verdict(age=100)
     assert prolog(host, shell)[0] == 1
     host.verdict()
     assert prolog(host, shell) == (0, "")
-
-
-@pytest.mark.parametrize(
-    "settings", [{"mode": "observe", "on_stale": "refuse"}, {"on_stale": "drain"}, {"on_stale": "ignore"}]
-)
-def test_no_other_setting_refuses_it(host: HookHost, shell: Sequence[str], settings: dict[str, str]) -> None:
-    host.settings(**settings)
-    assert prolog(host, shell)[0] == 0
+    host.run_dir.rename(host.folder / "elsewhere")
+    assert prolog(host, shell)[0] == 1, "the daemon never came up after this boot"
 
 
 def test_even_on_request_simulated_gpus_refuse_nobody(host: HookHost, shell: Sequence[str]) -> None:
-    host.settings(on_stale="refuse")
+    host.refuse()
     host.verdict(BAD_NODE, simulated=1)
     assert prolog(host, shell)[0] == 0
 
 
-def test_settings_of_another_user_refuse_nobody(host: HookHost, shell: Sequence[str]) -> None:
-    if os.geteuid():
-        pytest.skip("only root can give a file away")
-    host.settings(on_stale="refuse")
-    os.chown(host.state_dir / "slurm-hooks", 65534, -1)
-    assert prolog(host, shell)[0] == 0
+@pytest.mark.parametrize("folder", ["state", "state-slurm"])
+def test_what_another_user_could_have_asked_for_refuses_nobody(
+    host: HookHost, shell: Sequence[str], folder: str
+) -> None:
+    require_root()
+    host.refuse()
+    os.chown(host.folder / folder, NOBODY, NOBODY)
+    assert prolog(host, shell) == (0, "gpuwarden: job 4711: starts: there is no verdict")
+
+
+@pytest.mark.parametrize("bad", [BAD_GPU, BAD_NODE], ids=["gpu", "node"])
+def test_a_verdict_of_another_user_refuses_nobody(
+    host: HookHost, shell: Sequence[str], bad: Mapping[str, object]
+) -> None:
+    """Who got into a daemon that may not drain could otherwise have Slurm drain the node, past the breaker."""
+    require_root()
+    host.verdict(bad, gpus=GPUS)
+    host.give_away()
+    assert prolog(host, shell) == (0, "")
+
+
+@pytest.mark.parametrize("instead", ["pipe", "link to a pipe", "link to nothing", "endless file"])
+def test_it_does_not_wait_for_what_another_user_put_there(host: HookHost, shell: Sequence[str], instead: str) -> None:
+    require_root()
+    host.put_in_place_of_the_verdict(instead)
+    host.give_away()
+    assert prolog(host, shell) == (0, "")
 
 
 def test_who_was_given_which_gpus_is_left_for_the_daemon(host: HookHost, shell: Sequence[str]) -> None:
-    (host.run_dir / "jobs").mkdir()
     host.verdict()
     assert prolog(host, shell, "0,3") == (0, "")
-    words = (host.run_dir / "jobs/4711").read_text().split()
+    words = (host.notes / "4711").read_text().split()
     assert [word.partition("=")[0] for word in words] == ["uid", "gpus", "started", "user"]
     assert {"uid=1001", "gpus=0,3", "user=somebody"} < set(words)
 
@@ -158,18 +172,42 @@ def test_who_was_given_which_gpus_is_left_for_the_daemon(host: HookHost, shell: 
     ids=str,
 )  # fmt: skip
 def test_nothing_unusual_is_left_for_the_daemon(host: HookHost, shell: Sequence[str], odd: dict[str, str]) -> None:
-    (host.run_dir / "jobs").mkdir()
     host.verdict()
     job = {"SLURM_JOB_ID": "4711", "SLURM_JOB_UID": "1001", "SLURM_JOB_GPUS": "0", **odd}
     assert host.run("prolog", shell, **job).returncode == 0
-    assert list((host.run_dir / "jobs").iterdir()) == []
+    assert list(host.notes.iterdir()) == []
 
 
-def test_a_run_directory_that_cannot_be_written_starts_the_job(host: HookHost, shell: Sequence[str]) -> None:
-    (host.run_dir / "jobs").mkdir()
-    (host.run_dir / "jobs/4711").mkdir()  # in the way of its file
+def test_a_note_that_cannot_be_written_starts_the_job(host: HookHost, shell: Sequence[str]) -> None:
+    (host.notes / "4711").mkdir()  # in the way of its file
     host.verdict()
     assert prolog(host, shell) == (0, "")
+
+
+def test_nothing_is_written_where_another_user_could_have_put_a_link(host: HookHost, shell: Sequence[str]) -> None:
+    require_root()
+    precious = host.folder / "precious"
+    precious.write_text("of root's")
+    (host.notes / "4711").symlink_to(precious)
+    (host.run_dir / "jobs").symlink_to(host.notes)  # where the note was once
+    for folder in (host.notes, host.notes.parent):
+        os.chown(folder, NOBODY, NOBODY)
+        assert prolog(host, shell)[0] == 0
+        os.chown(folder, 0, 0)
+    assert precious.read_text() == "of root's"
+
+
+def test_where_no_epilog_has_them_tidied_away_notes_do_not_grow_without_end(
+    host: HookHost, shell: Sequence[str]
+) -> None:
+    host.verdict()
+    for job in range(4096):
+        (host.notes / str(job)).touch()
+    assert prolog(host, shell) == (0, "")
+    assert not (host.notes / "4711").exists()
+    (host.notes / "0").unlink()
+    assert prolog(host, shell) == (0, "")
+    assert (host.notes / "4711").exists()
 
 
 def test_whatever_the_environment_lacks_the_job_starts(host: HookHost, shell: Sequence[str]) -> None:

@@ -114,7 +114,6 @@ def test_all_nodes_of_a_partition_choose_the_same_pool() -> None:
         ({"partitions": ("gpu", "a,b")}, "slurm.partitions"),
         ({"timeout": 0.5}, "slurm.timeout"),
         ({"timeout": 500.0}, "slurm.timeout"),
-        ({"stale_grace": 5.0}, "slurm.stale_grace"),
         ({"job_mapping_dir": Path("hpc")}, "slurm.job_mapping_dir"),
     ],
 )

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import pytest
+
+PATIENCE = 60.0
+NOBODY = 65534
 SCRIPTS = Path(__file__).parents[2] / "systemd/slurm"
 BUSYBOX = os.environ.get("GPUWARDEN_TEST_BUSYBOX") or shutil.which("busybox")
 SHELLS: dict[str, Sequence[str]] = {
@@ -19,6 +25,11 @@ SHELLS: dict[str, Sequence[str]] = {
     }.items()
     if shutil.which(words[0])
 }
+
+
+def require_root() -> None:
+    if os.geteuid():
+        pytest.skip("only root can give a folder away")
 
 
 def uptime() -> int:
@@ -37,22 +48,29 @@ HEALTHY: Mapping[str, object] = {
 
 
 class HookHost:
-    """What the scripts find on a node: a run directory, a state directory, and a gpuwarden that notes how it was called."""
+    """What the scripts find on a node: a run and a state directory, those beside them, and a gpuwarden that notes how it was called."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.run_dir = folder / "run"
         self.state_dir = folder / "state"
+        self.notes = folder / "run-slurm/jobs"
         self.calls = folder / "calls"
         self.run_dir.mkdir()
         self.state_dir.mkdir()
+        self.notes.mkdir(parents=True)
         self.command = folder / "gpuwarden"
         self.answer("exit 0")
 
     def answer(self, script: str) -> None:
-        """What the gpuwarden of this host does after it has noted its words and Slurm's variable."""
-        self.command.write_text(f'#!/bin/sh\necho "SLURM_CONF=$SLURM_CONF $*" >>{self.calls}\n{script}\n')
+        """What the gpuwarden of this host does after it has noted its words."""
+        self.command.write_text(f'#!/bin/sh\necho "$*" >>{self.calls}\n{script}\n')
         self.command.chmod(0o755)
+
+    def give_away(self) -> None:
+        """To another user than that of the scripts, as systemd does in the profiles observe and jobs."""
+        for folder in (self.run_dir, self.state_dir):
+            os.chown(folder, NOBODY, NOBODY)
 
     def verdict(
         self, given: Mapping[str, object] | None = None, *, gpus: Mapping[int, str] | None = None, **more: object
@@ -65,14 +83,32 @@ class HookHost:
         lines = {**HEALTHY, **keys}
         (self.run_dir / "verdict").write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
 
-    def settings(self, **keys: object) -> None:
-        lines = {"mode": "enforce", "command": self.command, "slurm_conf": "/etc/slurm/other.conf", **keys}
-        (self.state_dir / "slurm-hooks").write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+    def put_in_place_of_the_verdict(self, what: str) -> None:
+        path = self.run_dir / "verdict"
+        match what:
+            case "folder":
+                path.mkdir()
+            case "pipe":
+                os.mkfifo(path)
+            case "link to a pipe":
+                os.mkfifo(self.run_dir / "pipe")
+                path.symlink_to("pipe")
+            case "link to nothing":
+                path.symlink_to("nothing")
+            case "endless file":
+                with path.open("wb") as file:
+                    file.truncate(1 << 40)
+
+    def refuse(self) -> None:
+        """As the daemon has it with on_stale = "refuse"."""
+        folder = self.folder / "state-slurm"
+        folder.mkdir()
+        (folder / "refuse").touch()
 
     def environment(self, **more: str) -> dict[str, str]:
         """As slurmd gives it: no PATH."""
         places = {"GPUWARDEN_RUN_DIR": str(self.run_dir), "GPUWARDEN_STATE_DIR": str(self.state_dir)}
-        return {"SLURMD_NODENAME": "n7", **places, **more}
+        return {"SLURMD_NODENAME": "n7", "GPUWARDEN_COMMAND": str(self.command), **places, **more}
 
     def run(self, script: str, shell: Sequence[str], **more: str) -> subprocess.CompletedProcess[str]:
         words = [shutil.which(shell[0]) or shell[0], *shell[1:], str(SCRIPTS / f"gpuwarden-slurm-{script}")]
@@ -82,3 +118,23 @@ class HookHost:
 
     def called(self) -> list[str]:
         return self.calls.read_text().splitlines() if self.calls.exists() else []
+
+    def wait_for_call(self) -> list[str]:
+        """What the scripts start and do not wait for."""
+        end = time.monotonic() + PATIENCE
+        while not self.called() and time.monotonic() < end:
+            time.sleep(0.02)
+        return self.called()
+
+    def wait_for_sessions(self) -> None:
+        """Until nothing runs any more that the scripts started beside themselves."""
+        end = time.monotonic() + PATIENCE
+        while any(self._sessions()) and time.monotonic() < end:
+            time.sleep(0.02)
+
+    def _sessions(self) -> Iterator[str]:
+        mark = f"ASK_RUN_DIR={self.run_dir}\0".encode()
+        for process in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if process.name.isdecimal() and mark in (process / "environ").read_bytes() + b"\0":
+                    yield process.name

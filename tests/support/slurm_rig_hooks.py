@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Mapping
+from pathlib import Path
 
+from support.commands import COMMAND
 from support.slurm import Slurm
 from support.slurm_hooks import SCRIPTS, boot, uptime
 
@@ -25,14 +28,22 @@ class Rig:
     def prepare(self) -> str:
         """The lines of slurm.conf."""
         for name in self.slurm.names:
-            (self.folder / f"run-{name}/jobs").mkdir(parents=True, exist_ok=True)
+            (self.folder / f"run-{name}").mkdir(exist_ok=True)
+            self.notes(name).mkdir(parents=True, exist_ok=True)
             (self.folder / f"state-{name}").mkdir(exist_ok=True)
+        command = self.folder / "gpuwarden"
+        command.write_text(f'#!/bin/sh\nexec {shlex.join(COMMAND)} "$@"\n')
+        command.chmod(0o755)
         for script in ("healthcheck", "prolog", "epilog"):
             self._wrap(script)
         return (
             f"HealthCheckProgram={self.folder}/healthcheck\nHealthCheckInterval=2\nHealthCheckNodeState=ANY\n"
             f"Prolog={self.folder}/prolog\nEpilog={self.folder}/epilog\nPrologFlags=Alloc\n"
         )
+
+    def notes(self, node: str) -> Path:
+        """Where prolog and epilog of this node leave theirs."""
+        return self.folder / f"run-{node}-slurm/jobs"
 
     def _wrap(self, script: str) -> None:
         """It waits in the middle for as long as the test holds the gate, and notes what the script printed."""
@@ -42,7 +53,8 @@ class Rig:
         wrapper.write_text(
             "#!/bin/sh\n"
             f"GPUWARDEN_RUN_DIR={self.folder}/run-$SLURMD_NODENAME GPUWARDEN_STATE_DIR={self.folder}/state-$SLURMD_NODENAME\n"
-            "export GPUWARDEN_RUN_DIR GPUWARDEN_STATE_DIR\n"
+            f"GPUWARDEN_COMMAND={self.folder}/gpuwarden\n"
+            "export GPUWARDEN_RUN_DIR GPUWARDEN_STATE_DIR GPUWARDEN_COMMAND\n"
             f"[ ! -r {self.folder}/variables ] || . {self.folder}/variables\n"
             f"while [ {script} = prolog ] && [ -e {self.folder}/gate ]; do echo >{self.folder}/waiting; /bin/sleep 0.05; done\n"
             f"{copy} >>{self.folder}/{script}-$SLURMD_NODENAME 2>&1\n"

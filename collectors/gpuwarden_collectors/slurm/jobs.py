@@ -17,7 +17,7 @@ from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess, JobsFacts
 from gpuwarden_collectors.slurm.jobs_gres import minors
 from gpuwarden_collectors.slurm.jobs_owners import Ask, Owners
 from gpuwarden_collectors.slurm.jobs_process import Process, process
-from gpuwarden_collectors.slurm.jobs_register import forget, registered
+from gpuwarden_collectors.slurm.jobs_register import registered
 
 PROCESSES_MAX = 4096
 SETTLED_AFTER = 300.0
@@ -30,7 +30,6 @@ class JobsReader:
     """`pids`: the processes that have a GPU open, as NVML last listed them. `register`: where prolog and epilog write.
 
     `conf`: slurm.conf, beside which gres.conf lies; without it there is no Slurm here. `ask` None: only what is on this host.
-    `tidies`: notes of jobs that are long over are removed.
     """
 
     def __init__(
@@ -49,13 +48,13 @@ class JobsReader:
         self._register = register
         self._conf = conf
         self._node = node
-        self.tidies = False
         self._pids = pids
         self._clock = clock
         self._owners = Owners(proc, ask)
         self._controller = Controller(node, ask, questions)
         self._told: dict[int, Job] = {}
         self._seen: dict[int, float] = {}  # job: when there was last a sign of it
+        self._over: dict[int, Job] = {}  # notes that are still there of jobs that are over
 
     def is_called(self, node: str) -> None:
         """What Slurm calls this host, where it was not known from the start."""
@@ -66,7 +65,8 @@ class JobsReader:
         if not self._conf.exists():
             raise SourceAbsent(f"no Slurm on this host: {self._conf} does not exist; slurm.conf says where it is")
         now = self._clock().boottime
-        jobs = registered(self._register, now)
+        notes = self._noted(now)
+        jobs = dict(notes)
         users = [user for pid in sorted(self._pids())[:PROCESSES_MAX] if (user := process(self._proc, pid))]
         self._owners.learn(users, jobs, now)
         for user in users:
@@ -74,11 +74,18 @@ class JobsReader:
         self._ask_for_the_rest(users, jobs, now)
         processes = tuple(self._owners.belongs(user, jobs) for user in users)
         self._settle(processes, jobs, now)
+        self._over |= {number: note for number, note in notes.items() if number not in jobs}
         return JobsFacts(
             jobs=tuple(jobs[number] for number in sorted(jobs)),
             processes=processes,
             minors=minors(self._conf.with_name("gres.conf"), self._node),
         )
+
+    def _noted(self, now: float) -> dict[int, Job]:
+        """The jobs of the notes, but not those that were found to be over, until one of that number starts or ends again."""
+        notes = registered(self._register, now)
+        self._over = {number: note for number, note in self._over.items() if notes.get(number) == note}
+        return {number: note for number, note in notes.items() if number not in self._over}
 
     def _tells(self, user: Process, jobs: dict[int, Job]) -> None:
         """What a process tells of its job; the prolog's word on its GPUs counts more."""
@@ -102,7 +109,7 @@ class JobsReader:
             for number in doubted:
                 self._seen[number] = now
                 if number not in told:
-                    self._forget(number, jobs)
+                    del jobs[number]
         for number, told_job in self._told.items():
             if (job := jobs.get(number)) is not None:
                 jobs[number] = replace(job, user=job.user or told_job.user, job_name=job.job_name or told_job.job_name)
@@ -115,9 +122,4 @@ class JobsReader:
         held = {process.job for process in processes if process.ended is not None}
         for number, job in list(jobs.items()):
             if job.ended is not None and number not in held and now - job.ended > SETTLED_AFTER:
-                self._forget(number, jobs)
-
-    def _forget(self, number: int, jobs: dict[int, Job]) -> None:
-        if self.tidies:
-            forget(self._register, number)
-        del jobs[number]
+                del jobs[number]

@@ -1,15 +1,17 @@
-"""What prolog and epilog leave in the run directory: a small file for each job, named by its number.
+"""The notes of prolog and epilog: a small file for each job, named by its number, in a folder that only their user writes.
 
     uid=1001 gpus=0,3 started=86400 user=somebody
     ended=86460
 
-Written by root's scripts with a shell's own commands, one line each; a line of another form is passed over.
+Written by root's scripts with a shell's own commands, one line each; a line of another form is passed over. The daemon, which may
+be another user, only reads them; root removes them (`tidy`), by the epilog's `gpuwarden slurm look`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from pathlib import Path
 
 from gpuwarden_collectors.host_files import read_text
@@ -17,22 +19,50 @@ from gpuwarden_collectors.slurm.jobs_facts import Job
 from gpuwarden_collectors.slurm.jobs_text import numbers
 
 FILES_MAX = 4096
+KEPT_FOR = 600.0
+"""Seconds after its end for which the note of a job stays: twice what the daemon needs to find who still holds a GPU of it."""
+KEPT = 100
+"""So many notes stay for longer, those of the jobs that ended last: what holds a GPU for hours keeps its name over a restart."""
 
 
 def registered(folder: Path, now: float) -> dict[int, Job]:
-    """All jobs, by number. What is from before this boot is not counted. Empty without the folder."""
+    """All jobs, by number; of too many the newest. What is from before this boot is not counted. Empty without the folder."""
     try:
         with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if entry.name.isdecimal()][:FILES_MAX]
+            found = sorted(int(entry.name) for entry in entries if _is_note(entry.name))
     except OSError:
         return {}
     jobs = {}
-    for name in names:
+    for number in found[-FILES_MAX:]:
         with contextlib.suppress(OSError):
-            job = parse(int(name), read_text(folder / name))
+            job = parse(number, read_text(folder / str(number)))
             if (job.started or job.ended or 0.0) <= now + 1:
                 jobs[job.id] = job
     return jobs
+
+
+def tidy(folder: Path, now: float) -> int:
+    """Remove the notes of jobs that ended long ago; how many. Nothing in a folder in which others could have put something."""
+    try:
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        status = os.fstat(opened)
+        if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return 0
+        ended = sorted((job.ended, job.id) for job in registered(folder, now).values() if job.ended is not None)
+        gone = [number for at, number in ended[:-KEPT] if now - at > KEPT_FOR]
+        for number in gone:
+            with contextlib.suppress(OSError):
+                os.unlink(str(number), dir_fd=opened)
+    finally:
+        os.close(opened)
+    return len(gone)
+
+
+def _is_note(name: str) -> bool:
+    return name.isascii() and name.isdecimal() and len(name) < 12 and not (name[0] == "0" and name != "0")
 
 
 def parse(number: int, text: str) -> Job:
@@ -46,11 +76,6 @@ def parse(number: int, text: str) -> Job:
         started=started,
         ended=ended,
     )
-
-
-def forget(folder: Path, number: int) -> None:
-    with contextlib.suppress(OSError):
-        (folder / str(number)).unlink()
 
 
 def _count(text: str) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import time
 from collections.abc import Mapping
@@ -43,7 +44,7 @@ class Daemon:
         try:
             with socket.socket(socket.AF_UNIX) as talk:
                 talk.settimeout(self._deadline)
-                talk.connect(str(self.path))
+                _connect(talk, self.path)
                 talk.sendall(request)
                 line = self._line(talk, until)
         except (FileNotFoundError, ConnectionRefusedError):
@@ -69,7 +70,7 @@ class Daemon:
         with socket.socket(socket.AF_UNIX) as talk:
             talk.settimeout(self._deadline)
             try:
-                talk.connect(str(self.path))
+                _connect(talk, self.path)
             except OSError:
                 return 0, 0
             peer = peer_of(talk)
@@ -115,7 +116,16 @@ def listens(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as talk:
         talk.setblocking(False)
         try:
-            talk.connect(str(path))
+            _connect(talk, path)
         except OSError:
             return False
         return True
+
+
+def _connect(talk: socket.socket, path: Path) -> None:
+    """Not through a link: root asks in a folder that may be the daemon's user's, and no other socket is to get its question."""
+    file = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        talk.connect(f"/proc/self/fd/{file}")
+    finally:
+        os.close(file)

@@ -39,7 +39,7 @@ def main(options: argparse.Namespace) -> int:
     if options.action == "show":
         print(as_toml(config, origins), end="")
     else:
-        for warning in check_web_config(config):
+        for warning in (*config.ignored, *check_web_config(config)):
             print(f"to be considered: {warning}")
         given = ", ".join(dict.fromkeys(origins.values()))
         print(f"the configuration is sound ({given or 'all defaults: nothing is configured'})")

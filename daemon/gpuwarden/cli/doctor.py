@@ -15,7 +15,7 @@ from gpuwarden.cli.parser import CommandError, Parser
 from gpuwarden.cli.sources import faulty, sources
 from gpuwarden.cli.text import clean
 from gpuwarden.config import Config, ConfigError, load
-from gpuwarden.doctor.row import Grade, Row, fail, ok, worst
+from gpuwarden.doctor.row import Grade, Row, fail, ok, warn, worst
 from gpuwarden.doctor.running import Running, daemon
 
 HELP = """
@@ -41,7 +41,10 @@ def arguments(parser: Parser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     try:
-        config, rows = load(sources(options, os.environ)), [ok("host", "configuration", "read without a fault")]
+        config = load(sources(options, os.environ))
+        rows = [warn("host", "configuration", text, "delete it") for text in config.ignored] or [
+            ok("host", "configuration", "read without a fault")
+        ]
     except ConfigError as error:
         config = Config()
         told = str(faulty(error)).replace("\n", " ")

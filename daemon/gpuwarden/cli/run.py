@@ -57,7 +57,7 @@ def main(options: argparse.Namespace) -> int:
     leave_out(config)
     from gpuwarden.serve import serve  # noqa: PLC0415 - a fault in the configuration is told before asyncio is loaded
 
-    return serve(config, lambda: _again(options), options.config and options.config.absolute())
+    return serve(config, lambda: _again(options))
 
 
 def _again(options: argparse.Namespace) -> Config:

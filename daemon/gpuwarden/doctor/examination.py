@@ -37,7 +37,7 @@ def _loop(look: Callable[[Config], Awaitable[list[Row]]]) -> Look:
 
 
 def _slurm(_: Running, config: Config) -> Awaitable[list[Row]]:
-    return SlurmDoctor(config.slurm, os.uname().nodename, config.state.dir).rows()
+    return SlurmDoctor(config.slurm, os.uname().nodename, config.run.dir, config.state.dir).rows()
 
 
 _LOOKS: dict[str, tuple[float, Look]] = {

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from gpuwarden.config_slurm import SlurmOptions
 from gpuwarden.doctor.row import Row, fail, ok, warn
+from gpuwarden.doctor.slurm_scripts import scripts
 from gpuwarden.doctor.slurm_settings import parse_config, settings
 from gpuwarden.jobs import conf_path
-from gpuwarden.publish.hook_settings import NAME
 from gpuwarden_collectors.slurm import nodes
 from gpuwarden_collectors.slurm.commands import Commands
 from gpuwarden_collectors.slurm.errors import SlurmError, UnknownNode
@@ -27,12 +27,18 @@ _VERSION = re.compile(r"\bVersion=(\S+)")
 
 
 class SlurmDoctor:
-    """`hostname` of this machine, for finding its name in Slurm; `state_dir` is the daemon's."""
+    """`hostname` of this machine, for finding its name in Slurm; `run_dir` and `state_dir` are the daemon's."""
 
     def __init__(
-        self, options: SlurmOptions, hostname: str, state_dir: Path, environment: Mapping[str, str] = os.environ
+        self,
+        options: SlurmOptions,
+        hostname: str,
+        run_dir: Path,
+        state_dir: Path,
+        environment: Mapping[str, str] = os.environ,
     ) -> None:
         self._options = options
+        self._run_dir = run_dir
         self._state_dir = state_dir
         self._hostname = hostname
         self._environment = environment
@@ -68,7 +74,8 @@ class SlurmDoctor:
             ]
         rows.append(ok("slurm", "controller", "answers"))
         rows += [await self._authority(keys), *await self._node(keys), await self._clock()]
-        return [*rows, self._scripts(keys), *settings(keys, self._options)]
+        beside = scripts(keys, self._options, self._run_dir, self._state_dir)
+        return [*rows, beside, *settings(keys, self._options)]
 
     async def _ask(self, *words: str) -> str:
         return await self._commands.ask(f"cannot ask Slurm ({words[0]})", *words)
@@ -79,24 +86,6 @@ class SlurmDoctor:
         return warn(
             "slurm", "slurm.conf", f"{path}, but slurm.enabled is false", "set slurm.enabled: else nothing is drained"
         )
-
-    def _scripts(self, keys: Mapping[str, str]) -> Row:
-        """The scripts obey only what their own user wrote: that of slurmd, which is root nearly everywhere."""
-        path = self._state_dir / NAME
-        try:
-            owner = path.stat().st_uid
-        except OSError:
-            counts = self._options.on_stale != "ignore" or self._options.drain_by == "hook"
-            to_do = "start the daemon once: it writes what the scripts go by"
-            found = f"{path} is not there yet"
-            return warn("slurm", "scripts", found, to_do) if counts else ok("slurm", "scripts", found)
-        user = keys.get("SlurmdUser", "root(0)").partition("(")[2].partition(")")[0]
-        if user.isdecimal() and owner != int(user):
-            found = f"{path} belongs to uid {owner}, slurmd runs as uid {user}: the scripts do not obey it"
-            return warn(
-                "slurm", "scripts", found, "run gpuwarden as the user of slurmd, or do without on_stale and drain_by"
-            )
-        return ok("slurm", "scripts", f"{path} tells them what is configured")
 
     async def _munge(self) -> Row:
         try:

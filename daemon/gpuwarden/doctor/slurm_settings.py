@@ -49,11 +49,10 @@ def health_check(keys: Mapping[str, str], options: SlurmOptions) -> Row:
     program, interval = _set(keys, "HealthCheckProgram"), _number(keys.get("HealthCheckInterval", ""))
     states = keys.get("HealthCheckNodeState", "ANY").upper()
     to_do = "set HealthCheckProgram to gpuwarden-slurm-healthcheck, HealthCheckInterval=300, HealthCheckNodeState=ANY"
-    needed = options.drain_by == "hook" or options.on_stale == "drain"
+    needed = options.drain_by == "hook"
     if not program or not interval:
         if needed:
-            why = 'drain_by = "hook"' if options.drain_by == "hook" else 'on_stale = "drain"'
-            return fail("slurm", "HealthCheckProgram", f"not set or interval 0, and {why} counts on it", to_do)
+            return fail("slurm", "HealthCheckProgram", 'not set or interval 0, and drain_by = "hook" needs it', to_do)
         return warn("slurm", "HealthCheckProgram", "not set: nobody notices in Slurm if the daemon is gone", to_do)
     if not _runs("gpuwarden-slurm-healthcheck", program):
         grade = fail if needed else warn
@@ -86,9 +85,7 @@ def prolog(keys: Mapping[str, str], options: SlurmOptions) -> Iterator[Row]:
         yield fail("slurm", "SchedulerParameters", found, "add nohold_on_prolog_fail to SchedulerParameters")
     if options.on_stale == "refuse":
         found = 'on_stale = "refuse": a daemon that is down makes Slurm itself drain the node with "Prolog error"'
-        yield warn(
-            "slurm", "on_stale", found, 'see that this is wanted; "ignore" starts jobs, "drain" drains with our reason'
-        )
+        yield warn("slurm", "on_stale", found, 'see that this is wanted; "ignore" starts jobs')
 
 
 def epilog(keys: Mapping[str, str]) -> Row:

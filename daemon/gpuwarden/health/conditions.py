@@ -226,6 +226,13 @@ _ROWS: tuple[Condition, ...] = (
         source="own rule: a reader that fails is said, never taken for health",
     ),
     Condition(
+        code="output_failed", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
+        title="What others read of gpuwarden cannot be written",
+        why="The verdict file, the notice for jobs or its socket, or the files for Slurm's scripts: the run directory is full or read-only, or "
+        "belongs to somebody else. Who reads them goes by what is old, or finds nothing. They are written again as soon as they can be.",
+        source="own rule: a daemon that cannot publish reports it where it still can",
+    ),
+    Condition(
         code="actuator_refused", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
         title="A scheduler refuses what gpuwarden wants of it",
         why="For lack of permission, or since it knows no such node. Until that is mended a node that fails goes on getting "
@@ -252,6 +259,12 @@ _ROWS: tuple[Condition, ...] = (
         why="What was read before stays in force, so that scrapes go on; but a user who was taken out can still log in, and a "
         "certificate that expires ends every scrape. It is read again by itself once it is mended.",
         source="own rule: expiry is told 7 days before, or a tenth of the certificate's life if that is less",
+    ),
+    Condition(
+        code="config_outdated", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
+        title="The configuration has a key or value that no longer exists",
+        why="It is ignored, and the evidence says what holds instead. The next release refuses to start with it.",
+        source="own rule: no daemon stops at its upgrade, and nothing is dropped silently",
     ),
     # --- the memory of weeks
     Condition(

@@ -16,6 +16,7 @@ from gpuwarden.health import (
     settings,
     xid_recovery,
 )
+from gpuwarden.health.components import CONDITION_OF
 from gpuwarden.health.dcgm_merge import with_dcgm
 from gpuwarden.health.look import Detector, Look, per_gpu
 from gpuwarden.health.state import State
@@ -50,12 +51,8 @@ _OWN: dict[str, Detector] = {
     "thermal_slowdown": gpu_signs.slowed("thermal_slowdown", "slowdown_hw_thermal_ns", 0x40),
     "power_brake": gpu_signs.slowed("power_brake", "slowdown_hw_power_brake_ns", 0x80),
     "gpu_misconfigured": settings.gpu_misconfigured,
-    "ledger_unavailable": driver_signs.trouble("ledger_unavailable", "ledger"),
+    **{code: driver_signs.component_failed(code) for code in CONDITION_OF.values()},
     "collector_failed": driver_signs.collector_failed,
-    "actuator_refused": driver_signs.trouble("actuator_refused", "actuator"),
-    "actuator_unreachable": driver_signs.trouble("actuator_unreachable", "actuator_away"),
-    "notification_refused": driver_signs.trouble("notification_refused", "notify"),
-    "web_config_faulty": driver_signs.trouble("web_config_faulty", "web"),
     "lemon_node": lemon_signs.lemon_node,
     **host_looks.DETECTORS,
     **dcgm_looks.DETECTORS,

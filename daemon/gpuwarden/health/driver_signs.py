@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from gpuwarden.health import dcgm_looks
+from gpuwarden.health.components import errors_of
 from gpuwarden.health.inventory import (
     Presence,
     absent,
@@ -188,14 +189,18 @@ def _calls(errors: tuple[CallError, ...]) -> str:
     return ", ".join(f"{e.call}: {e.text or e.code}" for e in errors[:3])
 
 
-def trouble(code: str, name: str) -> Detector:
-    """A detector for something that the daemon itself cannot do."""
+def component_failed(code: str) -> Detector:
+    """A detector for what the daemon itself cannot do."""
 
     def look(_: State, sight: Sight) -> Look:
-        text = sight.view.troubles.get(name, "")
-        return node_look((Sighting(Key(code, NODE), {"why": text}),) if text else ())
+        return node_look(_component_failures(code, sight))
 
     return look
+
+
+def _component_failures(code: str, sight: Sight) -> Iterator[Sighting]:
+    for detail, text in errors_of(code, sight.view.troubles):
+        yield Sighting(Key(code, NODE, detail), {"why": text})
 
 
 HOST_COLLECTORS = ("pci", "infiniband", "storage", "memory", "processes", "services", "plugin")
@@ -211,6 +216,5 @@ def _failures(sight: Sight) -> Iterator[Sighting]:
         latest = sight.view.seen(name).latest
         if latest is not None and latest.outcome in (PassOutcome.FAILED, PassOutcome.TIMED_OUT):
             yield Sighting(Key("collector_failed", NODE, name), {"why": latest.error})
-    if text := sight.view.troubles.get("kernel_log", ""):
-        yield Sighting(Key("collector_failed", NODE, "kernel_log"), {"why": text})
+    yield from _component_failures("collector_failed", sight)
     yield from dcgm_looks.unusable(sight)

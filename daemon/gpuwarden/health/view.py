@@ -101,7 +101,7 @@ class Rules:
 class View:
     """The host as last seen: a field for each collector, under its name.
 
-    `troubles`: what the daemon itself cannot do, by what (`ledger`, `kernel_log`): message. `log_read`: since this daemon started
+    `troubles`: why a component of the daemon does not work, by its name (see `Component`). `log_read`: since this daemon started
     the kernel log was read from where it is known on to its end, and no line was lost. `made`: what was derived from
     what is seen, by name, with what it was derived from; it goes along from pass to pass.
     """

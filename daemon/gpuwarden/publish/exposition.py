@@ -164,3 +164,7 @@ class Holder:
         jobs = None if self._hpc_jobs is None else self._hpc_jobs()
         snapshot = replace(snapshot, clients=self.clients(), hpc_jobs=jobs)
         self.page, self.snapshot = self._renderer.render(snapshot), snapshot
+
+    def job_labels_error(self) -> str:
+        """Why the files of jobs cannot be read that the label `hpc_job` names; empty if they can, and without that label."""
+        return "" if self.snapshot.hpc_jobs is None else self.snapshot.hpc_jobs.trouble

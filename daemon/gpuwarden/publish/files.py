@@ -10,13 +10,12 @@ that Slurm counts as N (IDX, SLURM_JOB_GPUS), which stays in the list when it is
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from gpuwarden.background import BackgroundWriter
 from gpuwarden.health.gpu_jobs import order
-from gpuwarden.health.model import Finding, Severity
+from gpuwarden.health.model import Finding, Health, Severity
+from gpuwarden.publish.file_writer import FileWriter
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.facts import Stamp
@@ -25,7 +24,6 @@ FORMAT = 1
 OF_A_GPU = ("gpu", "link")
 _REASONS_MAX = 8
 _VALUE_MAX = 200  # characters
-_STALLED = 5.0  # seconds after which a write that hangs is reported
 
 
 def verdict_text(snapshot: Snapshot, now: Stamp) -> str:
@@ -76,48 +74,15 @@ def _value(value: object) -> str:
 
 
 class VerdictFile:
-    """Keeps `verdict` in the run directory up to date, in a thread; of several snapshots that wait, the newest is written."""
+    """Keeps `verdict` in the run directory up to date, in a thread. A failure is urgent: a file that still says `healthy` is to go."""
 
     def __init__(self, run_dir: Path, clock: Clock = host_clock) -> None:
-        self._path = run_dir / "verdict"
         self._clock = clock
-        self._error = ""
-        self._writer = BackgroundWriter(
-            "verdict", 1, newest_wins=True, on_error=self._failed, clock=lambda: clock().boottime
-        )
+        self._writer = FileWriter(run_dir / "verdict", clock)
+        self.trouble = self._writer.trouble
+        self.flush = self._writer.flush
+        self.close = self._writer.close
 
     def publish(self, snapshot: Snapshot) -> None:
-        self._writer.submit(lambda: self._write(snapshot))
-
-    def trouble(self, now: Stamp) -> str:
-        """Why the file is not up to date; empty if it is."""
-        stalled = self._writer.stalled_for(now.boottime)
-        if stalled > _STALLED:
-            return f"cannot write {self._path}: no answer for {stalled:.0f} s; is its filesystem frozen?"
-        return self._error
-
-    async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - says False at the deadline, which is no error here
-        return await self._writer.flush(timeout)
-
-    def close(self, timeout: float) -> bool:
-        """End the thread; False if it hangs. Blocks: after `flush`, or where no loop runs."""
-        return self._writer.close(timeout)
-
-    def _write(self, snapshot: Snapshot) -> None:
-        replace_file(self._path, verdict_text(snapshot, self._clock()), mode=0o644)
-        self._error = ""
-
-    def _failed(self, error: Exception) -> None:
-        why = error.strerror if isinstance(error, OSError) else repr(error)
-        self._error = f"cannot write {self._path}: {why}; check that the directory is writable and has room"
-
-
-def replace_file(path: Path, text: str, *, mode: int) -> None:
-    """Readers see the old text or the new one, whole. The directory is made where it is missing. Raises OSError."""
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-        os.fchmod(descriptor, mode)
-        file.write(text)
-    temporary.replace(path)
+        urgent = snapshot.verdict.health is Health.FAILURE
+        self._writer.write(lambda: verdict_text(snapshot, self._clock()), urgent=urgent)

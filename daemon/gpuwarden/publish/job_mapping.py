@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gpuwarden.background import BackgroundWriter
 from gpuwarden.health.gpu_jobs import on_gpus
-from gpuwarden.publish.files import replace_file
+from gpuwarden.publish.file_writer import replace_file
 from gpuwarden.publish.hpc_jobs import FILE_NAME
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden_collectors.facts import GpuFacts

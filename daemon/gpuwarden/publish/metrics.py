@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from gpuwarden.health.advice import ADVICE
+from gpuwarden.health.components import Component
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.gpu_jobs import on_gpus
 from gpuwarden.health.lemons import What
@@ -207,6 +208,8 @@ METRICS: tuple[Metric, ...] = (
            "1 in mode enforce; 0 in mode observe, in which nothing is done and it is only shown what would be."),
     Metric("gpuwarden_heartbeat_timestamp_seconds", GAUGE, (), lambda s: _one(s.observed.wall if s.observed else None),
            "When the GPUs were last really observed, Unix time. No series before the first observation."),
+    Metric("gpuwarden_component_up", GAUGE, ("component",), lambda s: (((c.value,), int(not s.errors.get(c))) for c in Component),
+           "1 while this part of the daemon works; 0 while it does not, which is a finding too."),
     Metric("gpuwarden_dropped_total", COUNTER, ("what",), lambda s: (((what,), n) for what, n in s.dropped.items()),
            "What was given up because it came too fast or was not taken in time: log lines, ledger and host events."),
     Metric("gpuwarden_http_turned_away_total", COUNTER, (), lambda s: _one(s.clients.turned_away),

@@ -12,20 +12,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpuwarden.background import BackgroundWriter
 from gpuwarden.policy.departure_model import id_of
 from gpuwarden.policy.model import Notice
-from gpuwarden.publish.files import replace_file
+from gpuwarden.publish.file_writer import FileWriter
 from gpuwarden.publish.snapshot import NoticeSource, Snapshot
 from gpuwarden.publish.times import rfc3339
 from gpuwarden_collectors.base import Clock, host_clock
-from gpuwarden_collectors.facts import Stamp
 
 Document = dict[str, Any]
 WAITERS_MOST = 64
 WAIT_MOST = 60.0
 """Seconds that one answer is held back."""
-_STALLED = 5.0
 
 
 KEYS = (
@@ -123,36 +120,20 @@ class Notices:
 
 
 class NoticeFile:
-    """Keeps `notice.json` in the run directory up to date, in a thread."""
+    """Keeps `notice.json` in the run directory up to date, in a thread. Handed the document of each pass; a changed one is written,
+    and one that could not be is written again.
+    """
 
     def __init__(self, run_dir: Path, clock: Clock = host_clock) -> None:
-        self._path = run_dir / "notice.json"
-        self._error = ""
-        self._writer = BackgroundWriter(
-            "notice", 1, newest_wins=True, on_error=self._failed, clock=lambda: clock().boottime
-        )
+        self._body = b""
+        self._writer = FileWriter(run_dir / "notice.json", clock)
+        self.trouble = self._writer.trouble
+        self.close = self._writer.close
 
-    def publish(self, body: bytes) -> None:
-        self._writer.submit(lambda: self._write(body))
-
-    def trouble(self, now: Stamp) -> str:
-        """Why the file is not up to date; empty if it is."""
-        stalled = self._writer.stalled_for(now.boottime)
-        if stalled > _STALLED:
-            return f"cannot write {self._path}: no answer for {stalled:.0f} s; is its filesystem frozen?"
-        return self._error
-
-    def close(self, timeout: float) -> bool:
-        """End the thread; False if it hangs. Blocks."""
-        return self._writer.close(timeout)
-
-    def _write(self, body: bytes) -> None:
-        replace_file(self._path, f"{body.decode()}\n", mode=0o644)
-        self._error = ""
-
-    def _failed(self, error: Exception) -> None:
-        why = error.strerror if isinstance(error, OSError) else repr(error)
-        self._error = f"cannot write {self._path}: {why}; check that the directory is writable and has room"
+    def publish(self, body: bytes, *, imminent: bool) -> None:
+        if body != self._body or self._writer.failed:
+            self._body = body
+            self._writer.write(lambda: f"{body.decode()}\n", urgent=imminent)
 
 
 # --- samples for metrics

@@ -160,7 +160,7 @@ _NEXT = 0.001
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """`sequence` grows, and `observed` moves, only when a GPU pass really observed. `nvml`, `dcgm` and `jobs` are None once
-    they are not fresh. `hpc_jobs` is None where there is to be no such label.
+    they are not fresh. `hpc_jobs` is None where there is to be no such label. `errors`: why a component of the daemon does not work.
     """
 
     service: Service
@@ -180,6 +180,7 @@ class Snapshot:
     acted: Acted = field(default_factory=Acted)
     departures: Departures = field(default_factory=Departures)
     notice_sources: tuple[NoticeSource, ...] = ()
+    errors: Mapping[str, str] = field(default_factory=dict)
     dropped: Mapping[str, int] = field(default_factory=dict)  # what could not be written: "log", "ledger", "files"
     log_gaps: int = 0
     log_lost: int = 0

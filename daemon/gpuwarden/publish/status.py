@@ -231,18 +231,27 @@ _SHOWN = 3  # calls that failed, of one GPU
 
 def _trouble(snapshot: Snapshot) -> Iterable[str]:
     """What the daemon itself could not do, for people to read."""
+    said = set()
     for collector in snapshot.collectors:
         if collector.outcome in (PassOutcome.FAILED, PassOutcome.TIMED_OUT):
+            said.add(collector.name)
             yield f"{collector.name}: {collector.outcome.value.replace('_', ' ')}: {collector.error or 'no more is known'}"
         if collector.worker is not None and (collector.worker.abandoned or collector.worker.parked):
             yield f"{collector.name}: a reader process could not be ended and was left behind: the host may need a reboot"
     for gpu in () if snapshot.nvml is None else snapshot.nvml.gpus:
-        failed = [f"{error.call}: {error.text or error.code}" for error in gpu.errors]
-        if failed:
-            more = f", and {len(failed) - _SHOWN} more" if len(failed) > _SHOWN else ""
-            yield f"GPU {gpu.index} ({gpu.slot or 'address unknown'}) cannot be asked {', '.join(failed[:_SHOWN])}{more}"
+        yield from _failed_calls(gpu)
+    for component, text in snapshot.errors.items():
+        if component not in said:  # the kernel log is a collector, too
+            yield f"{component.replace('_', ' ')}: {text}"
     for what, count in snapshot.dropped.items():
         if count:
             yield f"{what}: {count} writes dropped, because they were not taken in time"
     if snapshot.log_gaps:
         yield f"kernel log: {snapshot.log_lost} records lost in {snapshot.log_gaps} gaps"
+
+
+def _failed_calls(gpu: GpuFacts) -> Iterable[str]:
+    failed = [f"{error.call}: {error.text or error.code}" for error in gpu.errors]
+    if failed:
+        more = f", and {len(failed) - _SHOWN} more" if len(failed) > _SHOWN else ""
+        yield f"GPU {gpu.index} ({gpu.slot or 'address unknown'}) cannot be asked {', '.join(failed[:_SHOWN])}{more}"

@@ -1,0 +1,55 @@
+"""The folders that Slurm's scripts read and write, beside the daemon's own: do they obey and use them?"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpuwarden.config_slurm import SlurmOptions
+from gpuwarden.doctor.row import Row, ok, warn
+from gpuwarden.places import beside_for_slurm, job_notes
+from gpuwarden.publish import refuse_mark
+
+
+def scripts(keys: Mapping[str, str], options: SlurmOptions, run_dir: Path, state_dir: Path) -> Row:
+    """The scripts write and obey only what lies where their own user alone writes: that of slurmd, root nearly everywhere."""
+    told = keys.get("SlurmdUser", "root(0)").partition("(")[2].partition(")")[0]
+    user = int(told) if told.isdecimal() else 0
+    for folder in (run_dir.parent, state_dir.parent):
+        if found := _open_to_others(folder, user):
+            to_do = (
+                "let only root write there, or set run.dir and state.dir: who writes there is obeyed by root's scripts"
+            )
+            return warn("slurm", "scripts", found, to_do)
+    notes = job_notes(run_dir)
+    if found := _not_of(notes, user):
+        to_do = f"systemd-tmpfiles --create gpuwarden.conf, or: mkdir -p -m 0750 {notes}; until then jobs are known from their processes alone"
+        return warn("slurm", "scripts", found, to_do)
+    if options.on_stale == "refuse":
+        mark = beside_for_slurm(state_dir) / refuse_mark.NAME
+        found = _not_of(state_dir, user) or _not_of(mark.parent, user) or _not_of(mark, user)
+        if found:
+            to_do = "let gpuwarden run as the user of slurmd (profile enforce), in mode enforce, and start it once"
+            return warn("slurm", "scripts", f"the prolog does not refuse on a stale verdict: {found}", to_do)
+    return ok("slurm", "scripts", f"they leave their notes in {notes}")
+
+
+def _not_of(path: Path, user: int) -> str:
+    try:
+        owner = path.stat().st_uid
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    return "" if owner == user else f"{path} belongs to uid {owner}, slurmd runs as uid {user}"
+
+
+def _open_to_others(folder: Path, user: int) -> str:
+    try:
+        status = folder.stat()
+    except OSError as error:
+        return f"{folder}: {error.strerror}"
+    if status.st_uid not in (0, user):
+        return f"{folder} belongs to uid {status.st_uid}"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"{folder} can be written by others (mode {stat.S_IMODE(status.st_mode):04o})"
+    return ""

@@ -1,0 +1,65 @@
+"""What of the daemon itself can fail, and the condition that each failure is. The only list of it.
+
+Each component is a finding, a sample of `gpuwarden_component_up` and a line of the status: all three go by this table, and the daemon
+must say of each how it is (`ComponentErrors`). The values are names in metrics and traces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+
+from gpuwarden_collectors.facts import Stamp
+
+
+class Component(StrEnum):
+    LEDGER = "ledger"
+    KERNEL_LOG = "kernel_log"
+    JOB_LABELS = "job_labels"  # files of jobs that the label hpc_job names
+    VERDICT = "verdict"  # the verdict file
+    NOTICE = "notice"  # notice.json and the job socket
+    SLURM = "slurm"  # files for Slurm's scripts and for dcgm-exporter's job mapping
+    ACTUATOR = "actuator"  # refuses for good
+    ACTUATOR_AWAY = "actuator_away"
+    NOTIFY = "notify"
+    WEB = "web"
+    CONFIG = "config"
+
+
+CONDITION_OF: Mapping[Component, str] = {
+    Component.LEDGER: "ledger_unavailable",
+    Component.KERNEL_LOG: "collector_failed",
+    Component.JOB_LABELS: "collector_failed",
+    Component.VERDICT: "output_failed",
+    Component.NOTICE: "output_failed",
+    Component.SLURM: "output_failed",
+    Component.ACTUATOR: "actuator_refused",
+    Component.ACTUATOR_AWAY: "actuator_unreachable",
+    Component.NOTIFY: "notification_refused",
+    Component.WEB: "web_config_faulty",
+    Component.CONFIG: "config_outdated",
+}
+NAMED = ("collector_failed", "output_failed")
+"""Conditions of which there is a finding for each component, named by it."""
+
+
+class ComponentErrors:
+    """Why each component does not work, as `sources` say it; "" for one that does. Raises ValueError unless all have a source."""
+
+    def __init__(self, sources: Mapping[Component, Callable[[Stamp], str]]) -> None:
+        missing = set(Component) - sources.keys()
+        if missing:
+            raise ValueError(f"nothing says how {', '.join(sorted(missing))} is")
+        self._sources = sources
+
+    def at(self, now: Stamp) -> dict[str, str]:
+        """Of those that do not work."""
+        texts = ((component, source(now)) for component, source in self._sources.items())
+        return {component.value: text for component, text in texts if text}
+
+
+def errors_of(code: str, errors: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Of the components whose failure is this condition: the detail of its finding, and why."""
+    for component, condition in CONDITION_OF.items():
+        if condition == code and (text := errors.get(component, "")):
+            yield component if code in NAMED else "", text
