@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import stat
@@ -15,9 +16,12 @@ import pytest
 
 from gpuwarden.health.model import GpuVerdict, Health, Verdict
 from gpuwarden.publish.files import VerdictFile, verdict_text
+from gpuwarden.publish.notices import NoticeFile
 from gpuwarden.publish.snapshot import Service, Snapshot
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.facts import Stamp
+from support.disposable import require_disposable_host
+from support.mounts import remount, tmpfs
 
 NOW = Stamp(1_000.9, 1_800_000_000.0)
 
@@ -162,3 +166,123 @@ def test_a_leftover_of_a_killed_daemon_is_in_nobody_s_way(run_dir: Path) -> None
     assert file.close(60)
     assert (run_dir / "verdict").read_text().endswith("gpu.1=warning\n")
     assert names_in(run_dir) == ["verdict"]
+
+
+# --- a run directory that is full or read-only
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 64 KiB, as the run directory."""
+    require_disposable_host()
+    with tmpfs(tmp_path / "disk", "64k") as mounted:
+        yield mounted
+
+
+def now(health: Health = Health.HEALTHY, *, reasons: tuple[str, ...] = ()) -> Snapshot:
+    return snapshot(health, at=host_clock(), reasons=reasons)
+
+
+def fill(disk: Path) -> Path:
+    """Up to the last page."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"x" * 4096)
+    return filler
+
+
+async def test_on_a_full_disk_a_failure_takes_the_place_of_the_verdict_before(disk: Path) -> None:
+    file = VerdictFile(disk)
+    file.publish(now())
+    assert await file.flush(60)
+    filler = fill(disk)
+    file.publish(now(Health.FAILURE, reasons=("gpu_missing",)))
+    assert await file.flush(60)
+    assert "\nstate=failure\n" in (disk / "verdict").read_text()
+    assert "No space left" in file.trouble(host_clock()), "the next change may find no room"
+    file.publish(now(Health.FAILURE, reasons=("gpu_missing", "xid.79")))
+    assert await file.flush(60)
+    assert "\nreason=gpu_missing xid.79\n" in (disk / "verdict").read_text()
+    filler.unlink()
+    file.publish(now())
+    assert await file.flush(60)
+    assert "\nstate=healthy\n" in (disk / "verdict").read_text()
+    assert file.trouble(host_clock()) == ""
+    assert file.close(60)
+
+
+async def test_where_somebody_else_takes_the_last_page_no_verdict_says_that_a_failed_node_is_healthy(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = VerdictFile(disk)
+    file.publish(now())
+    assert await file.flush(60)
+    fill(disk)
+    unlink = Path.unlink
+
+    def and_somebody_is_quicker(path: Path, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok=missing_ok)
+        with contextlib.suppress(OSError), (disk / "filler").open("ab", buffering=0) as filler:
+            while True:
+                filler.write(b"x" * 4096)
+
+    monkeypatch.setattr(Path, "unlink", and_somebody_is_quicker)
+    file.publish(now(Health.FAILURE))
+    assert await file.flush(60)
+    verdict = disk / "verdict"
+    assert not verdict.exists() or verdict.read_text() == ""
+    assert "No space left" in file.trouble(host_clock())
+    assert file.close(60)
+
+
+async def test_what_is_still_true_stays_until_it_is_old(disk: Path) -> None:
+    """With on_stale = "refuse" no verdict has jobs refused: that is not to follow from one write that fails."""
+    file = VerdictFile(disk)
+    file.publish(now())
+    assert await file.flush(60)
+    before = (disk / "verdict").read_text()
+    fill(disk)
+    file.publish(now(Health.UNKNOWN))
+    assert await file.flush(60)
+    assert (disk / "verdict").read_text() == before
+    assert file.close(60)
+
+
+async def test_on_a_read_only_disk_the_verdict_stays_and_is_told_to_be_old(disk: Path) -> None:
+    file = VerdictFile(disk)
+    file.publish(now())
+    assert await file.flush(60)
+    remount(disk, "ro")
+    file.publish(now(Health.FAILURE))
+    assert await file.flush(60)
+    assert "Read-only file system" in file.trouble(host_clock())
+    remount(disk, "rw")
+    file.publish(now(Health.FAILURE))
+    assert await file.flush(60)
+    assert "\nstate=failure\n" in (disk / "verdict").read_text()
+    assert file.trouble(host_clock()) == ""
+    assert file.close(60)
+
+
+async def test_a_notice_that_could_not_be_written_is_written_as_soon_as_it_can_be(disk: Path) -> None:
+    file = NoticeFile(disk)
+    filler = fill(disk)
+
+    async def published(body: bytes) -> str:
+        file.publish(body, imminent=False)
+        assert await file.flush(60)
+        return file.trouble(host_clock())
+
+    assert "No space left" in await published(b"{}")
+    filler.unlink()
+    assert await published(b"{}") == ""
+    assert (disk / "notice.json").read_text() == "{}\n"
+    before = (disk / "notice.json").stat().st_ino
+    await published(b"{}")
+    assert (disk / "notice.json").stat().st_ino == before, "what does not change is not written again"
+    fill(disk)
+    file.publish(b'{"act":true}', imminent=True)
+    assert await file.flush(60)
+    assert (disk / "notice.json").read_text() == '{"act":true}\n', "jobs are told all the same"
+    assert file.close(60)

@@ -128,6 +128,7 @@ class NoticeFile:
         self._body = b""
         self._writer = FileWriter(run_dir / "notice.json", clock)
         self.trouble = self._writer.trouble
+        self.flush = self._writer.flush
         self.close = self._writer.close
 
     def publish(self, body: bytes, *, imminent: bool) -> None:

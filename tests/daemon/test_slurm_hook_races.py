@@ -1,0 +1,23 @@
+"""Root's scripts in the folders of a daemon that somebody got into: nothing of that user is run, followed or waited for.
+
+A few hundred races here; `benchmarks/hook_races.py` runs as many as are asked for.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from support.hook_races import RaceHost, race
+from support.slurm_hooks import require_root
+
+ROUNDS = 300
+
+
+def test_whoever_got_into_the_daemon_has_root_run_and_write_nothing() -> None:
+    require_root()
+    with tempfile.TemporaryDirectory(prefix="gw-") as folder:
+        races = race(RaceHost(Path(folder)), ROUNDS)
+    assert (races.ran, races.written, races.followed, races.hung, races.refused) == (0, 0, 0, 0, 0), races
+    assert races.rounds >= ROUNDS
+    assert races.swaps > ROUNDS, "nobody raced: this says nothing"

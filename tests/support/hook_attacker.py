@@ -1,0 +1,123 @@
+"""The daemon's user as an attacker: swaps all that lies in its run and state directory, as fast as it can, until it is killed.
+
+    python -m support.hook_attacker FOLDER
+
+`FOLDER` is a `HookHost`'s. Started as root, it becomes nobody before it does anything.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import shutil
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+NOBODY = 65534
+VERDICT = (
+    "format=1\nboot_id={boot}\nstamp={stamp}\nfresh_for=100000\nmode=enforce\nsimulated=0\nstate={state}\nnode_state={state}\n"
+    "schedulable=0\nexcluded=1\nexcluded_by=slurm:failure\nbreaker=0\nreason=gpu_missing\n"
+)
+
+
+class Attacker:
+    def __init__(self, folder: Path) -> None:
+        self._run = folder / "run"
+        self._state = folder / "state"
+        self._own = folder / "attacker"
+        self._root = folder / "root"
+        self._chance = random.Random(0)
+        self._number = itertools.count()
+        self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        self._stamp = int(Path("/proc/uptime").read_text().split(".")[0])
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self._own / "sock"))
+        self._listener.listen(8)  # and never answers
+
+    def swap_for_ever(self) -> None:
+        targets = {
+            self._run / "verdict": self._verdict,
+            self._run / "control.sock": self._socket,
+            self._run / "jobs": self._jobs,
+            self._state / "slurm-hooks": self._settings,
+            self._state / "refuse": self._settings,
+        }
+        for turn in itertools.count():
+            target = self._chance.choice(list(targets))
+            with suppress(OSError):
+                self._swap(target, targets[target])
+            if turn % 1000 == 0:
+                (self._own / "turns").write_text(str(turn))
+
+    def _swap(self, target: Path, make: Callable[[Path], None]) -> None:
+        """As a link by one rename; a folder has to go first."""
+        new = self._own / f"new-{next(self._number)}"
+        make(new)
+        if target.is_dir() and not target.is_symlink():
+            shutil.rmtree(target)
+        new.rename(target)
+
+    def _verdict(self, new: Path) -> None:
+        match self._chance.randrange(7):
+            case 0 | 1:
+                state = self._chance.choice(("failure", "healthy"))
+                new.write_text(VERDICT.format(boot=self._boot, stamp=self._stamp, state=state))
+            case 2:
+                os.mkfifo(new)
+            case 3:
+                new.symlink_to(self._own / "pipe")
+            case 4:
+                new.symlink_to(self._root / "precious")
+            case 5:
+                with new.open("wb") as file:
+                    file.truncate(1 << 40)
+            case _:
+                new.mkdir()
+
+    def _socket(self, new: Path) -> None:
+        match self._chance.randrange(4):
+            case 0:
+                os.link(self._own / "sock", new)
+            case 1:
+                os.mkfifo(new)
+            case 2:
+                new.symlink_to(self._own / "pipe")
+            case _:
+                new.symlink_to(self._root / "sock")
+
+    def _jobs(self, new: Path) -> None:
+        match self._chance.randrange(3):
+            case 0:
+                new.symlink_to(self._root)
+            case 1:
+                new.symlink_to(self._own / "folder")
+            case _:
+                new.mkdir()
+                for job in range(5):
+                    (new / str(job)).symlink_to(self._root / "precious")
+                for job in range(5, 10):
+                    os.mkfifo(new / str(job))
+
+    def _settings(self, new: Path) -> None:
+        """What the scripts believed once: a link to a file of root's, or the attacker's own words."""
+        if self._chance.randrange(2):
+            new.symlink_to(self._root / "settings")
+        else:
+            program = self._own / "program"
+            new.write_text(f"mode=enforce\non_stale=drain\ndrain_by=hook\ncommand={program}\n")
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+    Attacker(folder).swap_for_ever()
+
+
+if __name__ == "__main__":
+    main()
