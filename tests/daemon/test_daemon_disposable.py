@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gpuwarden_collectors.simulated_pci import h100, write_tree
-from support.daemons import FakeHost, slots
-from support.disposable import kernel_log_writer
-from support.mounts import ext4, frozen
+from support.daemons import FakeHost, RunningDaemon, slots
+from support.disposable import kernel_log_writer, require_disposable_host
+from support.mounts import ext4, fill, frozen, remount, tmpfs
 from support.scrape import Scrape
 
 pytestmark = pytest.mark.disposable
@@ -61,4 +61,71 @@ def test_a_frozen_disk_stops_neither_judging_nor_publishing_and_nothing_is_forgo
             assert running.stop() == 0
         with host.daemon() as running:
             running.wait_status("failure", "xid.95")
+            assert running.stop() == 0
+
+
+def component_up(running: RunningDaemon, component: str) -> float:
+    return Scrape(running.get("/metrics")[1]).value("gpuwarden_component_up", component=component)
+
+
+def is_said(running: RunningDaemon, component: str, why: str) -> bool:
+    """As a finding, a metric and a line of the status."""
+    status = running.status()
+    finding = any(
+        f["id"] == f"output_failed.{component}@node" and why in f["evidence"]["why"] for f in status["findings"]
+    )
+    line = any(text.startswith(f"{component}: ") and why in text for text in status["trouble"])
+    return finding and line and component_up(running, component) == 0.0
+
+
+def test_a_full_run_directory_is_said_and_no_verdict_calls_a_failed_node_healthy(host: FakeHost) -> None:
+    with tmpfs(host.folder / "disk", "256k") as disk:
+        host.run_dir = disk / "run"
+        host.configure()
+        verdict = host.run_dir / "verdict"
+        with host.daemon() as running:
+            running.wait_status("healthy")
+            running.wait(lambda: "\nstate=healthy\n" in verdict.read_text(), "the verdict")
+            filler = fill(disk)
+            running.wait(lambda: is_said(running, "verdict", "No space left on device"), "to say that the disk is full")
+            host.xid(0, 95)
+            running.wait_status("failure", "xid.95")
+            running.wait(
+                lambda: not verdict.exists() or "\nstate=failure\n" in verdict.read_text(), "no healthy verdict"
+            )
+            filler.unlink()
+            running.wait(lambda: component_up(running, "verdict") == 1.0, "the disk's return")
+            running.wait(lambda: "\nstate=failure\n" in verdict.read_text(), "the verdict")
+            running.wait(
+                lambda: "output_failed.verdict" not in running.heartbeat()["reasons"], "the end of the finding"
+            )
+            assert running.stop() == 0
+
+
+def test_a_read_only_run_directory_is_said(host: FakeHost) -> None:
+    with tmpfs(host.folder / "disk", "256k") as disk:
+        host.run_dir = disk / "run"
+        host.configure()
+        with host.daemon() as running:
+            running.wait_status("healthy")
+            remount(disk, "ro")
+            running.wait(lambda: is_said(running, "verdict", "Read-only file system"), "to say that it is read-only")
+            remount(disk, "rw")
+            running.wait(lambda: component_up(running, "verdict") == 1.0, "the disk's return")
+            assert running.stop() == 0
+
+
+def test_what_the_prolog_goes_by_is_written_as_soon_as_the_disk_takes_it(host: FakeHost) -> None:
+    with tmpfs(host.folder / "disk", "256k") as disk:
+        host.state_dir = disk / "state"
+        host.configure('[slurm]\nenabled = true\non_stale = "refuse"\njobs = false\n')
+        host.config.write_text('mode = "enforce"\n' + host.config.read_text())
+        filler = fill(disk)
+        mark = disk / "state-slurm/refuse"
+        with host.daemon() as running:
+            running.wait(lambda: is_said(running, "slurm", "No space left on device"), "to say that the disk is full")
+            assert not mark.exists()
+            filler.unlink()
+            running.wait(mark.exists, "the mark")
+            running.wait(lambda: component_up(running, "slurm") == 1.0, "to say so")
             assert running.stop() == 0

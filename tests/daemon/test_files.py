@@ -21,7 +21,7 @@ from gpuwarden.publish.snapshot import Service, Snapshot
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.facts import Stamp
 from support.disposable import require_disposable_host
-from support.mounts import remount, tmpfs
+from support.mounts import fill, remount, tmpfs
 
 NOW = Stamp(1_000.9, 1_800_000_000.0)
 
@@ -181,15 +181,6 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 def now(health: Health = Health.HEALTHY, *, reasons: tuple[str, ...] = ()) -> Snapshot:
     return snapshot(health, at=host_clock(), reasons=reasons)
-
-
-def fill(disk: Path) -> Path:
-    """Up to the last page."""
-    filler = disk / "filler"
-    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(b"x" * 4096)
-    return filler
 
 
 async def test_on_a_full_disk_a_failure_takes_the_place_of_the_verdict_before(disk: Path) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from support.daemons import FakeHost, RunningDaemon
+from support.disposable import require_disposable_host
+from support.mounts import fill, tmpfs
 from support.scrape import Scrape
 from support.slurm import CONTROLLER, SLURM_BESIDE, Slurm, require_slurm, running
 from support.slurm_rig_hooks import Rig
@@ -126,6 +128,24 @@ def test_with_drain_by_hook_the_node_is_drained_when_slurmd_asks(rig: Rig, host:
         rig.slurm.wait(lambda: "DRAIN" in rig.slurm.state("n1"), "n1 to be drained")
     assert rig.slurm.reason("n1").startswith("gpuwarden: failure gpu=3")
     assert "the daemon is asked to act" in rig.said("healthcheck", "n1")
+
+
+def test_with_drain_by_hook_a_node_with_full_disks_is_drained_too(rig: Rig, host: FakeHost) -> None:
+    """Nothing that the health check goes by has to be written first."""
+    require_disposable_host()
+    configure(host, rig, 'drain_by = "hook"')
+    host.config.write_text('mode = "enforce"\n' + host.config.read_text())
+    for folder in (host.run_dir, host.state_dir):
+        folder.rmdir()
+    with tmpfs(host.run_dir, "256k"), tmpfs(host.state_dir, "256k"):
+        fill(host.state_dir)
+        with host.daemon() as daemon:
+            daemon.wait_status("warning", "ledger_unavailable")
+            fill(host.run_dir)
+            host.fake.clear()
+            host.xid(3, 79)
+            daemon.wait_status("failure", "xid.79")
+            rig.slurm.wait(lambda: "DRAIN" in rig.slurm.state("n1"), "n1 to be drained")
 
 
 def test_the_doctor_finds_this_slurm_in_order_but_for_what_is_not(rig: Rig, host: FakeHost) -> None:

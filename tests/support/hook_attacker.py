@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import random
@@ -22,6 +23,17 @@ VERDICT = (
     "format=1\nboot_id={boot}\nstamp={stamp}\nfresh_for=100000\nmode=enforce\nsimulated=0\nstate={state}\nnode_state={state}\n"
     "schedulable=0\nexcluded=1\nexcluded_by=slurm:failure\nbreaker=0\nreason=gpu_missing\n"
 )
+
+
+BURST = 1000
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Each in the place of the other, at once: renameat2(2)."""
+    if _LIBC.renameat2(_AT_FDCWD, bytes(one), _AT_FDCWD, bytes(other), _RENAME_EXCHANGE):
+        raise OSError(ctypes.get_errno(), "renameat2")
 
 
 class Attacker:
@@ -46,17 +58,25 @@ class Attacker:
             self._state / "slurm-hooks": self._settings,
             self._state / "refuse": self._settings,
         }
-        for turn in itertools.count():
+        swaps = 0
+        while True:
             target = self._chance.choice(list(targets))
             with suppress(OSError):
-                self._swap(target, targets[target])
-            if turn % 1000 == 0:
-                (self._own / "turns").write_text(str(turn))
+                one, other = (self._made(targets[target]) for _ in range(2))
+                self._put(one, target)
+                for _ in range(BURST):  # what a script has just tested is another thing when it opens it
+                    exchange(target, other)
+                swaps += BURST
+            if swaps % (100 * BURST) == 0:
+                (self._own / "swaps").write_text(str(swaps))
 
-    def _swap(self, target: Path, make: Callable[[Path], None]) -> None:
-        """As a link by one rename; a folder has to go first."""
+    def _made(self, make: Callable[[Path], None]) -> Path:
         new = self._own / f"new-{next(self._number)}"
         make(new)
+        return new
+
+    def _put(self, new: Path, target: Path) -> None:
+        """By one rename; a folder has to go first."""
         if target.is_dir() and not target.is_symlink():
             shutil.rmtree(target)
         new.rename(target)
@@ -79,12 +99,12 @@ class Attacker:
                 new.mkdir()
 
     def _socket(self, new: Path) -> None:
-        match self._chance.randrange(4):
-            case 0:
+        match self._chance.randrange(6):
+            case 0 | 1 | 2:
                 os.link(self._own / "sock", new)
-            case 1:
+            case 3:
                 os.mkfifo(new)
-            case 2:
+            case 4:
                 new.symlink_to(self._own / "pipe")
             case _:
                 new.symlink_to(self._root / "sock")

@@ -76,8 +76,8 @@ class RaceHost(HookHost):
 
     @property
     def swaps(self) -> int:
-        turns = self.own / "turns"
-        return int(turns.read_text() or 0) if turns.exists() else 0
+        swaps = self.own / "swaps"
+        return int(swaps.read_text() or 0) if swaps.exists() else 0
 
     def changed(self) -> int:
         now = self._of_root()
