@@ -14,10 +14,10 @@ from typing import Any
 
 from gpuwarden.acting import Acting
 from gpuwarden.actuators.detail import detail
+from gpuwarden.component_errors import component_errors
 from gpuwarden.config import Config
 from gpuwarden.event_lines import EventLines
 from gpuwarden.health.checkpoint import checkpoint
-from gpuwarden.health.components import Component, ComponentErrors
 from gpuwarden.health.model import Event, EventKind, Health, Verdict
 from gpuwarden.job_side import JobSide
 from gpuwarden.kubernetes_side import KubernetesSide
@@ -116,7 +116,10 @@ class Daemon:
             config=site.config.publish.web_config,
         )
         self._control = Control(site.config.run.dir, verbs.table(), log, group=site.config.control.group or None)
-        self._errors = self._component_errors()
+        self._errors = component_errors(
+            ledger=self._ledger, readers=self._readers, holder=self.holder, verdict=self._verdict_file, jobs=self._jobs,
+            slurm=self._slurm, acting=self.acting, kubernetes=self._kubernetes, web=self._web, config=lambda: self._config,
+        )  # fmt: skip
         self._ticker: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -147,7 +150,6 @@ class Daemon:
         self._kubernetes.run()
         self._notice_sources.run()
         self.manager.run()
-        self._warn_of_ignored()
         log.info("serving", listen=self._web.addresses, **about)
 
     async def stop(self) -> None:
@@ -215,14 +217,9 @@ class Daemon:
             news = reloaded(self.desk.rules, self._config, given)
             self._config, self.desk.rules = in_force(self._config, given), news.rules
         self.acting.adopt(replace(self._site, config=self._config).acting)
-        self._warn_of_ignored()
         log.info("configuration read again", taken_over=news.taken, waiting_for_a_restart=news.waiting)
         self._step()
         return str(news)
-
-    def _warn_of_ignored(self) -> None:
-        for text in self._config.ignored:
-            log.warning("configuration: key or value ignored", reason=text)
 
     def reload_soon(self) -> None:
         """As `reload`, for SIGHUP; what is wrong goes to the log."""
@@ -311,29 +308,6 @@ class Daemon:
         snapshot = self.desk.snapshot(self._service, now, verdict=self._verdict, dropped=dropped)
         snapshot = replace(snapshot, notice_sources=self._notice_sources.shown(now), departures=self._jobs.shown(now))
         return with_acted(snapshot, self.acting.shown())
-
-    def _component_errors(self) -> ComponentErrors:
-        return ComponentErrors(
-            {
-                Component.LEDGER: self._ledger.trouble,
-                Component.KERNEL_LOG: self._kernel_log_error,
-                Component.JOB_LABELS: lambda _: self.holder.job_labels_error(),
-                Component.VERDICT: self._verdict_file.trouble,
-                Component.NOTICE: self._jobs.trouble,
-                Component.SLURM: self._slurm.trouble,
-                Component.ACTUATOR: lambda _: "; ".join(
-                    filter(None, (self.acting.trouble(), self._kubernetes.trouble()))
-                ),
-                Component.ACTUATOR_AWAY: lambda _: self.acting.away(),
-                Component.NOTIFY: lambda _: self.acting.notify_trouble(),
-                Component.WEB: self._web.trouble,
-                Component.CONFIG: lambda _: "; ".join(self._config.ignored),
-            }
-        )
-
-    def _kernel_log_error(self, now: Stamp) -> str:
-        seen = self._readers.kernel_log_observation(now)
-        return "" if seen is None else seen.error
 
     async def _tick(self) -> None:
         """A step at least each interval, and once what is shown is too old: silence must become visible too."""

@@ -64,7 +64,7 @@ def test_a_frozen_disk_stops_neither_judging_nor_publishing_and_nothing_is_forgo
             assert running.stop() == 0
 
 
-def component_up(running: RunningDaemon, component: str) -> float:
+def component_up(running: RunningDaemon, component: str) -> float | None:
     return Scrape(running.get("/metrics")[1]).value("gpuwarden_component_up", component=component)
 
 

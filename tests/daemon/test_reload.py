@@ -90,6 +90,17 @@ def test_a_running_daemon_takes_over_what_an_xid_means_here(host: FakeHost) -> N
         assert daemon.heartbeat()["status"] == "healthy"
 
 
+def test_what_no_longer_exists_is_a_finding_until_it_is_deleted(host: FakeHost) -> None:
+    host.configure('[slurm]\non_stale = "drain"\nstale_grace = "5m"\n')
+    with host.daemon() as daemon:
+        daemon.wait_status("warning", "config_outdated")
+        daemon.wait(lambda: "'drain' no longer exists and is ignored" in daemon.lines(), "the log to say so")
+        host.configure()
+        done = host.command("reload", "--run-dir", host.run_dir)
+        assert (done.returncode, done.stdout) == (0, "nothing has changed\n")
+        daemon.wait_status("healthy")
+
+
 def test_slips_are_told_all_at_once_and_the_daemon_keeps_what_it_had(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")

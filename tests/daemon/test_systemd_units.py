@@ -116,3 +116,14 @@ def test_only_the_termination_drop_in_lets_ranks_be_signalled_and_stops_the_daem
     said = settings(UNITS / "termination.conf")
     assert said["CapabilityBoundingSet"] == ["CAP_KILL CAP_SYS_PTRACE"]
     assert {"slurmd.service", "docker.service", "containerd.service"} <= set(" ".join(said["After"]).split())
+
+
+def test_only_root_s_profile_has_the_folder_that_slurm_s_prolog_obeys() -> None:
+    """In the others systemd would give it to their user."""
+    assert settings(profile("enforce"))["StateDirectory"] == ["gpuwarden-slurm"]
+    for file in (SERVICE, profile("observe"), profile("jobs")):
+        folders = settings(file).get("StateDirectory", []) + settings(file).get("RuntimeDirectory", [])
+        assert not any("-slurm" in folder for folder in folders)
+    rows = [line.split() for line in (UNITS / "gpuwarden.tmpfiles").read_text().splitlines() if line.startswith("d ")]
+    notes = [row for row in rows if row[1].startswith("/run/gpuwarden-slurm")]
+    assert [row[2:5] for row in notes] == [["0750", "root", "gpuwarden"]] * 2

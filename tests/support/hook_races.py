@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from support.commands import COMMAND, environment
@@ -31,7 +31,7 @@ class Races:
     rounds: int = 0
     swaps: int = 0
     ran: int = 0
-    written: int = 0
+    written: list[str] = field(default_factory=list)
     followed: int = 0
     hung: int = 0
     refused: int = 0
@@ -79,9 +79,10 @@ class RaceHost(HookHost):
         swaps = self.own / "swaps"
         return int(swaps.read_text() or 0) if swaps.exists() else 0
 
-    def changed(self) -> int:
+    def changed(self) -> list[str]:
+        """The names of root's files that are others than before, or are new."""
         now = self._of_root()
-        return len(self.before.items() ^ now.items())
+        return sorted({name for name, _ in self.before.items() ^ now.items()})
 
     def connected(self) -> int:
         """To the socket of root's that the attacker linked to."""
@@ -105,6 +106,8 @@ def race(
 ) -> Races:
     """`scripts`: the folder of those that are attacked; `patience`: seconds after which a script hangs."""
     races = Races()
+    copies = host.folder / "scripts"
+    shutil.copytree(scripts, copies)  # a checkout may change under a long run
     quick = shutil.which("true") or "true"
     real = host.folder / "real"
     real.write_text(f'#!/bin/sh\nexport PYTHONPATH={os.pathsep.join(sys.path)}\nexec {" ".join(COMMAND)} "$@"\n')
@@ -114,7 +117,7 @@ def race(
             command = str(real) if races.rounds % REAL_EVERY == 0 else quick
             job = {**JOB, "SLURM_JOB_ID": str(races.rounds % 10), "GPUWARDEN_COMMAND": command}
             for name in ("prolog", "epilog", "healthcheck"):
-                _run([*shell, str(scripts / f"gpuwarden-slurm-{name}")], host.environment(**job), races, patience)
+                _run([*shell, str(copies / f"gpuwarden-slurm-{name}")], host.environment(**job), races, patience)
             if command == str(real):
                 host.wait_for_sessions()
             races.rounds += 1
