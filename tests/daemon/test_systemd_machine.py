@@ -180,7 +180,10 @@ def test_a_profile_gives_what_is_promised_and_no_more(
 ) -> None:
     machine = watched.machine
     set_profile(machine, profile)
+    machine.run("install", "-m", "0644", "/dev/null", "/run/gpuwarden-slurm/jobs/4711")
     answers = probed(machine, profile)
+    obeyed = answers.pop("write /var/lib/gpuwarden-slurm/probe")
+    assert obeyed == "written" if user == "root" else obeyed in {*DENIED, "No such file or directory"}
     assert answers.pop("user") == int(machine.say("id", "-u", user))
     assert answers.pop("capabilities") == sorted(CAPABILITIES[name] for name in capabilities)
     assert answers.pop("systemctl") == "dbus.service"
@@ -196,6 +199,21 @@ def test_a_profile_gives_what_is_promised_and_no_more(
 
     machine.run("systemctl", "restart", UNIT)
     watched.wait_says("2 of 2 GPUs")
+
+
+def test_what_root_s_scripts_obey_and_write_by_stays_root_s_when_the_daemon_becomes_another_user(
+    watched: Watched,
+) -> None:
+    machine = watched.machine
+    for profile, owner in (("enforce", "root"), ("observe", "gpuwarden")):
+        set_profile(machine, profile)
+        machine.run("systemctl", "daemon-reload")
+        machine.run("systemctl", "restart", UNIT)
+        watched.wait_says("2 of 2 GPUs")
+        owners = machine.say(
+            "stat", "-c", "%U %a", "/var/lib/gpuwarden", "/var/lib/gpuwarden-slurm", "/run/gpuwarden-slurm", "/run/gpuwarden-slurm/jobs"
+        )  # fmt: skip
+        assert owners.split("\n") == [f"{owner} 750", "root 750", "root 750", "root 750"]
 
 
 def test_what_is_mounted_and_unmounted_on_the_host_is_seen_in_the_sandbox(watched: Watched) -> None:

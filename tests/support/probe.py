@@ -66,8 +66,12 @@ def _answers() -> Iterator[tuple[str, str]]:
         "/run/gpuwarden/probe",
         "/var/lib/gpuwarden/probe",
         "/tmp/probe",
+        "/var/lib/gpuwarden-slurm/probe",
+        "/run/gpuwarden-slurm/probe",
+        "/run/gpuwarden-slurm/jobs/probe",
     ):
         yield f"write {file}", _tried(lambda file=file: _write(file))  # type: ignore[misc]
+    yield "notes of jobs", _tried(lambda: Path("/run/gpuwarden-slurm/jobs/4711").exists())
     yield "set the host's name", _tried(lambda: socket.sethostname("probe"))
     yield "become another", _become_another()
 
