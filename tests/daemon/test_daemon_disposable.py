@@ -9,7 +9,7 @@ import pytest
 
 from gpuwarden_collectors.simulated_pci import h100, write_tree
 from support.daemons import FakeHost, RunningDaemon, slots
-from support.disposable import kernel_log_writer, require_disposable_host
+from support.disposable import kernel_log_writer
 from support.mounts import ext4, fill, frozen, remount, tmpfs
 from support.scrape import Scrape
 
