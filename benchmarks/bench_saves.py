@@ -46,15 +46,16 @@ class Kind:
     within: int
     nodes: int = 1
     agrees: bool = False
-    after: str = ""
+    answers: bool = True
+    after: str = "stay"
     then: str = ""
 
 
 KINDS = (
-    Kind("the ranks answer for each other", 45, agrees=True, after="stay"),
+    Kind("the ranks answer for each other", 45, agrees=True),
     Kind("each answers for itself", 30),
-    Kind("they leave, and the batch script goes on", 45, after="leave", then="sleep 600"),
-    Kind("both nodes go, the ranks answer for each other", 45, nodes=2, agrees=True, after="stay"),
+    Kind("they leave, and the batch script goes on", 45, answers=False, after="leave", then="sleep 600"),
+    Kind("both nodes go, the ranks answer for each other", 45, nodes=2, agrees=True),
 )
 
 
@@ -71,7 +72,9 @@ def run(slurm: Slurm, kind: Kind, takes: tuple[float, float]) -> Outcome:
     slurm.clear()
     shutil.rmtree(slurm.folder / "hosts", ignore_errors=True)  # a notice of the run before lies there
     made = {node: _host(slurm, node) for node in slurm.names}
-    training = Training(slurm, agrees=kind.agrees, takes=takes, after=kind.after, then=kind.then)
+    training = Training(
+        slurm, agrees=kind.agrees, answers=kind.answers, takes=takes, after=kind.after, then=kind.then
+    )  # fmt: skip
     with ExitStack() as daemons:
         hosts = [made[node] for node in sorted(training.nodes())[: kind.nodes]]
         running = [daemons.enter_context(host.acting()) for host in hosts]

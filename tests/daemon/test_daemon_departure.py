@@ -66,7 +66,8 @@ def _times(training: Training, events: list[dict[str, Any]]) -> str:
 def test_both_ranks_save_and_the_job_goes_on_elsewhere_from_where_it_was(
     slurm: Slurm, hosts: dict[str, SlurmHost], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    training = Training(slurm)
+    """At their own speeds, and each answers for both."""
+    training = Training(slurm, agrees=True, takes=(0.0, 1.5), after="stay")
     doomed = min(training.nodes())
     with hosts[doomed].acting() as daemon:
         daemon.wait_status("healthy")
@@ -78,7 +79,8 @@ def test_both_ranks_save_and_the_job_goes_on_elsewhere_from_where_it_was(
         told = departure(daemon, training)
         events = json.loads(daemon.get("/v1/events")[1])["events"]
     assert (told["result"], told["way"], told["signal"], told["saved"]) == ("sent", "job_wide", "TERM", True)
-    assert told["acknowledged_by"] == "socket"
+    assert (told["acknowledged_by"], told["all_ranks"]) == ("socket", True)
+    assert training.cut_off() == []
     for rank in range(2):
         assert training.signals(rank)[0] == "SIGTERM"
         _, again = training.said("begins", rank)
@@ -90,11 +92,52 @@ def test_both_ranks_save_and_the_job_goes_on_elsewhere_from_where_it_was(
         sys.stdout.write(_times(training, events))
 
 
+def test_a_job_is_not_requeued_on_the_word_of_one_rank_while_another_saves(
+    slurm: Slurm, hosts: dict[str, SlurmHost]
+) -> None:
+    """Each answers for itself, as clients of before do: the one here is fast, and of the slow one nothing is heard here."""
+    training = Training(slurm, takes=(0.0, 4.0), after="stay")
+    doomed = min(training.nodes())
+    with hosts[doomed].acting() as daemon:
+        daemon.wait_status("healthy")
+        ends(hosts[doomed], "30s")
+        daemon.wait(lambda: departure(daemon, training).get("acknowledged_by") == "socket", "rank 0 to be heard")
+        told = departure(daemon, training)
+        assert (told["saved"], told["all_ranks"], told["requeue"]) == (True, False, "")
+        slurm.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued at its time")
+        daemon.wait(partial(is_requeued, daemon, training), "to say so")
+        assert training.cut_off() == []
+        assert max(said["at"] for said in training.said("wrote")) < happened(daemon, "requeued")
+
+
+def test_a_job_whose_ranks_leave_is_requeued_once_slurm_runs_no_step_of_it_any_more(
+    slurm: Slurm, hosts: dict[str, SlurmHost]
+) -> None:
+    """So soon only for that: the ranks do not find the daemon, the script goes on, and the end is far."""
+    training = Training(slurm, answers=False, takes=(0.0, 4.0), after="leave", then="sleep 600")
+    doomed = min(training.nodes())
+    with hosts[doomed].acting() as daemon:
+        daemon.wait_status("healthy")
+        ends(hosts[doomed], "500s")
+        slurm.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued")
+        daemon.wait(partial(is_requeued, daemon, training), "to say so")
+        told = departure(daemon, training)
+        assert (told["acknowledged_by"], told["all_ranks"]) == ("step", True)
+        assert training.cut_off() == []
+        assert max(said["at"] for said in training.said("wrote")) < happened(daemon, "requeued")
+
+
+def happened(daemon: RunningDaemon, kind: str) -> float:
+    """Unix time of the last event of this kind."""
+    events = json.loads(daemon.get("/v1/events")[1])["events"]
+    return max(datetime.fromisoformat(event["at"]).timestamp() for event in events if event["kind"] == kind)
+
+
 def test_of_two_nodes_that_go_at_once_one_tells_the_job_and_it_is_requeued_once(
     slurm: Slurm, hosts: dict[str, SlurmHost]
 ) -> None:
     """Each rank gets our signal once, whichever node sends it; what Slurm sends it besides is not ours."""
-    training = Training(slurm, declares=OURS)
+    training = Training(slurm, declares=OURS, agrees=True, takes=(0.5, 1.5), after="stay")
     with ExitStack() as daemons:
         doomed = [hosts[node] for node in sorted(training.nodes())]
         both = [daemons.enter_context(host.acting()) for host in doomed]
@@ -110,6 +153,7 @@ def test_of_two_nodes_that_go_at_once_one_tells_the_job_and_it_is_requeued_once(
         slurm.wait(lambda: slurm.job_state(training.job) == "PENDING", "Slurm to end both ranks")
         assert [of_ours(training, rank) for rank in range(2)] == [1, 1], training.said("signal")
         assert slurm.job(training.job)["Restarts"] == "1"
+    assert training.cut_off() == []
 
 
 def of_ours(training: Training, rank: int) -> int:
@@ -178,7 +222,8 @@ def test_a_notice_that_is_called_off_leaves_the_job_where_it_is(slurm: Slurm, ho
 def test_while_the_controller_hangs_ranks_are_told_here_and_the_job_is_requeued_once_it_answers(
     slurm: Slurm, hosts: dict[str, SlurmHost]
 ) -> None:
-    training = Training(slurm)
+    """The rank here takes the other one along, which nobody else tells."""
+    training = Training(slurm, agrees=True, takes=(0.0, 2.0), after="stay")
     doomed = hosts[min(training.nodes())]
     with doomed.acting() as daemon:
         daemon.wait_status("healthy")
@@ -191,12 +236,13 @@ def test_while_the_controller_hangs_ranks_are_told_here_and_the_job_is_requeued_
         daemon.wait(lambda: slurm.state(doomed.node) >= {"DRAIN"}, "the drain")
         daemon.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued")
     assert {said["node"] for said in training.said("signal") if said["signals"] == 1} >= {doomed.node}
+    assert training.cut_off() == []
 
 
 def test_a_node_that_an_administrator_drained_keeps_the_reason_and_its_job_is_told_and_requeued(
     slurm: Slurm, hosts: dict[str, SlurmHost]
 ) -> None:
-    training = Training(slurm)
+    training = Training(slurm, agrees=True, after="stay")
     doomed = hosts[min(training.nodes())]
     slurm.drain(doomed.node, "new fan | ticket 12")
     with doomed.acting() as daemon:

@@ -316,6 +316,13 @@ def test_a_job_of_several_nodes_is_requeued_once_slurm_runs_no_step_of_it_any_mo
     assert story.texts(EventKind.SAVED)[-1]["all_ranks"] is True
 
 
+def test_what_the_batch_script_runs_after_its_steps_is_no_rank_of_them_unless_it_has_a_gpu() -> None:
+    for gpu in (False, True):
+        story = Story(unschedulable=True).spreads(7, process(1)).announces(announced()).acts()
+        story.spreads(7, process(2, step="batch", catches=frozenset(), gpu=gpu)).stepless.add(7)
+        assert story.acts().requeues == ([] if gpu else [(7, 1_000.0)])
+
+
 def test_slurm_is_asked_for_steps_no_more_often_than_for_jobs_and_not_where_it_does_not_answer() -> None:
     story = Story().spreads(7, process(1)).announces(announced()).acts().ends(1)
     story.fresh = False

@@ -8,6 +8,7 @@ holds for all of them. Else Slurm's report that no step of the job runs any more
 from __future__ import annotations
 
 from gpuwarden.policy.departure_model import Acknowledged, JobState
+from gpuwarden.policy.departure_reading import is_number
 from gpuwarden_collectors.receivers.facts import Kind, LocalJob, Receiver, Role
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 
@@ -29,12 +30,13 @@ def done(known: JobState, job: LocalJob, slurm: SlurmJob | None) -> bool:
 def steps_decide(known: JobState, job: LocalJob, slurm: SlurmJob) -> bool:
     """The job is done if none of its steps runs any more: its ranks here were tasks of steps, and have ended.
 
-    Ranks that a batch script has started by itself, here or over ssh, are in no step. Of a heterogeneous job each part has steps
-    of its own, and a part cannot be asked for those of the others.
+    Ranks that a batch script has started by itself, here or over ssh, are in no step; what it runs once its steps have ended is
+    none, unless it has a GPU. Of a heterogeneous job each part has steps of its own, and one part is not asked for those of another.
     """
-    return (
-        slurm.several and not slurm.part and not known.acknowledged.all_ranks and known.in_steps and _ended(known, job)
-    )
+    if not slurm.several or slurm.part or known.acknowledged.all_ranks or not known.in_steps:
+        return False
+    left = (rank for rank in _ranks(job) if rank.gpu or is_number(rank.step))
+    return bool(known.told) and not _told_here(known, job) and not any(left)
 
 
 def _ended(known: JobState, job: LocalJob) -> bool:
