@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from gpuwarden.health.inventory import ACCEPTED
-from gpuwarden.health.model import Event, EventKind
+from gpuwarden.health.inventory import accepted
+from gpuwarden.health.model import Event
 from gpuwarden.ledger.reader import read_only
 from gpuwarden.publish import status
 from gpuwarden.publish.control import TRY_AGAIN, Peer, Verb, VerbError
@@ -120,13 +120,7 @@ class Verbs:
         except ValueError as error:
             raise VerbError(str(error), TRY_AGAIN) from error
         self._service.record(events)
-        result: dict[str, list[str]] = {"given_up": [], "slower": [], "fewer_links": [], "narrower": []}
-        for event in events:
-            if event.key is not None:
-                name = event.key.subject.slot or event.key.subject.part
-                for key in _accepted(event):
-                    result[key].append(name)
-        return result
+        return accepted(events)
 
     async def _reload(self, _: dict[str, Any], __: Peer) -> Any:
         try:
@@ -155,11 +149,3 @@ async def _name(uid: int) -> str:
     looking = detached("name", lambda: pwd.getpwuid(uid).pw_name)
     await asyncio.wait((looking,), timeout=NAME_FOUND_WITHIN)
     return looking.result() if looking.done() and looking.exception() is None else f"uid {uid}"
-
-
-def _accepted(event: Event) -> list[str]:
-    """What an event of `inventory accept` accepted, by the keys of its answer."""
-    if event.kind == EventKind.GPU_PINNED:
-        less = str(event.data.get(ACCEPTED, "")).split()
-        return [{"links": "fewer_links", "pcie_width": "narrower"}[name] for name in less]
-    return ["slower" if event.kind == EventKind.HOST_LEARNED else "given_up"]

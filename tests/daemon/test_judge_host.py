@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
+from gpuwarden.health.inventory import accept, accepted
 from gpuwarden.health.model import Advice, Health
-from gpuwarden.health.view import Rules
+from gpuwarden.health.view import Rules, Sight
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.host_facts import InfinibandFacts, MountFacts, PortFacts
+from support.hosts import slot
 from support.whole_hosts import WholeHost, hung, mount, port
 
 GONE = PassOutcome.ABSENT
@@ -115,6 +118,18 @@ def test_an_operator_accepts_the_ports_as_they_are(host: WholeHost) -> None:
     assert host.health is Health.HEALTHY
     host.restart_daemon()
     healthy_for(300, host)
+
+
+def test_what_was_accepted_is_named_by_what_became_less_of_it() -> None:
+    host = WholeHost(3)
+    host.run(30)
+    host.change(1, pcie_width=8)
+    host.gpus[2] = replace(host.gpus[2], links=host.gpus[2].links[:4])
+    host.ports(port("mlx5_0", rate_gbps=200.0))
+    host.run(30)
+    assert accepted(accept(host.state, Sight.of(host.view, host.rules, host.now))) == {
+        "given_up": ["mlx5_1/1"], "slower": ["mlx5_0/1"], "fewer_links": [slot(2)], "narrower": [slot(1)],
+    }  # fmt: skip
 
 
 def test_three_times_down_within_three_hours_is_flapping_however_short(host: WholeHost) -> None:

@@ -15,7 +15,7 @@ All GPUs unlisted together is the driver's fault, not theirs: see `driver_not_lo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
@@ -165,8 +165,23 @@ def accept(state: State, sight: Sight) -> list[Event]:
     return [*(_unpinned(slot, sight) for slot in sorted(gone)), *_as_they_are(state, sight), *accept_host(state, sight)]
 
 
-ACCEPTED = "accepted"
+_ACCEPTED = "accepted"
 """In the data of an event: what of the GPU is less than it was, `links`, `pcie_width` or both."""
+_LESS = {"links": "fewer_links", "pcie_width": "narrower"}
+
+
+def accepted(events: Iterable[Event]) -> dict[str, list[str]]:
+    """By what became less, the slots of GPUs and the names of ports that these events of `accept` are about."""
+    result: dict[str, list[str]] = {"given_up": [], "slower": [], **{name: [] for name in _LESS.values()}}
+    for event in events:
+        if event.key is None:
+            continue
+        names = ["slower" if event.kind == EventKind.HOST_LEARNED else "given_up"]
+        if event.kind == EventKind.GPU_PINNED:
+            names = [_LESS[word] for word in str(event.data.get(_ACCEPTED, "")).split()]
+        for name in names:
+            result[name].append(event.key.subject.slot or event.key.subject.part)
+    return result
 
 
 def _as_they_are(state: State, sight: Sight) -> Iterator[Event]:
@@ -181,7 +196,7 @@ def _as_they_are(state: State, sight: Sight) -> Iterator[Event]:
             less = {"links": now.links != pin.links, "pcie_width": now.pcie_width not in (0, pin.pcie_width)}
             event = pin_event(EventKind.GPU_PINNED, sight.now, sight.view.boot_id, now)
             words = " ".join(name for name, is_less in less.items() if is_less)
-            yield replace(event, data={**event.data, "pcie_width": now.pcie_width, ACCEPTED: words})
+            yield replace(event, data={**event.data, "pcie_width": now.pcie_width, _ACCEPTED: words})
 
 
 def _links_kept(pin: Pin, facts: GpuFacts) -> int:
