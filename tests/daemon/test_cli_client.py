@@ -108,9 +108,20 @@ def test_who_may_not_talk_to_the_daemon_is_told_who_may(run_dir: Path) -> None:
     assert caught.value.code == 77
 
 
-def test_a_path_too_long_for_a_socket_is_told_as_such(run_dir: Path) -> None:
-    with pytest.raises(CommandError, match="too long"):
+def test_at_a_path_too_long_for_a_socket_there_is_no_daemon(run_dir: Path) -> None:
+    with pytest.raises(NoDaemon):
         daemon(run_dir / ("x" * 200)).ask("status")
+
+
+def test_a_link_in_the_place_of_the_socket_is_not_followed(run_dir: Path) -> None:
+    """Root asks in a folder of the daemon's user, who could have it ask any other service."""
+    other = run_dir / "other"
+    other.mkdir(parents=True)
+    with serving(other, lambda _: result("followed")):
+        (run_dir / "control.sock").symlink_to(other / "control.sock")
+        assert daemon(other).ask("status") == "followed"
+        with pytest.raises(CommandError, match="cannot talk to the daemon"):
+            daemon(run_dir).ask("status")
 
 
 def test_the_command_line_comes_before_the_environment_and_that_before_the_real_place(tmp_path: Path) -> None:

@@ -70,6 +70,8 @@ SLOW = (
     FaultClass(name="NVML fails as a whole", strike=faults.nvml_says(NvmlProblem.OTHER), says=("nvml_unavailable",), severity="warning", about="node", grace=30),
     FaultClass(name="PCI bus cannot be read", strike=faults.bus_unreadable, says=("collector_failed.pci",), severity="warning", about="node", shown="pci", grace=30),
     FaultClass(name="ledger cannot be written", strike=faults.daemon_trouble("ledger"), says=("ledger_unavailable",), severity="warning", about="node", shown=TROUBLE),
+    FaultClass(name="the run directory is full", strike=faults.daemon_trouble("verdict"), says=("output_failed.verdict",), severity="warning", about="node", shown=TROUBLE),
+    FaultClass(name="a key that no longer exists", strike=faults.daemon_trouble("config"), says=("config_outdated",), severity="warning", about="node", shown=TROUBLE),
     FaultClass(name="web-config file has a fault", strike=faults.daemon_trouble("web"), says=("web_config_faulty",), severity="warning", about="node", shown=TROUBLE),
     FaultClass(name="scheduler refuses", strike=faults.daemon_trouble("actuator"), says=("actuator_refused",), severity="warning", about="node", shown=TROUBLE),
     FaultClass(name="a scheduler is away while something is wanted of it", strike=faults.daemon_trouble("actuator_away"), says=("actuator_unreachable",), severity="warning", about="node", grace=600, shown=TROUBLE),
