@@ -1,22 +1,32 @@
-"""What the daemon and its worker take of a machine with 8 GPUs while nothing happens: CPU, memory, threads, descriptors.
+"""What the daemon and its workers take of a machine while nothing happens: CPU, memory, threads, descriptors.
 
-CPU is of one core, over a minute (in which what is read each minute is due once), and the spread that of its twelfths.
-Two daemons run at a time, one of them scraped every 15 s; memory is read when only that one is left.
+With no arguments, of the compiled fake library, whose calls burn the CPU time that they took on an H100 (its memory is that
+of a library that does nothing); then with the double of DCGM's bindings beside it. With `--driver`, of the GPUs of this
+machine, with the driver that is here. Each table says which it is.
+
+CPU is of one core, over a minute (in which what is read each minute is due once), and the spread that of its twelfths. Two
+daemons run at a time, one of them scraped every 15 s; with `--driver` that one alone. Memory is that of all processes of
+the daemon, when only that one is left, and again once its NVML worker was killed and replaced.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
+import signal
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from common import cpu_ns, fake_host, scrape, spread, table, wait_for_all
-from support.daemons import RunningDaemon
+from common import cpu_ns, daemon_on_driver, fake_host, scrape, spread, table, wait_for_all
+from support.daemons import RunningDaemon, children, slots
+from support.dcgm import BINDINGS, FakeDcgm, engine_process
 
-GPUS = 8
-LIMITS = {5.0: 0.5, 1.0: 1.5}  # per cent of a core, by the interval of a pass in seconds
-PSS_LIMIT = 65  # MiB, daemon and worker together
+CPU_LIMITS = {(1, 5.0): 0.3, (8, 5.0): 0.8, (8, 1.0): None}
+"""Per cent of a core, by GPUs and the interval of a pass in seconds."""
+PSS_LIMIT, PSS_LIMIT_DRIVER, PSS_LIMIT_DCGM = 54, 68, 25
+"""MiB, all processes together: of the fake library, of a driver; and what DCGM may add."""
 SETTLE = 3.0
 WINDOW, WINDOWS = 5.0, 12
 SCRAPE_EVERY = 3  # windows
@@ -26,15 +36,24 @@ FORMS = {
     "OpenMetrics": {"Accept": "application/openmetrics-text", "Accept-Encoding": "identity"},
     "OpenMetrics, gzip": {"Accept": "application/openmetrics-text", "Accept-Encoding": "gzip"},
 }
+MEMORY_HEAD = ("GPUs", "a pass each", "process", "PSS MiB", "USS MiB", "RSS MiB", "threads", "descriptors")
+
+Row = list[object]
 
 
 def processes(daemon: RunningDaemon) -> dict[str, int]:
-    return {"daemon": daemon.process.pid, "worker": daemon.worker()}
+    """The daemon and its workers, by what they read."""
+    found = {"daemon": daemon.process.pid}
+    for pid in children(daemon.process.pid):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        reader = next((word for word in words if word.startswith("gpuwarden_collectors.") and ":" in word), words[0])
+        found[f"worker {reader.removeprefix('gpuwarden_collectors.').partition('.')[0]}"] = pid
+    return found
 
 
-def shares(quiet: RunningDaemon, scraped: RunningDaemon) -> list[dict[str, list[float]]]:
-    """For each of the two daemons, and each of its processes: per cent of a core in each window."""
-    pids = [processes(quiet), processes(scraped)]
+def shares(daemons: Sequence[RunningDaemon], scraped: RunningDaemon) -> list[dict[str, list[float]]]:
+    """For each daemon, and each of its processes: per cent of a core in each window."""
+    pids = [processes(daemon) for daemon in daemons]
     result: list[dict[str, list[float]]] = [{name: [] for name in group} for group in pids]
     time.sleep(SETTLE)
     begun = time.monotonic()
@@ -51,11 +70,13 @@ def shares(quiet: RunningDaemon, scraped: RunningDaemon) -> list[dict[str, list[
     return result
 
 
-def cpu_row(interval: float, scraped: str, used: Mapping[str, Sequence[float]]) -> list[str]:
-    both = [sum(pair) for pair in zip(*used.values(), strict=True)]
-    mean = sum(both) / len(both)
-    each = [spread(values, 3) for values in (*used.values(), both)]
-    return [f"{interval:g} s", scraped, *each, f"{mean:.3f}", f"< {LIMITS[interval]}"]
+def cpu_row(gpus: int, interval: float, scraped: str, used: Mapping[str, Sequence[float]]) -> Row:
+    together = [sum(each) for each in zip(*used.values(), strict=True)]
+    workers = [sum(each) for each in zip(*(v for name, v in used.items() if name != "daemon"), strict=True)]
+    limit = CPU_LIMITS.get((gpus, interval))
+    mean = sum(together) / len(together)
+    each = [spread(values, 3) for values in (used["daemon"], workers, together)]
+    return [gpus, f"{interval:g} s", scraped, *each, f"{mean:.3f}", "" if limit is None else f"<= {limit}"]
 
 
 def memory(pid: int) -> dict[str, float]:
@@ -71,15 +92,23 @@ def memory(pid: int) -> dict[str, float]:
     }
 
 
-def memory_rows(interval: float, daemon: RunningDaemon) -> list[list[object]]:
-    """The last row: what PSS would be if no other Python ran here, for what the worker shares it shares with the daemon."""
+def memory_rows(gpus: int, interval: float, daemon: RunningDaemon) -> list[Row]:
+    """The last row: what PSS would be if no other Python ran here, for what workers share they share with the daemon."""
     found = {name: memory(pid) for name, pid in processes(daemon).items()}
-    ours, worker = found["daemon"], found["worker"]
-    found["together"] = {column: ours[column] + worker[column] for column in ours}
-    rows: list[list[object]] = [
-        [f"{interval:g} s", name, *(round(value, 1) for value in one.values())] for name, one in found.items()
-    ]
-    return [*rows, [f"{interval:g} s", "alone", round(ours["RSS MiB"] + worker["USS MiB"], 1), "", "", "", ""]]
+    alone = found["daemon"]["RSS MiB"] + sum(one["USS MiB"] for name, one in found.items() if name != "daemon")
+    found["together"] = {column: sum(one[column] for one in found.values()) for column in found["daemon"]}
+    here = [gpus, f"{interval:g} s"]
+    rows: list[Row] = [[*here, name, *(round(value, 1) for value in one.values())] for name, one in found.items()]
+    return [*rows, [*here, "alone", round(alone, 1), "", "", "", ""]]
+
+
+def replace_worker(daemon: RunningDaemon) -> None:
+    """Kill the NVML worker, and wait until another one was there for three passes."""
+    before = processes(daemon)["worker nvml"]
+    os.kill(before, signal.SIGKILL)
+    daemon.wait(lambda: processes(daemon).get("worker nvml", before) != before, "another NVML worker")
+    sequence = daemon.heartbeat()["sequence"]
+    daemon.wait(lambda: daemon.heartbeat()["sequence"] > sequence + 3, "three passes")
 
 
 def page_rows(daemon: RunningDaemon) -> list[list[str]]:
@@ -91,33 +120,98 @@ def page_rows(daemon: RunningDaemon) -> list[list[str]]:
     ]
 
 
-def main() -> None:
-    cpu: list[list[str]] = []
-    used: list[list[object]] = []
-    for interval in LIMITS:
+class Found:
+    """The rows of all tables, as they come."""
+
+    def __init__(self, what: str, pss_limit: int) -> None:
+        self._what = what
+        self._limit = pss_limit
+        self._cpu: list[Row] = []
+        self._used: list[Row] = []
+        self._replaced: list[Row] = []
+        self._pages: list[list[str]] = []
+
+    def measure(self, gpus: int, interval: float, scraped: RunningDaemon, quiet: RunningDaemon | None = None) -> None:
+        daemons = {"no": quiet, "each 15 s": scraped}
+        running = {how: daemon for how, daemon in daemons.items() if daemon is not None}
+        for how, used in zip(running, shares(list(running.values()), scraped), strict=True):
+            self._cpu.append(cpu_row(gpus, interval, how, used))
+        if quiet is not None:
+            quiet.stop()
+        self._used += memory_rows(gpus, interval, scraped)
+        self._pages = page_rows(scraped)
+        if interval > 1.0:
+            replace_worker(scraped)
+            self._replaced += memory_rows(gpus, interval, scraped)
+
+    def show(self) -> None:
+        windows = f"{WINDOWS} windows of {WINDOW:g} s"
+        table(
+            f"CPU of one core, {self._what}: median (least-most) of {windows}",
+            ("GPUs", "a pass each", "scraped", "daemon %", "workers %", "together %", "mean together", "required"),
+            self._cpu,
+        )
+        required = f"required: PSS together <= {self._limit} MiB"
+        table(f"Memory after a minute of passes and scrapes, {self._what}; {required}", MEMORY_HEAD, self._used)
+        table(f"The same once the NVML worker was killed and replaced; {required}", MEMORY_HEAD, self._replaced)
+        table(f"/metrics, {self._what}", ("form", "series", "own", "DCGM names", "bytes"), self._pages)
+
+
+def on_the_fake() -> None:
+    found = Found("a fake library at H100 prices", PSS_LIMIT)
+    for gpus, interval in CPU_LIMITS:
         with ExitStack() as stack:
-            host = stack.enter_context(fake_host(gpus=GPUS, interval=interval, device=True))
-            scraped = stack.enter_context(host.daemon())
-            wait_for_all(scraped, GPUS)
-            with fake_host(gpus=GPUS, interval=interval, device=True) as other, other.daemon() as quiet:
-                wait_for_all(quiet, GPUS)
-                seen = shares(quiet, scraped)
-            cpu += [cpu_row(interval, how, one) for how, one in zip(("no", "each 15 s"), seen, strict=True)]
-            used += memory_rows(interval, scraped)
-            pages = page_rows(scraped)
-            findings = len(scraped.status()["findings"])
-    windows = f"{WINDOWS} windows of {WINDOW:g} s"
-    table(
-        f"CPU of one core, {GPUS} GPUs, {findings} findings, kernel log {host.kmsg}: median (least-most) of {windows}",
-        ("pass each", "scraped", "daemon %", "worker %", "together %", "mean together", "required"),
-        cpu,
-    )
-    table(
-        f"Memory after a minute of passes and scrapes, {GPUS} GPUs; required: PSS together <= {PSS_LIMIT} MiB",
-        ("pass each", "process", "PSS MiB", "USS MiB", "RSS MiB", "threads", "descriptors"),
-        used,
-    )
-    table(f"/metrics, {GPUS} GPUs", ("form", "series", "own", "DCGM names", "bytes"), pages)
+            scraped, quiet = (
+                stack.enter_context(stack.enter_context(fake_host(gpus=gpus, interval=interval, device=True)).daemon())
+                for _ in range(2)
+            )
+            wait_for_all(scraped, gpus)
+            wait_for_all(quiet, gpus)
+            found.measure(gpus, interval, scraped, quiet)
+    found.show()
+
+
+@contextmanager
+def beside_dcgm(gpus: int) -> Iterator[RunningDaemon]:
+    with fake_host(gpus=gpus, device=True) as host:
+        dcgm, place = FakeDcgm(host.folder, gpus=gpus), host.folder / "nv-hostengine"
+        with dcgm.change() as engine:
+            for gpu, slot in zip(engine["gpus"], slots(gpus), strict=True):
+                gpu["slot"] = f"0000{slot}".upper()
+        with host.config.open("a") as config:
+            config.write(f'[collectors.dcgm]\nbindings = "{BINDINGS}"\naddress = "unix://{place}"\n')
+        with engine_process(dcgm, place), host.daemon(more=dcgm.environment) as daemon:
+            yield daemon
+
+
+def with_the_double_of_dcgm(gpus: int = 8) -> None:
+    with beside_dcgm(gpus) as daemon:
+        wait_for_all(daemon, gpus)
+        daemon.wait(lambda: "worker dcgm" in processes(daemon), "the DCGM worker")
+        time.sleep(SETTLE + 30.0)
+        rows = memory_rows(gpus, 5.0, daemon)
+    title = f"Memory with the double of DCGM's bindings (bench_dcgm.py measures real ones); allowed: {PSS_LIMIT_DCGM} MiB more"
+    table(title, MEMORY_HEAD, rows)
+
+
+def on_the_driver(interval: float) -> None:
+    found = Found("the driver of this machine", PSS_LIMIT_DRIVER)
+    with daemon_on_driver(interval) as daemon:
+        daemon.wait(lambda: daemon.heartbeat()["sequence"] > 2, "passes")
+        found.measure(daemon.heartbeat()["gpus"]["present"], interval, daemon)
+    found.show()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--driver", action="store_true", help="the GPUs of this machine; needs no compiler")
+    parser.add_argument("--interval", type=float, default=5.0, help="with --driver: seconds between passes")
+    arguments = parser.parse_args()
+    if arguments.driver:
+        on_the_driver(arguments.interval)
+    else:
+        on_the_fake()
+        with_the_double_of_dcgm()
 
 
 if __name__ == "__main__":

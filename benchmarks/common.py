@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(1, str(Path(__file__).parents[1] / "tests"))  # the measured host is the one of the tests
@@ -45,6 +46,34 @@ def fake_host(
             f'[publish]\nlisten = "127.0.0.1:0"\n[run]\ndir = "{host.run_dir}"\n[state]\ndir = "{host.state_dir}"\n'
         )
         yield host
+
+
+@dataclass(frozen=True, slots=True)
+class DriverHost:
+    """This machine, with the driver and the GPUs that it has; only ledger, sockets and port are others than in production."""
+
+    folder: Path
+    config: Path
+    run_dir: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@contextmanager
+def daemon_on_driver(interval: float) -> Iterator[RunningDaemon]:
+    """A daemon that reads this machine. Needs no compiler."""
+    with tempfile.TemporaryDirectory(prefix="gw-", ignore_cleanup_errors=True) as temporary:
+        folder = Path(temporary)
+        host = DriverHost(folder, folder / "gpuwarden.toml", folder / "run")
+        host.config.write_text(
+            f'[collectors.nvml]\ninterval = "{interval * 1000:.0f}ms"\n[publish]\nlisten = "127.0.0.1:0"\n'
+            f'[run]\ndir = "{host.run_dir}"\n[state]\ndir = "{folder / "state"}"\n'
+        )
+        daemon = RunningDaemon(host)
+        try:
+            daemon.find_port()
+            yield daemon
+        finally:
+            daemon.kill()
 
 
 def wait_for_all(daemon: RunningDaemon, gpus: int) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from gpuwarden_collectors.simulated_pci import h100, write_tree
 from support.commands import COMMAND, environment, gpuwarden
@@ -31,6 +31,17 @@ OTHERS = ("dcgm", "infiniband", "storage", "memory", "processes", "services")
 QUIET = "".join(f"[collectors.{name}]\nenabled = false\n" for name in OTHERS)
 
 
+class Host(Protocol):
+    """What a daemon is started on; `environment` is added to its own."""
+
+    folder: Path
+    config: Path
+    run_dir: Path
+
+    @property
+    def environment(self) -> Mapping[str, str]: ...
+
+
 class FakeHost:
     """A machine of `gpus` H100. Its parts may be changed while a daemon watches."""
 
@@ -47,6 +58,10 @@ class FakeHost:
         self.plug(gpus)
         self.configure()
         self._sequence = 0
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return self.fake.environment
 
     def plug(self, gpus: int, missing: frozenset[int] = frozenset()) -> None:
         write_tree(self.sysfs, [h100(slot) for n, slot in enumerate(slots(gpus)) if n not in missing])
@@ -110,11 +125,11 @@ class FakeHost:
 
 
 class RunningDaemon:
-    def __init__(self, host: FakeHost, stderr: int | None = None, more: Mapping[str, str] | None = None) -> None:
+    def __init__(self, host: Host, stderr: int | None = None, more: Mapping[str, str] | None = None) -> None:
         self.host = host
         self.log = host.folder / f"log-{time.monotonic_ns()}"
         log = self.log.open("w") if stderr is None else None
-        variables = environment(host.folder, {**host.fake.environment, **(more or {})})
+        variables = environment(host.folder, {**host.environment, **(more or {})})
         self.process = subprocess.Popen(
             [*COMMAND, "run", "--config", str(host.config)],
             env=variables,
