@@ -48,9 +48,9 @@ def fake_host(
         yield host
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DriverHost:
-    """This machine, with the driver and the GPUs that it has; only ledger, sockets and port are others than in production."""
+    """The machine as it is, with its driver and GPUs; only ledger, sockets and port are others than in production."""
 
     folder: Path
     config: Path

@@ -253,6 +253,7 @@ def test_on_a_ledger_of_another_major_version_nothing_starts_and_only_force_purg
     node.wait_until_healthy()
     node.machine.run("systemctl", "stop", "gpuwarden.service", "gpuwarden-job.socket")
     node.ledger("UPDATE meta SET value = '2.0' WHERE key = 'schema'; PRAGMA wal_checkpoint(TRUNCATE)")
+    node.machine.run("rm", "/var/lib/gpuwarden/ledger.db-seal")  # ours, which a newer version replaces by its own
     before = node.machine.path(LEDGER).read_bytes()
     assert "gpuwarden does not start" in node.dpkg("--install", "/root/next.deb")
     assert node.machine.show("gpuwarden.service", "ExecMainStatus") == "64"

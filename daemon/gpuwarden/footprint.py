@@ -39,6 +39,14 @@ def speaks_tls(config: Config) -> bool:
     )
 
 
+def let_in(config: Config) -> None:
+    """For a reload, whose configuration may name a file of TLS for the first time: it is checked, and in force after a restart."""
+    if speaks_tls(config):
+        for module in ("ssl", "_hashlib"):
+            if module in sys.modules and sys.modules[module] is None:
+                del sys.modules[module]
+
+
 def _forbid(module: str) -> None:
     sys.modules.setdefault(module, None)  # type: ignore[arg-type] # as the import system defines it
 

@@ -126,7 +126,7 @@ class FakeHost:
 
 class RunningDaemon:
     def __init__(self, host: Host, stderr: int | None = None, more: Mapping[str, str] | None = None) -> None:
-        self.host = host
+        self.host: Any = host
         self.log = host.folder / f"log-{time.monotonic_ns()}"
         log = self.log.open("w") if stderr is None else None
         variables = environment(host.folder, {**host.environment, **(more or {})})

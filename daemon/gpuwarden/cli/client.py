@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
+import stat
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -126,6 +128,8 @@ def _connect(talk: socket.socket, path: Path) -> None:
     """Not through a link: root asks in a folder that may be the daemon's user's, and no other socket is to get its question."""
     file = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
+        if stat.S_ISLNK(os.fstat(file).st_mode):
+            raise OSError(errno.ELOOP, "it is a link", str(path))
         talk.connect(f"/proc/self/fd/{file}")
     finally:
         os.close(file)

@@ -10,7 +10,7 @@ from gpuwarden.cli.parser import CommandError, Parser, folder
 from gpuwarden.cli.sources import configuration
 from gpuwarden.cli.web_config import check_web_config
 from gpuwarden.config import Config
-from gpuwarden.footprint import leave_out
+from gpuwarden.footprint import leave_out, let_in
 from gpuwarden.places import LEDGER, make_private
 from gpuwarden.service_manager import ServiceManager
 
@@ -66,6 +66,7 @@ def _again(options: argparse.Namespace) -> Config:
 
     try:
         config = configuration(options, os.environ)
+        let_in(config)
         check_web_config(config)
     except CommandError as error:
         raise ReloadError(str(error)) from error

@@ -37,8 +37,9 @@ class LedgerOfAnotherMajor(LedgerRefused):
 
 # SQLite's primary result codes (sqlite.org/rescode.html); the file is damaged. Our statements are constant: one that does not fit
 # the tables (ERROR), or breaks a rule of theirs, has met tables that are not as they were made.
-_CORRUPT = {
-    sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH,
+_CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_MISFITTING = {
+    sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH,
     sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_FORMAT,
 }  # fmt: skip
 
@@ -77,7 +78,7 @@ def translated(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        if is_damage(error):
+        if is_damage(error) or getattr(error, "sqlite_errorcode", 0) & 0xFF in _MISFITTING:
             raise LedgerCorrupt(f"ledger {path} is corrupt: {error}") from error
         advice = _ADVICE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, "see sqlite.org/rescode.html")
         raise LedgerUnavailable(f"cannot use ledger {path}: {error}; {advice}") from error

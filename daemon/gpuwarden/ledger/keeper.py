@@ -24,6 +24,7 @@ _RETRY_FIRST, _RETRY_MAX = 1.0, 60.0  # seconds between attempts, doubling
 _BATCH = 500  # entries in one transaction
 _PRUNE_EVERY = 3_600.0  # seconds
 _SEAL_EVERY = 30.0  # seconds for which what is no latch may stand in the log alone
+_SEAL_HELD_UP = 15.0  # seconds for which a reader, or a disk, may hold it up before that is trouble
 _LOST = "its log was damaged, or a power cut came before it was on disk; latched failures may be forgotten, see `gpuwarden events`"
 _PRUNE_AFTER = 1_000  # ... or so many events: half of what one call of `Store.prune` takes away
 
@@ -53,6 +54,7 @@ class Keeper:
         self._unpruned = 0
         self._unsealed = False
         self._seal_at = 0.0
+        self._unsealed_since: float | None = None
 
     def hurry(self) -> None:
         """Let the next `work` try at once, whatever failed before."""
@@ -142,8 +144,17 @@ class Keeper:
                 self._seal_at = 0.0
 
     def _seal(self, store: Store, now: Stamp) -> None:
-        if self._unsealed and now.boottime >= self._seal_at and store.seal():
-            self._unsealed, self._seal_at = False, now.boottime + _SEAL_EVERY
+        if not self._unsealed or now.boottime < self._seal_at:
+            return
+        if store.seal():
+            self._unsealed, self._unsealed_since, self._seal_at = False, None, now.boottime + _SEAL_EVERY
+            return
+        self._unsealed_since = now.boottime if self._unsealed_since is None else self._unsealed_since
+        if now.boottime - self._unsealed_since >= _SEAL_HELD_UP:
+            raise LedgerUnavailable(
+                f"ledger {self._path}: its log cannot be moved into the database: is the disk full, or does another process "
+                "read the ledger for long? What the log holds is lost if the log is"
+            )
 
     def _prune(self, store: Store, now: Stamp) -> None:
         if now.boottime >= self._prune_at or self._unpruned >= _PRUNE_AFTER:
