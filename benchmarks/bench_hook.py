@@ -49,7 +49,6 @@ def main() -> None:
         Path(os.devnull).open("w") as null,
     ):
         host = HookHost(Path(folder))
-        (host.run_dir / "jobs").mkdir()
         host.verdict(gpus=dict.fromkeys(range(8), "healthy"), fresh_for=100_000)
         cases: dict[str, Callable[[], float]] = {
             "sh -c :": lambda: once(["/bin/sh", "-c", ":"], host.environment(), null.fileno()),

@@ -117,11 +117,12 @@ def test_a_link_in_the_place_of_the_socket_is_not_followed(run_dir: Path) -> Non
     """Root asks in a folder of the daemon's user, who could have it ask any other service."""
     other = run_dir / "other"
     other.mkdir(parents=True)
-    with serving(other, lambda _: result("followed")):
+    with serving(other, lambda _: result("followed")) as asked:
         (run_dir / "control.sock").symlink_to(other / "control.sock")
         assert daemon(other).ask("status") == "followed"
-        with pytest.raises(CommandError, match="cannot talk to the daemon"):
+        with pytest.raises(CommandError):
             daemon(run_dir).ask("status")
+    assert len(asked) == 1
 
 
 def test_the_command_line_comes_before_the_environment_and_that_before_the_real_place(tmp_path: Path) -> None:
