@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -65,3 +66,11 @@ def test_what_changes_its_host_is_one_line_with_how_many_and_the_command_that_ru
         line,
     )
     assert (done.returncode, "SKIPPED" in done.stdout) == (0, False)
+
+
+def test_the_tests_with_pytorch_are_one_line_too_with_their_own_command() -> None:
+    if importlib.util.find_spec("torch") is not None:
+        unmet("PyTorch is installed in this environment, so that nothing of it is skipped")
+    done = pytest_by_make("-p no:cacheprovider", *(str(path) for path in ROOT.glob("tests/job/test_torch*.py")))
+    (line,) = [line for line in done.stdout.splitlines() if "skipped:" in line]
+    assert re.fullmatch(r"\d skipped: PyTorch is not installed: .*; to run: make test-torch", line)

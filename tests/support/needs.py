@@ -11,6 +11,8 @@ import pytest
 
 MARKS = ("disposable", "slurm")
 """By which tests are chosen; others are named by their files."""
+TORCH = "tests/job/test_torch"
+"""What the files begin with that have an environment of their own."""
 
 
 def unmet(reason: str) -> NoReturn:
@@ -34,6 +36,8 @@ def _command(reason: str, skipped: Sequence[pytest.TestReport | pytest.CollectRe
     marks = (mark for mark in MARKS if all(mark in getattr(report, "keywords", ()) for report in skipped))
     mark = next(marks, "")
     files = dict.fromkeys(report.nodeid.partition("::")[0] for report in skipped)
+    if all(file.startswith(TORCH) for file in files):
+        return "make test-torch"
     rights = "sudo " if os.geteuid() and "root" in reason else ""
     host = "GPUWARDEN_TEST_HOST=disposable " if mark == "disposable" else ""
     return f"{rights}{host}make pytest PYTEST='{f'-m {mark}' if mark else ' '.join(files)}'"

@@ -35,10 +35,10 @@ _QUICK = "keep_alive_interval=1,keep_alive_max_attempt=5,last_call_timeout=3"
 
 
 def require_torch() -> None:
-    """Skips the module, or fails it in CI, saying how to run it."""
+    """Skips the module, or fails it in CI; the end of the run names the command."""
     if importlib.util.find_spec("torch") is not None:
         return
-    message = "PyTorch is not installed: the job library was NOT tried with it. Run: make test-torch"
+    message = "PyTorch is not installed: the job library was NOT tried with it"
     print(message)  # noqa: T201 - a skip should be seen
     if os.environ.get("CI"):
         pytest.fail(message)
