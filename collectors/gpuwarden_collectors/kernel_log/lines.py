@@ -70,7 +70,7 @@ class _Seen(TypedDict):
 
 
 def event_of(record: Record, at: Stamp, boot_id: str, *, history: bool = False) -> HostEvent | None:
-    """The event this record tells of, None for the many that tell of none. `history` is handed through."""
+    """The event that this record has the form of, None for most; whether it may be believed is decided elsewhere. `history` is handed through."""
     for pattern, build in _LINES:
         if match := pattern.match(record.text):
             origin = LogOrigin(boot_id=boot_id, sequence=record.sequence, facility=record.facility)

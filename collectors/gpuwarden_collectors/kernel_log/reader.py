@@ -6,6 +6,7 @@
   not steered by NTP, so that it is off by minutes after months. A record that was there before we caught up is stamped by
   that clock, shifted by boottime minus monotonic of this moment (right but for suspends between the record and now). A
   record that arrives while we follow is stamped when it arrives.
+- **Belief.** Only the kernel's own records become events (`belief.py`); of the others, those that would have are counted.
 - **Loop.** At most `RECORDS_PER_TURN` records, a millisecond or two, go by before other tasks have their turn.
 - **Errors** after the start close the log and open it again with growing pauses; `error` says so as long as it lasts.
 """
@@ -14,10 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from gpuwarden_collectors.base import Clock, CollectorError, host_clock
 from gpuwarden_collectors.facts import HostEvent, LogGap, LogOrigin, LogPosition, Stamp
+from gpuwarden_collectors.kernel_log.belief import FACILITY, KERNEL, PACKET_FILTER, disbelieved
 from gpuwarden_collectors.kernel_log.echoes import Echoes
 from gpuwarden_collectors.kernel_log.lines import Record, event_of, parse_record
 from gpuwarden_collectors.kernel_log.sources import RecordSource, Turn, open_source
@@ -34,7 +36,8 @@ class KernelLog:
     """Follows `path` from `resume` on and calls `on_events` with what it finds, with the position reached.
 
     `resume` counts only for the same boot. Events older than `history_before` (CLOCK_BOOTTIME, seconds) are marked as
-    history. Counters, since construction: `records` read, `malformed` ones, `gaps` and records `lost` in them, `errors`.
+    history. `facilities`: those whose records are believed. Counters, since construction: `records` read, `malformed` ones, `gaps`
+    and records `lost` in them, `errors`, and by reason the records that were `disbelieved` though they have the form of an event.
     `error` is empty while the log is followed.
     """
 
@@ -46,11 +49,14 @@ class KernelLog:
         *,
         resume: LogPosition | None = None,
         history_before: float | None = None,
+        facilities: Collection[int] = (KERNEL,),
         clock: Clock = host_clock,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.records = self.malformed = self.gaps = self.lost = self.errors = 0
+        self.disbelieved = {FACILITY: 0, PACKET_FILTER: 0}
         self.error = ""
+        self._facilities = frozenset(facilities)
         self._path = path
         self._boot_id = boot_id
         self._on_events = on_events
@@ -167,7 +173,9 @@ class KernelLog:
         self._last = record.sequence
         self.records += 1
         event = event_of(record, at, self._boot_id, history=at.boottime < self._history_before)
-        if event and not self._echoes.is_echo(event, record.microseconds):
+        if event and (reason := disbelieved(record, self._facilities)):
+            self.disbelieved[reason] += 1
+        elif event and not self._echoes.is_echo(event, record.microseconds):
             events.append(event)
         return events
 

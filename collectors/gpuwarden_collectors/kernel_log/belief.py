@@ -1,0 +1,42 @@
+r"""Which records may be believed: those that the kernel wrote by itself. Pure.
+
+| reason | what is disbelieved |
+|---|---|
+| `facility` | a record of another facility than the kernel's: a process wrote it to /dev/kmsg, as journald does with ForwardToKMsg for any user |
+| `packet_filter` | a line of a packet filter's log rule, which begins with a text that whoever has CAP_NET_ADMIN chooses |
+
+A log rule's text comes first, then what the kernel says of the packet (Linux 4 to 6):
+
+    iptables LOG, nft log   TEXT, `IN=eth0 OUT=lo ` [`PHYSIN=… `] [`PHYSOUT=… `], then nothing, or one of SRC= MAC ARP VPROTO=
+                            TRUNCATED and more of that kind without ", " (net/netfilter/nf_log_syslog.c and its predecessors)
+    ebtables --log          TEXT, ` IN=eth0 OUT=lo MAC source = …` (net/bridge/netfilter/ebt_log.c)
+
+A process may be named like the beginning of such a tail, to have a genuine line about it disbelieved. Its name has at most 15
+bytes, and the driver prints ", " and a text behind it: so there is neither `IN= OUT= PHYSIN=` nor `IN= OUT= MAC source = `,
+after anything shorter there is a ", ", and `IN= OUT=` is followed by no word of the packet filter's. Names of devices, also of
+at most 15 bytes and without white space, may end with a comma.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from gpuwarden_collectors.kernel_log.lines import Record
+
+KERNEL = 0
+FACILITY, PACKET_FILTER = "facility", "packet_filter"
+
+_DEVICE = r"\S{0,15}"
+_TAIL = re.compile(
+    rf"IN={_DEVICE} OUT={_DEVICE}(?: |\Z)(?:PHYSIN={_DEVICE} )?(?:PHYSOUT={_DEVICE} )?"
+    r"(?:\Z|MAC source = |(?:SRC=|MAC|ARP |VPROTO=|TRUNCATED)(?:[^,]|,(?! ))*\Z)",
+    re.ASCII,
+)
+
+
+def disbelieved(record: Record, facilities: Collection[int]) -> str:
+    """Why this record is not the kernel's own, one of the reasons above; empty if it may be. `facilities`: those believed."""
+    if record.facility not in facilities:
+        return FACILITY
+    return PACKET_FILTER if _TAIL.search(record.text) else ""
