@@ -35,7 +35,10 @@ LINES_A_SECOND = 20.0
 LOOPS, NICE, DAEMON_NICE = 2, -20, 5
 WATCHDOG = 90.0
 _BUSY = "import os, sys\ntry: os.nice({nice})\nexcept PermissionError: pass\nprint(flush=True)\nwhile True: pass\n"
-_XIDS = re.compile(rb'^gpuwarden_xid_total\{.*xid="31".*\} (\d+)', re.MULTILINE)
+_LINES = re.compile(
+    rb'^gpuwarden_(?:xid_total\{.*xid="31".*|kernel_log_disbelieved_total\{reason="facility")\} (\d+)', re.MULTILINE
+)
+"""Lines in a file count as the kernel's; those in the real log are ours, and counted as that."""
 
 
 class Signs:
@@ -132,7 +135,7 @@ def run(daemon: RunningDaemon, signs: Signs, cores: set[int], write: Callable[[s
 
 
 def counted(daemon: RunningDaemon) -> int:
-    return sum(map(int, _XIDS.findall(scrape(daemon.port, {"Accept-Encoding": "identity"}))))
+    return sum(map(int, _LINES.findall(scrape(daemon.port, {"Accept-Encoding": "identity"}))))
 
 
 def main() -> None:

@@ -75,13 +75,13 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 def test_a_fault_and_a_killed_daemon_reach_a_person_with_the_right_words(site: Site) -> None:
     _, broken, killed = site.nodes
-    broken.order("inject", "--gpu", "3", "xid", "79")
+    broken.order("inject", "--gpu", "3", "xid", "95")
     page = site.webhook.wait_alert("GpuwardenNodeFailure", node="n2")
     assert page["told_at"] == "/page"
     assert page["labels"].items() >= {"severity": "page", "cluster": "gpu-east", "check": "xid", "gpu": "3"}.items()
     slot = page["labels"]["pci_bus_id"]
     assert page["annotations"]["summary"] == (
-        f"GPU 3 ({slot}) of n2: {CONDITIONS['xid'].title} (79). To do: {ADVICE[XIDS[79].advice]}."
+        f"GPU 3 ({slot}) of n2: {CONDITIONS['xid'].title} (95). To do: {ADVICE[XIDS[95].advice]}."
     )
     assert page["annotations"]["runbook_url"].endswith("/docs/runbooks/GpuwardenNodeFailure.md")
 

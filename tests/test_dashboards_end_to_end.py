@@ -104,7 +104,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def test_every_query_of_every_panel_shows_something_of_real_daemons(site: Site) -> None:
-    site.failing.order("inject", "--gpu", "3", "xid", "79")
+    site.failing.order("inject", "--gpu", "3", "xid", "95")
     site.ending.order("notify-termination", "--in", "600", "--reason", "maintenance")
     site.ending.order("exclude", "--reason", "maintenance")
     missing = [one for one in QUERIES if one.where not in EMPTY]

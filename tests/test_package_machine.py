@@ -83,10 +83,10 @@ class Node:
         self.machine.wait(lambda: self.status().get("status") == "healthy", "the node to be healthy")
 
     def fail(self) -> str:
-        """An Xid after which the GPU needs a reboot, and its exclusion; since when it stands."""
+        """An Xid after which the GPU needs a reset, and its exclusion; since when it stands."""
 
         def out() -> bool:
-            self.gpus.fake.xid(0, 79)  # who listens only later hears the next one
+            self.gpus.fake.xid(0, 95)  # who listens only later hears the next one
             return "stands since" in self.machine.say("gpuwarden", "exclusions")
 
         self.machine.wait(out, "the exclusion")
@@ -100,7 +100,7 @@ class Node:
         def seen() -> bool:
             findings = self.status().get("findings", ())
             found[:] = [
-                (finding["id"], finding["first_seen"]) for finding in findings if finding["id"].startswith("xid.79@")
+                (finding["id"], finding["first_seen"]) for finding in findings if finding["id"].startswith("xid.95@")
             ]
             return bool(found)
 

@@ -137,9 +137,8 @@ class Daemon:
         if memory is not None:
             self._recall(memory)
         position = None if memory is None else memory.position
-        self._readers.follow_kernel_log(
-            position, first=position is None
-        )  # before anything is decided on what is remembered
+        await self._readers.bus_read()  # and the kernel log, before anything is decided on what is remembered
+        self._readers.follow_kernel_log(position, first=position is None)
         self._judging = True
         self._step()
         about = self._site.about()
@@ -186,7 +185,7 @@ class Daemon:
             self._step()
             if self._somebody_is_away():
                 self._readers.look_at_the_bus.set()
-        elif news:
+        elif news or self.desk.undecided(self._clock()):
             self._soon()
 
     def _happened(self, events: Iterable[HostEvent]) -> None:
@@ -305,6 +304,7 @@ class Daemon:
             "ledger": self._ledger.dropped,
             "events": self.desk.discarded + self._readers.events_dropped,
         }
+        self.desk.kept_out = self._readers.disbelieved
         snapshot = self.desk.snapshot(self._service, now, verdict=self._verdict, dropped=dropped)
         snapshot = replace(snapshot, notice_sources=self._notice_sources.shown(now), departures=self._jobs.shown(now))
         return with_acted(snapshot, self.acting.shown())
@@ -366,15 +366,15 @@ class Daemon:
 
     def _recall(self, memory: Memory) -> None:
         """What the ledger knew before this start, and on top of it what happened since."""
-        if memory.begun:
-            changed = (EventKind.MACHINE_CHANGED, EventKind.LEDGER_MOVED)
-            self._lines.tell(event for event in memory.events if event.kind in changed)
+        self._lines.recalled(memory)
         if not memory.begun:
             self.desk.begin_again((*memory.events, *self._since_start))
             self.acting.begin_again((*memory.events, *self._since_start))
             self._jobs.begin_again((*memory.events, *self._since_start))
         self._notice_sources.remember(self.acting.state.notices.values())
         self._remembered, self._since_start = True, []
+        if memory.left_out:
+            self._ledger.append(checkpoint=self._covered(self._clock()))  # without them: this was the only time
 
     def _recall_late(self) -> None:
         memory = self._ledger.recall()

@@ -17,6 +17,7 @@ from typing import Any
 from gpuwarden.config import Config, Run
 from gpuwarden.desk import Desk
 from gpuwarden.health.components import Component
+from gpuwarden.health.witnesses import ANSWERED_WITHIN
 from gpuwarden.ledger.errors import LedgerError
 from gpuwarden.ledger.machine import same_machine
 from gpuwarden.ledger.reader import read_only
@@ -58,6 +59,10 @@ async def _check(site: Site) -> dict[str, Any]:
             desk.note(log)
         desk.troubles(_errors(site, forgotten, "" if log is None else log.error))
         step = desk.step(host_clock())
+        if desk.undecided(host_clock()):
+            await asyncio.sleep(ANSWERED_WITHIN)
+            step = desk.step(host_clock())
+        desk.kept_out = readers.disbelieved
     finally:
         await readers.close()
     now = host_clock()

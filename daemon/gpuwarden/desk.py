@@ -16,6 +16,7 @@ from gpuwarden.health.judge import Step, acknowledge, judge
 from gpuwarden.health.model import Event, EventKind, Key, Pin, Verdict
 from gpuwarden.health.state import State, fold
 from gpuwarden.health.view import Rules, Sight, View
+from gpuwarden.health.witnesses import UNKNOWN_SLOT, undecided
 from gpuwarden.publish.snapshot import CollectorStatus, Service, Snapshot, XidCount
 from gpuwarden_collectors.base import Observation, PassOutcome
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
@@ -37,6 +38,9 @@ class Desk:
         self.log_gaps = 0
         self.log_lost = 0
         self.discarded = 0
+        self.disbelieved = 0
+        self.kept_out: Mapping[str, int] = {}
+        """By reason, records that the reader of the kernel log disbelieved before they came here."""
         self._waiting: list[HostEvent] = []
         self._dcgm_taken: DcgmFacts | None = None  # whose Xids were judged
 
@@ -47,7 +51,10 @@ class Desk:
     def begin_again(self, events: Iterable[Event]) -> None:
         """The state is the fold of these events and of nothing else."""
         live = self.state
-        self.state = State(windows=live.windows, host_windows=live.host_windows, unpaired=live.unpaired)
+        self.state = State(
+            windows=live.windows, host_windows=live.host_windows, unpaired=live.unpaired,
+            slots=live.slots, bus_observed=live.bus_observed, asked=live.asked,
+        )  # fmt: skip
         self.remember(events)
         self.state = replace(self.state, unconfirmed=remembered(self.state, live))
 
@@ -82,6 +89,7 @@ class Desk:
         step = judge(self.state, self.view, [*self._waiting, *self._xids_of_dcgm()], self.rules, now)
         self.state, self._waiting = step.state, []  # only now: a step that fails loses no event
         self._dcgm_taken = self.view.dcgm.facts or self._dcgm_taken
+        self.disbelieved += step.disbelieved
         for event in step.events:
             if event.kind == EventKind.LOG_GAP:
                 lost = event.data.get("count")
@@ -107,6 +115,10 @@ class Desk:
         events = accept(self.state, Sight.of(self.view, self.rules, now))
         self.remember(events)
         return events
+
+    def undecided(self, now: Stamp) -> bool:
+        """Whether an Xid 79 waits for what the bus and NVML say to it."""
+        return undecided(self.state, now)
 
     def away(self, now: Stamp) -> set[str]:
         """Slots of expected GPUs that NVML does not list though the bus still does, as far as was seen."""
@@ -141,6 +153,7 @@ class Desk:
             site_failures=tuple(n for n, rule in self.rules.xids.items() if rule.severity == "failure"),
             ready=self.observed_at is not None and verdict.expected is not None and self.view.pci.outcome is not None,
             errors=self.view.troubles, dropped=dropped, log_gaps=self.log_gaps, log_lost=self.log_lost,
+            disbelieved={**self.kept_out, UNKNOWN_SLOT: self.disbelieved},
         )  # fmt: skip
 
     def note(self, observation: Observation[Any]) -> None:

@@ -6,10 +6,12 @@ from collections.abc import Iterable
 
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.model import Event, EventKind, Key
+from gpuwarden.ledger.rows import Memory
 from gpuwarden.log import get_logger
 
 STORMING = (EventKind.XID, EventKind.SXID, EventKind.AER)
 LINE_SPACING = 60.0
+LEFT_OUT_SHOWN = 20
 
 log = get_logger("gpuwarden")
 
@@ -22,6 +24,17 @@ class EventLines:
         for event in events:
             if self._worth_a_line(event):
                 tell(event)
+
+    def recalled(self, memory: Memory) -> None:
+        """What is worth knowing of how the ledger was opened."""
+        if memory.begun:
+            changed = (EventKind.MACHINE_CHANGED, EventKind.LEDGER_MOVED)
+            self.tell(event for event in memory.events if event.kind in changed)
+        if memory.left_out:
+            shown, count = ", ".join(memory.left_out[:LEFT_OUT_SHOWN]), len(memory.left_out)
+            log.warning(
+                "left out of the ledger: made of lines that the kernel did not write", events=shown, count=count
+            )
 
     def _worth_a_line(self, event: Event) -> bool:
         if event.kind not in STORMING or event.key is None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gpuwarden.config_collectors import HostOptions
 from gpuwarden.config_slurm import SlurmOptions
+from gpuwarden.health.witnesses import ANSWERED_WITHIN, FALLEN
 from gpuwarden.host_readers import host_sources
 from gpuwarden.jobs import gpu_users, jobs_source
 from gpuwarden.on_demand import OnDemandWorker
@@ -19,7 +21,7 @@ from gpuwarden_collectors.base import Clock, CollectorError, Observation, PassOu
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
 from gpuwarden_collectors.dcgm.options import DcgmOptions
 from gpuwarden_collectors.dcgm.presence import check_presence
-from gpuwarden_collectors.facts import HostEvent, LogPosition, NvmlFacts, Stamp
+from gpuwarden_collectors.facts import HostEvent, LogPosition, NvmlFacts, Stamp, XidEvent
 from gpuwarden_collectors.kernel_log.reader import KernelLog
 from gpuwarden_collectors.nvml.options import NvmlOptions
 from gpuwarden_collectors.pci import PciCollector
@@ -28,6 +30,8 @@ from gpuwarden_collectors.worker_life import WorkerLimits
 
 HISTORY_AFTER = 600.0
 """Seconds: older kernel lines are history when a ledger is begun (they were nobody's to act on)."""
+BUS_READ_WITHIN = 1.0
+"""Seconds. After that the kernel log is read without a witness, and every line of it counts."""
 KERNEL_LOG_RETRY = 30.0
 
 
@@ -60,7 +64,9 @@ class Readers:
     ) -> None:
         self._sources = sources
         self._boot_id = boot_id
-        self._happened = happened
+        self._hand_over = happened
+        self._bus_read = asyncio.Event()
+        self._later: asyncio.TimerHandle | None = None
         self._clock = clock
         self._kernel_log: KernelLog | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -75,7 +81,7 @@ class Readers:
             "gpuwarden_collectors.nvml.sweep:NvmlReader",
             NvmlFacts,
             limits=WorkerLimits(deadline=options.deadline, init_deadline=options.init_deadline),
-            on_event=lambda event: happened((event,)),
+            on_event=lambda event: self._happened((event,)),
             options=options,
             clock=clock,
         )
@@ -123,6 +129,8 @@ class Readers:
                 if self._jobs_are_next:
                     self._jobs_are_next = False
                     self._look_at_jobs.set()
+            elif observation.collector == "pci":
+                self._bus_read.set()
             deliver(observation)
 
         for source in self._running:
@@ -145,6 +153,13 @@ class Readers:
             return made
 
         return list(await asyncio.gather(*map(one, self._running)))
+
+    async def bus_read(self) -> None:
+        """Wait for the first pass of the bus, for a moment: the slots that it shows decide which lines of the kernel log count."""
+        if self._sources.pci_enabled and self._sources.kmsg is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(BUS_READ_WITHIN):
+                    await self._bus_read.wait()
 
     def follow_kernel_log(self, resume: LogPosition | None, *, first: bool) -> None:
         """Follow it from `resume` on; `first`: nothing is remembered, so what is old is history. Never raises."""
@@ -177,6 +192,11 @@ class Readers:
         return 0 if self._kernel_log is None else self._kernel_log.records
 
     @property
+    def disbelieved(self) -> Mapping[str, int]:
+        """By reason, records of the kernel log that had the form of an event and were not the kernel's own."""
+        return {} if self._kernel_log is None else self._kernel_log.disbelieved
+
+    @property
     def events_dropped(self) -> int:
         """Events of NVML that came faster than anything but a fault would send them."""
         return self._nvml.events_dropped
@@ -197,8 +217,18 @@ class Readers:
         if self._kernel_log is not None:
             self._kernel_log.close()
         await self._nvml.close()
+        if self._later is not None:
+            self._later.cancel()
         if self._dcgm is not None:
             await self._dcgm.close()
+
+    def _happened(self, events: Sequence[HostEvent]) -> None:
+        """Hand them over; bus and NVML, which can deny an Xid 79, are read at once, and it is judged when they had their time."""
+        self._hand_over(events)
+        if any(isinstance(event, XidEvent) and str(event.xid) == FALLEN for event in events):
+            self.look.set()
+            self.look_at_the_bus.set()
+            self._later = asyncio.get_running_loop().call_later(ANSWERED_WITHIN, self._hand_over, ())
 
     def _task(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(work))

@@ -58,7 +58,7 @@ class Replay:
         match record:
             case Passed(observation):
                 news = self.desk.observed(observation)
-                return news or observation.collector == "nvml"
+                return news or observation.collector == "nvml" or self.desk.undecided(record.at)
             case Happened(events=events):
                 self.desk.happened(events)
             case Troubled(troubles=troubles):

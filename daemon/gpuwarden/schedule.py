@@ -58,15 +58,19 @@ class ThreadCollector(Generic[Facts]):
         self._deadline = deadline
         self._clock = clock
         self._reading: asyncio.Future[Facts] | None = None
+        self._begun = clock()
 
     async def observe(self) -> Observation[Facts]:
         started = self._clock()
         if self._reading is None:
-            self._reading = detached(self.name, self._read)
+            self._reading, self._begun = detached(self.name, self._read), started
         await asyncio.wait((self._reading,), timeout=self._deadline)
         if not self._reading.done():
             error = f"{self.name} has not answered within {self._deadline:g} s; the read is left to hang by itself"
             return self._observation(started, PassOutcome.TIMED_OUT, error=error)
+        started = (
+            self._begun
+        )  # of a read that was left to hang: before this pass, and so perhaps before what is asked about
         reading, self._reading = self._reading, None
         try:
             return self._observation(started, PassOutcome.OBSERVED, reading.result())

@@ -12,7 +12,7 @@ from gpuwarden_collectors.facts import Stamp, XidEvent
 from gpuwarden_collectors.kernel_log.belief import disbelieved
 from gpuwarden_collectors.kernel_log.lines import Record, event_of, parse_record
 from support import packet_filter
-from support.disposable import kernel_log_writer, require_disposable_host
+from support.disposable import kernel_log_writer
 from support.kernel_log import following, until
 
 DATA = Path(__file__).parents[1] / "data" / "kernel_log"
@@ -103,7 +103,6 @@ async def test_disbelieved_lines_become_no_events_are_counted_and_leave_no_gap(t
 
 @pytest.mark.disposable
 async def test_what_root_writes_to_the_real_kernel_log_is_disbelieved() -> None:
-    require_disposable_host()
     async with following(Path("/dev/kmsg")) as (log, heard):
         await until(lambda: log.complete or log.gaps > 0)
         before, events = log.disbelieved["facility"], len(heard.events)
@@ -116,7 +115,6 @@ async def test_what_root_writes_to_the_real_kernel_log_is_disbelieved() -> None:
 @pytest.mark.disposable
 @pytest.mark.parametrize("command", ["iptables-legacy", "nft"])
 async def test_what_a_real_log_rule_prints_is_disbelieved(command: str) -> None:
-    require_disposable_host()
     packet_filter.require(command)
     short = [
         text for text in (f"NVRM: Xid (PCI:{SLOT}): 79,", *FORGED) if len(text) <= packet_filter.PREFIX_MOST[command]

@@ -91,7 +91,7 @@ def _doors(host: FakeHost, daemon: RunningDaemon) -> list[Callable[[], None]]:
     def kernel_log() -> None:
         with host.kmsg.open("ab") as file:
             for _ in range(FLOOD // LINE_MAX // 2):
-                file.write(b"4,1,1,-;NVRM: Xid (PCI:0000:1b:00): 79, " + b"x" * 2 * LINE_MAX)
+                file.write(b"4,1,1,-;NVRM: Xid (PCI:0000:1b:00): 95, " + b"x" * 2 * LINE_MAX)
                 file.flush()
             file.write(b"\n")
 

@@ -96,7 +96,7 @@ def test_a_failed_a_dead_and_a_vanished_node_are_told_and_the_worst_is_first(sit
     assert "knows no gpuwarden" in site.fleet().stderr
     well, broken, dead = site.nodes
     targets(site.folder, *site.nodes)
-    broken.order("inject", "--gpu", "3", "xid", "79")
+    broken.order("inject", "--gpu", "3", "xid", "95")
     well.order("exclude", "--reason", "new fans")
     well.order("notify-termination", "--in", "3600")
 
@@ -113,7 +113,7 @@ def test_a_failed_a_dead_and_a_vanished_node_are_told_and_the_worst_is_first(sit
     assert found["n1"]["gpus"] == {"expected": 8, "present": 8}
     assert found["n1"]["mode"] == "observe"
     assert 0 < found["n1"]["notice"]["seconds_left"] <= 3600
-    assert [(one["check"], one["detail"], one["gpu"]) for one in found["n2"]["findings"]] == [("xid", "79", "3")]
+    assert [(one["check"], one["detail"], one["gpu"]) for one in found["n2"]["findings"]] == [("xid", "95", "3")]
     assert all(node["seconds_left"] is None for node in found.values())
 
     site.server.wait_query('gpuwarden:node:last_seen_timestamp_seconds{node="n3"}')
@@ -140,7 +140,7 @@ def told_to_a_person(site: Site) -> None:
     assert columns.split()[:3] == ["NODE", "CLUSTER", "GPUS"]
     assert first.split()[:3] == ["n2", "east", "8/8"]
     assert "(failure)" in first  # busy or idle: the simulation goes by the clock
-    assert "xid 79 on GPU 3" in first
+    assert "xid 95 on GPU 3" in first
     assert second.split()[:4] == ["n3", "east", "-", "unreachable"]
     assert "until its termination deadline" in second
     assert "an operator" in third

@@ -76,7 +76,7 @@ def test_on_a_terminal_a_fault_shows_and_a_daemon_that_hangs_or_dies_is_told_and
         daemon.wait_status("healthy")
         with on_a_terminal("watch", "--run-dir", host.run_dir, temporary=tmp_path, columns=70, rows=24) as terminal:
             terminal.wait_shows("node7 is HEALTHY")
-            host.xid(1, 79)
+            host.xid(1, 95)
             told = terminal.wait_shows("node7 is FAILURE: xid", "GPU 1 (0000:28:00.0)")
             assert max(map(len, told)) <= 70
             terminal.resize(40, 60)

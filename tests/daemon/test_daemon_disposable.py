@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 
 import pytest
 
-from gpuwarden_collectors.simulated_pci import h100, write_tree
 from support.daemons import FakeHost, RunningDaemon, slots
 from support.disposable import kernel_log_writer
 from support.mounts import ext4, fill, frozen, remount, tmpfs
@@ -21,27 +19,32 @@ def host(tmp_path: Path) -> FakeHost:
     return FakeHost(tmp_path, gpus=2)
 
 
-def test_an_xid_in_the_real_kernel_log_is_in_the_heartbeat_and_marked_as_written_by_root(host: FakeHost) -> None:
-    """Of a GPU whose slot is another one in each run: lines of an earlier run may be in the ring."""
-    slot = f"{secrets.randbelow(0xFFFF):04x}:28:00.0"
-    write_tree(host.sysfs, [h100(slots(1)[0]), h100(slot)])
+def test_what_root_writes_to_the_real_kernel_log_neither_raises_nor_ends_anything_and_is_counted(
+    host: FakeHost,
+) -> None:
+    bus = slots(2)[1].removesuffix(".0")
+
+    def counted(running: RunningDaemon) -> float:
+        value = Scrape(running.get("/metrics")[1]).value("gpuwarden_kernel_log_disbelieved_total", reason="facility")
+        return value or 0.0
+
+    host.xid(1, 95)
+    with host.daemon() as running:
+        running.wait_status("failure", "xid.95")
+        assert running.stop() == 0
     host.kmsg = Path("/dev/kmsg")
     host.configure()
-    with kernel_log_writer() as write:
-        host.fake.text(1, "pci_bus_id", f"0000{slot.upper()}")
-        with host.daemon() as running:
-            running.wait_status("healthy")
-            write(f"<4>NVRM: Xid (PCI:{slot.removesuffix('.0')}): 95, pid=77, name=python, Uncontained ECC error")
-            running.wait_status("failure", "xid.95")
-            running.wait(
-                lambda: "facility" in host.command("events", "--json", "--run-dir", host.run_dir).stdout, "its origin"
-            )
-            assert running.stop() == 0
-        host.fake.text(1, "pci_bus_id", f"0000{slot.upper()}")
-        with host.daemon() as running:  # the same line is still in the ring
-            running.wait_status("failure", "xid.95")
-            page = Scrape(running.get("/metrics")[1])
-            assert page.value("gpuwarden_xid_total", pci_bus_id=slot, xid="95") == 1.0
+    with host.daemon() as running, kernel_log_writer() as write:
+        running.wait_status("failure", "xid.95")
+        before, sequence = counted(running), running.heartbeat()["sequence"]
+        write(f"<4>NVRM: Xid (PCI:{bus}): 48, pid=77, name=python, Double bit ECC error")
+        write(f"<4>NVRM: Xid (PCI:{bus}): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)")
+        write(f"<4>nvidia {bus}.0: reset done")
+        running.wait(lambda: counted(running) >= before + 3, "the lines to be counted")
+        running.wait(lambda: running.heartbeat()["sequence"] > sequence + 3, "passes")
+        assert [one for one in running.heartbeat()["reasons"] if one.startswith("xid")] == ["xid.95"]
+        assert "written by a process" in " ".join(running.status()["trouble"])
+        assert running.stop() == 0
 
 
 def test_a_frozen_disk_stops_neither_judging_nor_publishing_and_nothing_is_forgotten(host: FakeHost) -> None:

@@ -367,8 +367,8 @@ def test_on_two_gpus_that_fail_at_once_each_job_is_told_once_and_nobody_else_is(
         wait_passes(daemon)
         host.fake.lost(0)
         host.fake.lost(1)
-        host.xid(0, 79)
-        host.xid(1, 79)
+        host.xid(0, 95)
+        host.xid(1, 95)
         assert there.heard() == "TERM"
         daemon.wait(lambda: len(daemon.status()["jobs"]["departures"]) == 2, "both to be acted on")
         wait_passes(daemon)
@@ -382,7 +382,7 @@ def test_on_two_gpus_that_fail_at_once_each_job_is_told_once_and_nobody_else_is(
 def test_by_default_nobody_is_told_of_a_failing_gpu(host: FakeHost) -> None:
     with training(host) as one, acting(host) as daemon:
         daemon.wait_status("healthy")
-        host.xid(0, 79)
+        host.xid(0, 95)
         daemon.wait_status("failure")
         daemon.wait(lambda: "nobody is told: jobs.failing_gpu is ignore" in command(host, "status"), "to say so")
         wait_passes(daemon)

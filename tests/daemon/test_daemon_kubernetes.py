@@ -65,8 +65,8 @@ def test_in_mode_observe_nothing_is_written_and_a_refused_account_is_a_finding_i
     with beside(ApiServer(node("n1"))) as server:
         configure(host, server, "observe")
         with host.daemon() as daemon:
-            host.xid(1, 79)
-            daemon.wait_status("failure", "xid.79")
+            host.xid(1, 95)
+            daemon.wait_status("failure", "xid.95")
             daemon.wait(lambda: daemon.status()["acting"]["would"], "what would be done")
             assert server.writes == []
         server.always = refusing(403, "forbidden")

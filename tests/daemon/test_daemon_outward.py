@@ -87,7 +87,7 @@ def test_one_is_done_while_another_hangs_and_a_third_refuses_and_each_says_so(ho
     (host.folder / "hang").touch()
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
-        host.xid(1, 79)
+        host.xid(1, 95)
         daemon.wait(lambda: excluded(daemon) == {"file:failure"}, "the file alone")
         assert json.loads((host.folder / "out").read_text())["cause"] == "failure"
         daemon.wait(lambda: daemon.is_now("failure", "actuator_refused"), "the refusal to be told")
@@ -153,18 +153,18 @@ def test_in_mode_observe_nothing_is_marked_and_those_who_are_notified_hear_of_it
     )
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
-        host.xid(0, 79)
+        host.xid(0, 95)
         intended = "exclusion/intent/file"  # of several, one after the other
         daemon.wait(lambda: intended in [told["subject"] for told in receiving.bodies()], "what would be done")
         told = {one["subject"]: one for one in receiving.bodies()}
         assert {one["mode"] for one in told.values()} == {"observe"}
-        assert told["finding/xid.79@gpu/0000:1b:00.0"]["event"] == "raised"
+        assert told["finding/xid.95@gpu/0000:1b:00.0"]["event"] == "raised"
         assert told[intended]["data"]["observed"] is True
         assert told["health"]["data"]["to"] == "failure"
         daemon.wait(lambda: spool.exists() and spool.read_text().count("\n") >= 2, "the program to be told")
         assert {json.loads(line)["event"] for line in spool.read_text().splitlines()} == {"health"}
         receiving.answer = 403
-        host.xid(1, 79)
+        host.xid(1, 95)
         daemon.wait(lambda: daemon.is_now("failure", "notification_refused"), "the finding")
         assert "403" in told_of(daemon)[0]["trouble"]
         daemon.kill()
@@ -174,7 +174,7 @@ def test_in_mode_observe_nothing_is_marked_and_those_who_are_notified_hear_of_it
     receiving.answer = 204
     receiving.requests.clear()
     with host.daemon() as daemon:
-        second = "finding/xid.79@gpu/0000:28:00.0"
+        second = "finding/xid.95@gpu/0000:28:00.0"
         daemon.wait(lambda: second in [one["subject"] for one in receiving.bodies()], "what waited over the restart")
         daemon.wait(lambda: [one["queued"] for one in told_of(daemon)] == [0, 0], "the queue to be empty")
         assert daemon.stop() == 0

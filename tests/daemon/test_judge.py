@@ -710,10 +710,11 @@ def test_a_storm_of_ten_thousand_lines_is_one_finding_with_a_count() -> None:
 
 def test_garbage_slots_cannot_fill_the_memory_and_hide_no_gpu_of_ours() -> None:
     host = Host(1)
+    host.devices, host.switches = {}, []  # no witness of the slots
     event = host.xid(0, 31)
     host.step(*[replace(event, slot=f"{n:04x}:00:00.0", xid=31) for n in range(10_000)])
     assert len(host.state.records) <= 4096
-    host.step(host.xid(0, 79), *[host.xid(0, number) for number in range(10_000, 20_000)])
+    host.step(host.xid(0, 95), *[host.xid(0, number) for number in range(10_000, 20_000)])
     assert (host.health, host.codes) == (Health.FAILURE, ["xid"])
     assert len(host.state.records) == 4097
 

@@ -121,8 +121,11 @@ def test_a_reset_that_is_heard_of_late_ends_nothing_that_came_after_it() -> None
 
 def test_an_xid_79_from_before_a_reset_does_not_make_the_next_reset_a_loss() -> None:
     host = Host(8)
+    host.step()
+    lost = host.gpus.pop(3)
     host.step(host.xid(3, 79))
     host.run(10)
+    host.gpus[3] = lost
     host.step(reset(host, 3))
     host.run(20)
     gone = host.gpus.pop(3)
@@ -164,10 +167,11 @@ def test_a_driver_that_is_not_loaded_confirms_no_old_line() -> None:
     assert (host.health, host.codes) == (Health.UNKNOWN, [])
 
 
-def test_an_old_xid_79_of_a_gpu_that_is_not_on_the_bus_any_more_is_confirmed_by_that() -> None:
+def test_an_old_xid_79_of_a_gpu_that_does_not_answer_on_the_bus_any_more_is_confirmed_by_that() -> None:
     host = Host(8)
     old = host.xid(3, 79, history=True)
-    del host.gpus[3], host.devices[3]
+    del host.gpus[3]
+    host.devices[3] = replace(host.devices[3], responds=False)
     host.step(old)
     host.run(20)
     assert host.codes == ["xid"]
@@ -179,14 +183,6 @@ def test_a_memory_error_that_was_contained_before_our_time_is_a_warning() -> Non
     host.step(host.xid(3, 94, history=True))
     host.run(20)
     assert (host.health, set(host.codes)) == (Health.WARNING, {"xid", "ecc_uncorrectable"})
-
-
-def test_a_line_that_a_process_wrote_is_marked_in_the_evidence() -> None:
-    host = Host(8)
-    origin = LogOrigin(boot_id=host.boot_id, sequence=1, facility=1)
-    host.step(host.xid(2, 95), replace(host.xid(3, 95), origin=origin))
-    marks = {f.key.subject: f.evidence.get("written_by") for f in host.findings}
-    assert marks == {gpu(slot(2)): None, gpu(slot(3)): "a process, not the kernel (facility 1)"}
 
 
 # --- acknowledgements
@@ -295,11 +291,12 @@ def test_a_latch_is_an_event_at_the_same_time_with_and_without_a_restart() -> No
 
 def test_garbage_of_earlier_boots_makes_room_for_what_is_new() -> None:
     host = Host(1)
+    host.devices, host.switches = {}, []  # no witness of the slots
     event = host.xid(0, 31)
     host.step(*[replace(event, slot=f"{n:04x}:00:00.0") for n in range(10_000)])
     host.reboot()
-    host.step(host.xid(0, 79))
-    assert Key("xid", gpu(slot(0)), "79") in host.state.records
+    host.step(host.xid(0, 95))
+    assert Key("xid", gpu(slot(0)), "95") in host.state.records
     assert host.codes == ["xid"]
 
 
@@ -350,7 +347,7 @@ def test_a_given_up_gpu_is_expected_again_once_nvml_lists_it() -> None:
     host.accept()
     host.run(60)
     checkpointed(host)
-    host.step(host.xid(3, 79))
+    host.step(host.xid(3, 95))
     assert host.last is not None
     assert (host.health, host.last.verdict.expected) == (Health.HEALTHY, 7)
     host.uptime += 10

@@ -160,7 +160,7 @@ def test_remapped_rows_reboots_switches_and_a_driver_that_hangs_count_too() -> N
     host.change(3, remapped_rows_pending=1)
     host.run(10)
     assert days(host) == {"remaps": 1}
-    host.step(host.xid(3, 79))
+    host.step(host.xid(3, 95))
     host.reboot()
     host.step(SxidEvent(at=host.now, slot="0000:05:00.0", sxid=20034, fatal=True))
     host.run(10)

@@ -268,7 +268,7 @@ def test_by_a_real_prometheus_a_node_is_kept_in_and_taken_out(tmp_path: Path) ->
             configure(host, server)
             with host.daemon() as daemon:
                 daemon.wait_status("healthy")
-                host.xid(1, 79)
+                host.xid(1, 95)
                 daemon.wait(partial(held_back, daemon, "budget_unknown"), "nobody to count")
                 assert "gpuwarden_breaker_open 1" in daemon.get("/metrics")[1].decode()
                 assert not marker.exists()
@@ -280,7 +280,7 @@ def test_by_a_real_prometheus_a_node_is_kept_in_and_taken_out(tmp_path: Path) ->
                 server.wait_query(f'gpuwarden_node_info{{instance="127.0.0.1:{us}"}}')
                 server.wait_query(f"gpuwarden_excluded_since_timestamp_seconds == {since}")
                 daemon.wait_status("healthy")
-                host.xid(1, 79)
+                host.xid(1, 95)
                 daemon.wait(marker.exists, "the node to be taken out")
                 server.wait_query(f'gpuwarden_excluded_since_timestamp_seconds{{instance="127.0.0.1:{us}"}}')
                 found = asyncio.run(counted(server, daemon.heartbeat()["boot_id"]))

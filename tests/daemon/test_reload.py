@@ -22,14 +22,14 @@ def test_what_is_said_of_conditions_xids_and_gpus_is_taken_over() -> None:
     given = Config(
         inventory=Inventory(expected_gpus=4),
         checks={"thermal_limit": CheckOptions(shadow=True)},
-        xids={"79": XidOptions(severity="warning")},
+        xids={"95": XidOptions(severity="warning")},
     )
     news = reloaded(Rules(nvml_fresh_for=7.0), Config(), given)
     assert news.rules.expected_gpus == 4
     assert news.rules.checks == {"thermal_limit": CheckRule(shadow=True)}
-    assert news.rules.xids == {"79": XidRule(severity="warning")}
+    assert news.rules.xids == {"95": XidRule(severity="warning")}
     assert news.rules.nvml_fresh_for == 7.0
-    assert news.taken == ("inventory.expected_gpus", "checks.thermal_limit", "xids.79")
+    assert news.taken == ("inventory.expected_gpus", "checks.thermal_limit", "xids.95")
     assert news.waiting == ()
 
 
@@ -82,11 +82,11 @@ def host(tmp_path: Path) -> FakeHost:
 def test_a_running_daemon_takes_over_what_an_xid_means_here(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
-        host.configure("[xids.79]\nseverity = 'record'\n")
+        host.configure("[xids.95]\nseverity = 'record'\n")
         done = host.command("reload", "--run-dir", host.run_dir)
-        assert (done.returncode, done.stdout) == (0, "taken over: xids.79\n")
-        host.xid(1, 79)
-        daemon.wait(lambda: 'xid="79"} 1' in daemon.get("/metrics")[1].decode(), "the Xid to be counted")
+        assert (done.returncode, done.stdout) == (0, "taken over: xids.95\n")
+        host.xid(1, 95)
+        daemon.wait(lambda: 'xid="95"} 1' in daemon.get("/metrics")[1].decode(), "the Xid to be counted")
         assert daemon.heartbeat()["status"] == "healthy"
 
 
@@ -104,26 +104,26 @@ def test_what_no_longer_exists_is_a_finding_until_it_is_deleted(host: FakeHost) 
 def test_slips_are_told_all_at_once_and_the_daemon_keeps_what_it_had(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
-        host.configure("[xids.79]\nseverity = 'recrod'\n[checks.gpu_mising]\nshadow = true\n")
+        host.configure("[xids.95]\nseverity = 'recrod'\n[checks.gpu_mising]\nshadow = true\n")
         done = host.command("reload", "--run-dir", host.run_dir)
         assert done.returncode == 64
         assert "did you mean 'record'" in done.stderr
         assert "did you mean 'gpu_missing'" in done.stderr
         os.kill(daemon.process.pid, signal.SIGHUP)
         daemon.wait(lambda: "the configuration is not taken over" in daemon.lines(), "the log to say so")
-        host.xid(1, 79)
-        daemon.wait_status("failure", "xid.79")
+        host.xid(1, 95)
+        daemon.wait_status("failure", "xid.95")
 
 
 def test_a_latched_failure_that_the_site_calls_a_warning_is_one_after_the_reload(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
-        host.xid(1, 79)
-        daemon.wait_status("failure", "xid.79")
+        host.xid(1, 95)
+        daemon.wait_status("failure", "xid.95")
         (before,) = daemon.status()["findings"]
         host.configure("[checks.xid]\nseverity = 'warning'\n")
         assert host.command("reload", "--run-dir", host.run_dir).stdout == "taken over: checks.xid\n"
-        daemon.wait_status("warning", "xid.79")
+        daemon.wait_status("warning", "xid.95")
         (after,) = daemon.status()["findings"]
         assert (after["id"], after["first_seen"]) == (before["id"], before["first_seen"])
 
@@ -133,8 +133,8 @@ def test_a_reload_forgets_nothing_and_misses_no_kernel_line(host: FakeHost) -> N
     reloads = 12
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
-        host.xid(1, 79)
-        daemon.wait_status("failure", "xid.79")
+        host.xid(1, 95)
+        daemon.wait_status("failure", "xid.95")
         (before,), began = daemon.status()["findings"], daemon.heartbeat()
         for n in range(reloads):
             host.xid(0, 43)
@@ -173,8 +173,8 @@ def test_a_fault_in_the_file_of_tls_and_users_is_refused_with_the_rest(host: Fak
         web = host.folder / "web.yml"
         web.write_text("tls_server_config: 7\n")
         text = host.config.read_text().replace("[publish]\n", f'[publish]\nweb_config = "{web}"\n')
-        host.config.write_text(text + "[xids.79]\nseverity = 'record'\n")
+        host.config.write_text(text + "[xids.95]\nseverity = 'record'\n")
         done = host.command("reload", "--run-dir", host.run_dir)
         assert (done.returncode, "web.yml" in done.stderr) == (64, True), done.stderr
-        host.xid(1, 79)
-        daemon.wait_status("failure", "xid.79")
+        host.xid(1, 95)
+        daemon.wait_status("failure", "xid.95")

@@ -79,7 +79,7 @@ def test_jobs_are_told_by_gpu_in_findings_and_to_dcgm_exporter(rig: Rig, host: F
         daemon.wait(lambda: jobs_on(daemon) == {("0", str(job)), ("1", str(job))}, "the job on its GPUs")
         daemon.wait((mapping / "1").exists, "the mapping")
         assert (mapping / "0").read_text() == f"{job}\n"
-        host.xid(0, 79)
+        host.xid(0, 95)
         daemon.wait(lambda: findings(daemon, "xid"), "the Xid")
         evidence = findings(daemon, "xid")[0]["evidence"]
         assert (evidence["job"], evidence["uid"]) == (str(job), "65534")
@@ -123,8 +123,8 @@ def test_with_drain_by_hook_the_node_is_drained_when_slurmd_asks(rig: Rig, host:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
         host.fake.clear()
-        host.xid(3, 79)
-        daemon.wait_status("failure", "xid.79")
+        host.xid(3, 95)
+        daemon.wait_status("failure", "xid.95")
         rig.slurm.wait(lambda: "DRAIN" in rig.slurm.state("n1"), "n1 to be drained")
     assert rig.slurm.reason("n1").startswith("gpuwarden: failure gpu=3")
     assert "the daemon is asked to act" in rig.said("healthcheck", "n1")

@@ -405,8 +405,8 @@ def test_a_site_can_take_a_failure_back_to_a_record_or_a_warning() -> None:
 
 
 def test_a_site_can_change_the_advice_alone() -> None:
-    host = Host(8, rules=site("79", advice=Advice.CONTACT_SUPPORT))
-    host.step(host.xid(3, 79))
+    host = Host(8, rules=site("95", advice=Advice.CONTACT_SUPPORT))
+    host.step(host.xid(3, 95))
     assert [(f.severity, f.advice) for f in host.findings] == [(F, Advice.CONTACT_SUPPORT)]
 
 

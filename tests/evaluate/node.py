@@ -381,8 +381,15 @@ class Node(Clockwork):
     def _tell(self, events: list[HostEvent]) -> None:
         if self._up:
             self._sink(Happened(at=self.now, events=tuple(events)))
+            if any(isinstance(event, XidEvent) and event.xid == 79 for event in events):  # the daemon asks both at once
+                self.later(0.02, self._look_at_the_bus)
+                if not self.hung:
+                    self.later(0.05, self._extra_pass)
         else:
             self._unread += events
+
+    def _extra_pass(self) -> None:
+        self._nvml_pass()
 
     def xid(
         self, n: int, number: int, text: str = "", *, source: Source = Source.KERNEL_LOG, **fields: Any

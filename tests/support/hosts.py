@@ -69,6 +69,9 @@ class Host:
             n: PciDevice(slot=slot(n), kind=PciKind.GPU, device_id=0x2330, driver="nvidia", responds=True)
             for n in range(gpus)
         }
+        self.switches = [
+            PciDevice(slot=f"0000:{n:02x}:00.0", kind=PciKind.SWITCH, device_id=0x22A3) for n in range(4, 9)
+        ]
         self.nvml_change: Callable[[NvmlFacts], NvmlFacts] = lambda facts: facts
         self.state = State()
         self.view = View(boot_id=self.boot_id)
@@ -96,7 +99,7 @@ class Host:
         )
 
     def pci(self) -> Observation[PciFacts]:
-        facts = PciFacts(devices=tuple(self.devices.values()))
+        facts = PciFacts(devices=(*self.devices.values(), *self.switches))
         return Observation(
             collector="pci", outcome=PassOutcome.OBSERVED, started=self.now, finished=self.now, facts=facts
         )

@@ -45,8 +45,7 @@ def _given_up(slot: str, now: Stamp, boot: str) -> Event:
 def _record(record: Record) -> Iterator[Event]:
     data: Evidence = {
         "count": record.count, "text": record.text, "history": record.history, "fatal": record.fatal,
-        "facility": record.facility, "bursts": as_text(record.bursts),
-        "sequence": record.sequence,
+        "bursts": as_text(record.bursts), "sequence": record.sequence,
     }  # fmt: skip
     if record.key.code == "sxid":
         data = {**data, "nonfatal": record.nonfatal, "ports": sxid_ports.as_text(record.ports)}

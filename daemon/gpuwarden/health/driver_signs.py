@@ -20,6 +20,7 @@ from gpuwarden.health.look import NOTHING, Detector, Look, gpu_look, node_look
 from gpuwarden.health.model import NODE, Evidence, Key, Sighting, Subject, gpu
 from gpuwarden.health.state import State, counts
 from gpuwarden.health.view import Sight
+from gpuwarden.health.witnesses import contradicted, is_fallen
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.facts import CallError, GpuAnswer, NvmlProblem
 
@@ -61,11 +62,11 @@ def gpu_missing(state: State, sight: Sight) -> Look:
 
 
 def _fallen_off(state: State) -> set[str]:
-    """Slots with an Xid 79 since the last boot and reset."""
+    """Slots with an Xid 79 since the last boot and reset, unless bus and NVML contradicted it."""
     return {
         r.key.subject.slot
         for r in state.records.values()
-        if r.key.code == "xid" and r.key.detail == "79" and counts(state, r)
+        if is_fallen(r.key) and counts(state, r) and not contradicted(state, r.key)
     }
 
 

@@ -17,6 +17,7 @@ from gpuwarden.health.model import Advice, Evidence, Json, Latch, Severity, Sigh
 from gpuwarden.health.sxid_catalogue import sxid_row
 from gpuwarden.health.sxid_rules import GPU_WITHIN, sxid_ruling
 from gpuwarden.health.view import Sight
+from gpuwarden.health.witnesses import ASKED_FOR, asked_since, contradicted, is_fallen
 from gpuwarden.health.xid_catalogue import XidClass, xid_row
 from gpuwarden.health.xid_rules import ruling, unread
 from gpuwarden.health.xid_ruling import Ruling, of_site
@@ -35,12 +36,14 @@ def recent(state: State, sight: Sight, code: str) -> Iterator[Record]:
         if record.history:
             if record.key not in state.tracks and _confirmed(record, sight):
                 yield record
-        elif record.key in state.news or (_seen(record, sight) and not buried(state, record.key)):
+        elif record.key in state.news or (_seen(state, record, sight) and not buried(state, record.key)):
             yield record
 
 
-def _seen(record: Record, sight: Sight) -> bool:
+def _seen(state: State, record: Record, sight: Sight) -> bool:
     age = sight.now.boottime - record.last.boottime
+    if is_fallen(record.key) and (record.key not in state.tracks or contradicted(state, record.key)):
+        return sight.now.boottime - asked_since(state, record) <= ASKED_FOR
     return age <= (UNREAD_FOR if record.key.code == "xid" and unread(record) else SEEN_FOR)
 
 
@@ -58,10 +61,7 @@ def _confirmed(record: Record, sight: Sight) -> bool:
 
 
 def _evidence(record: Record, **more: Json) -> Evidence:
-    evidence: Evidence = {**more, "text": record.text}
-    if record.facility:
-        evidence = {**evidence, "written_by": f"a process, not the kernel (facility {record.facility})"}
-    return evidence
+    return {**more, "text": record.text}
 
 
 def _look(state: State, code: str, sightings: list[Sighting]) -> Look:

@@ -21,6 +21,7 @@ from gpuwarden.health.conditions import condition
 from gpuwarden.health.confirmation import confirmed
 from gpuwarden.health.dcgm_silence import given_up
 from gpuwarden.health.detectors import COUNTERS, DETECTORS, FAMILIES
+from gpuwarden.health.forged_lines import RELEASED
 from gpuwarden.health.host_learning import counted_host, learn_counts, learn_host
 from gpuwarden.health.look import Look
 from gpuwarden.health.memory import LEMON_NODE, State, Track, buried
@@ -33,6 +34,7 @@ from gpuwarden.health.verdict import verdict
 from gpuwarden.health.view import Rules, Sight, View
 from gpuwarden.health.weighing import AS_THE_TABLE_HAS_IT, Weight, fall, rise, weigh
 from gpuwarden.health.windows import added, kept
+from gpuwarden.health.witnesses import believed, is_fallen, observed
 from gpuwarden_collectors.facts import HostEvent, Stamp
 
 SUBSIDES_AFTER = 15.0
@@ -49,22 +51,27 @@ class Step:
     state: State
     events: tuple[Event, ...]
     verdict: Verdict
+    disbelieved: int = 0
+    """Lines of the kernel log about slots that hold nothing (`witnesses.py`)."""
 
 
 def judge(state: State, view: View, happened: Sequence[HostEvent], rules: Rules, now: Stamp) -> Step:
     """One step. `happened` are the host events since the last one; they are taken before the conditions are looked at."""
     sight = Sight.of(view, rules, now)
-    steps = Steps(state, now, view.boot_id)
+    steps = Steps(observed(state, sight), now, view.boot_id)
     if view.boot_id != state.boot_id:
         steps.happened(EventKind.BOOT)
     for event in (*inventory.learn(steps.state, sight), *learn_host(steps.state, sight)):
         steps.take(event)
-    steps.state, recorded = records(steps.state, unread(steps.state, happened), view.boot_id)
+    news_of = unread(steps.state, happened)
+    taken = believed(steps.state, news_of)
+    steps.state, recorded = records(steps.state, taken, view.boot_id)
     for event in (*recorded, *resets.recognised(steps.state, sight)):
         steps.take(event)
     news = frozenset([event.key for event in recorded if event.key is not None])
     if news != steps.state.news:
-        steps.state = replace(steps.state, news=news)
+        asked = {**steps.state.asked, **dict.fromkeys(filter(is_fallen, news), now.boottime)}
+        steps.state = replace(steps.state, news=news, asked=asked)
     steps.state = counted_host(_counted(steps.state, sight), sight)
     for event in learn_counts(steps.state, sight):
         steps.take(event)
@@ -78,7 +85,7 @@ def judge(state: State, view: View, happened: Sequence[HostEvent], rules: Rules,
     if result.health is not steps.state.health:
         data = {"from": steps.state.health.value, "to": result.health.value, "reasons": " ".join(result.reasons[:5])}
         steps.happened(EventKind.HEALTH, data=data)
-    return Step(steps.state, tuple(steps.events), result)
+    return Step(steps.state, tuple(steps.events), result, len(news_of) - len(taken))
 
 
 def _counted(state: State, sight: Sight) -> State:
@@ -200,7 +207,7 @@ def _not_seen(steps: Steps, row: Condition, track: Track, sight: Sight) -> None:
             steps.happened(EventKind.SUBSIDED, track.key)
             return
     elif _released(row, track, sight):
-        steps.happened(EventKind.CLEARED, track.key, {"by": "reset, reboot or replacement"})
+        steps.happened(EventKind.CLEARED, track.key, {"by": RELEASED})
         return
     elif track.latch is not Latch.NONE:
         if not track.latched and _quiet(steps.state, track, now, clean) >= LATCHES_AFTER:

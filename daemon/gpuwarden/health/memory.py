@@ -58,7 +58,7 @@ class Record:
 
     `history`: this boot's were all older than the first start of the ledger allows; they need confirmation, once.
     `fatal`, `nonfatal`: the lines themselves said so; `ports`: when each port had lines in this boot (all three of NVSwitch errors
-    only). `facility`: 0 for the kernel's own lines. `sequence`: of the newest line, in the kernel log of that boot.
+    only). `sequence`: of the newest line, in the kernel log of that boot.
     `acknowledged`: what happened until then makes no finding any more. `bursts`: when this boot's lines came.
     """
 
@@ -70,7 +70,6 @@ class Record:
     history: bool = False
     fatal: bool = False
     nonfatal: bool = False
-    facility: int = 0
     text: str = ""
     sequence: int = -1
     acknowledged: Stamp | None = None
@@ -89,7 +88,10 @@ class State:
     `raises`, `treatments` and `lemons`: see `flaps.py`, `treatments.py` and `lemons.py`. `news`: the records of this step.
     `host`: ports and mounts, as `host_memory.py` has them; `host_windows`: its counters.
 
-    `windows`, `host_windows`, `unpaired` and `news` span a moment to some hours and are not kept over a restart; everything else is.
+    `slots`: where a GPU or another NVIDIA function was seen in this boot, `bus_observed`: on the bus too; `asked`: when bus and
+    NVML were asked about an Xid 79 (boottime), see `witnesses.py`.
+
+    `windows`, `host_windows`, `unpaired`, `news` and those three span a moment to some hours and are not kept over a restart; everything else is.
     `unconfirmed`: findings of an earlier life that this one has not found again yet (`confirmation.py`).
     `made`: what was derived from just this state, by name, so that it is derived once.
     """
@@ -107,6 +109,9 @@ class State:
     news: frozenset[Key] = frozenset()
     windows: Windows = field(default_factory=dict)
     unpaired: Unpaired = field(default_factory=dict)
+    slots: frozenset[str] = frozenset()
+    bus_observed: bool = False
+    asked: Mapping[Key, float] = field(default_factory=dict)
     host: HostMemory = field(default_factory=HostMemory)
     host_windows: Windows = field(default_factory=dict)
     unconfirmed: Mapping[Key, float | None] = field(default_factory=dict)

@@ -164,8 +164,6 @@ def _event(kind: EventKind, key: Key, batch: _Batch, boot_id: str) -> Event:
 
 def _details(event: _Line, batch: _Batch) -> dict[str, str | int]:
     details: dict[str, str | int] = {}
-    if event.origin is not None and event.origin.facility != 0:
-        details["facility"] = event.origin.facility
     if batch.sequence >= 0:
         details["sequence"] = batch.sequence
     if isinstance(event, SxidEvent):

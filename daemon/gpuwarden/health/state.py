@@ -107,7 +107,6 @@ def _record(state: State, event: Event) -> State:
         history=history,
         fatal=event.data.get("fatal") is True,
         nonfatal=event.data.get("nonfatal") is True,
-        facility=_number(event, "facility"),
         text=_text(event, "text"),
         sequence=max(sequence, known.sequence if known is not None and same_boot else -1),
         acknowledged=known.acknowledged if known is not None and same_boot and not later_line else None,

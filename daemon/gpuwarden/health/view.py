@@ -28,18 +28,19 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True)
 class Seen(Generic[Facts]):
-    """One collector: its newest pass, whatever came of it, and its newest facts with the time they were read."""
+    """One collector: its newest pass, whatever came of it, and its newest facts with the time they were read (`started`: begun)."""
 
     latest: Observation[Facts] | None = None
     facts: Facts | None = None
     at: Stamp | None = None
+    started: Stamp | None = None
 
     def after(self, observation: Observation[Facts]) -> Seen[Facts]:
         if observation.outcome is PassOutcome.OBSERVED:
-            return Seen(observation, observation.facts, observation.finished)
+            return Seen(observation, observation.facts, observation.finished, observation.started)
         if observation.outcome is PassOutcome.ABSENT:
             return Seen(observation, None, observation.finished)
-        return Seen(observation, self.facts, self.at)
+        return Seen(observation, self.facts, self.at, self.started)
 
     def fresh(self, now: Stamp, within: float) -> Facts | None:
         if self.facts is None or self.at is None or now.boottime - self.at.boottime > within:

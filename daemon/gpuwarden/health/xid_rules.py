@@ -3,6 +3,7 @@
 | Xid | rule |
 |---|---|
 | 13, 31 | one place (GPC and TPC or client) of one GPU, by jobs more than an hour apart or by five of a day, on no other GPU of a host that has several: a warning |
+| 79 | contradicted by bus and NVML, both asked after the line: a warning (`witnesses.py`) |
 | others that an application can cause | five bursts of a day on one GPU and not on others: a warning |
 | 45 | a record after another Xid or a reset, or with a process in its line (it was killed); else a warning |
 | 63, 94, 171, 172 | within seconds of a 48 of the same GPU: details of it |
@@ -23,6 +24,7 @@ from gpuwarden.health.memory import Record, State
 from gpuwarden.health.model import Advice, Evidence
 from gpuwarden.health.nvlink5 import NVLINK5_XIDS, branch, decode, nvlink5_sign
 from gpuwarden.health.view import Sight
+from gpuwarden.health.witnesses import fallen_off
 from gpuwarden.health.xid_catalogue import Xid, XidClass, xid_row
 from gpuwarden.health.xid_lines import UNREADABLE, recovery_action
 from gpuwarden.health.xid_partners import CANCELS, DETAILS_OF_48, cleanup, detail_of_48, double_bit, ended
@@ -42,7 +44,10 @@ def ruling(state: State, sight: Sight, record: Record) -> Ruling | None:
     settled = rule is not None and rule.severity != ""
     if unread(record) and not settled and sight.now.boottime - record.last.boottime < TEXT_WITHIN:
         return None
-    return of_site(_RULES.get(row.xid, of_application)(state, sight, record, row), rule, Advice.RESET_GPU)
+    found = _RULES.get(row.xid, of_application)(state, sight, record, row)
+    if found is None and not settled:
+        return None
+    return of_site(found or plain(row), rule, Advice.RESET_GPU)
 
 
 def unread(record: Record) -> bool:
@@ -81,12 +86,13 @@ def _recovery(_: State, __: Sight, record: Record, row: Xid) -> Ruling:
     return replace(plain(row), over=any(recovery_action(sign) == 0 for sign in newest))
 
 
-_RULES: dict[int, Callable[[State, Sight, Record, Xid], Ruling]] = {
+_RULES: dict[int, Callable[[State, Sight, Record, Xid], Ruling | None]] = {
     13: of_place,
     31: of_place,
     45: cleanup,
     48: double_bit,
     74: of_nvlink,
+    79: fallen_off,
     154: _recovery,
     **dict.fromkeys(DETAILS_OF_48, detail_of_48),
     **dict.fromkeys(map(int, CANCELS.values()), ended),

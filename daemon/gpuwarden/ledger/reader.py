@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
+from gpuwarden.health.forged_lines import without_forged
 from gpuwarden.ledger import schema
 from gpuwarden.ledger.errors import LedgerCorrupt, LedgerUnavailable, reading, translated
 from gpuwarden.ledger.machine import of_text
@@ -76,8 +77,10 @@ class Reader:
             bounds = {"era": self.era(), "through": self._through()}
             checkpoint = self._db.execute(_CHECKPOINT, bounds)
             since = self._db.execute(f"{_EVENTS} AND id > :through ORDER BY id", bounds)
+            recalled = without_forged((*map(event_of, checkpoint), *(event_of(row) for _, *row in since)))
             return Memory(
-                events=(*map(event_of, checkpoint), *(event_of(row) for _, *row in since)),
+                events=recalled.events,
+                left_out=recalled.left_out,
                 position=self.position(),
                 begun=self.begun,
             )

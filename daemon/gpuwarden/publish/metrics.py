@@ -17,12 +17,14 @@ from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.gpu_jobs import on_gpus
 from gpuwarden.health.lemons import What
 from gpuwarden.health.model import Finding, GpuVerdict, Health
+from gpuwarden.health.witnesses import UNKNOWN_SLOT
 from gpuwarden.health.xid_catalogue import XIDS, XidClass
 from gpuwarden.publish import acted, departures, notices
 from gpuwarden.publish.lines import COUNTER, GAUGE, HISTOGRAM, Number
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot, XidCount
 from gpuwarden.publish.status import detail
 from gpuwarden_collectors.base import PassOutcome
+from gpuwarden_collectors.kernel_log.belief import FACILITY, PACKET_FILTER
 
 Labels = tuple[str, ...]
 Sample = tuple[Labels, Number]
@@ -179,6 +181,10 @@ def _refused(snapshot: Snapshot) -> Iterator[Sample]:
     return (((why,), n) for why, n in {**dict.fromkeys(REFUSALS, 0), **snapshot.clients.refused}.items())
 
 
+def _disbelieved(snapshot: Snapshot) -> Iterator[Sample]:
+    return (((why,), n) for why, n in {**dict.fromkeys(DISBELIEVED, 0), **snapshot.disbelieved}.items())
+
+
 def _gpu_jobs(snapshot: Snapshot) -> Iterator[Sample]:
     if snapshot.jobs is None:
         return
@@ -193,6 +199,7 @@ def _gpu_jobs(snapshot: Snapshot) -> Iterator[Sample]:
 
 GPU = ("gpu", "uuid", "pci_bus_id")
 PER_COLLECTOR = ("collector",)
+DISBELIEVED = (FACILITY, PACKET_FILTER, UNKNOWN_SLOT)
 REFUSALS = ("handshake", "name", "login", "rate_limit")
 """Why the web server answers somebody not at all, or only that it does not."""
 
@@ -222,6 +229,9 @@ METRICS: tuple[Metric, ...] = (
            "Times that records of the kernel log were overwritten before they could be read."),
     Metric("gpuwarden_kernel_log_lost_records_total", COUNTER, (), lambda s: _one(s.log_lost),
            "Records of the kernel log that were overwritten before they could be read."),
+    Metric("gpuwarden_kernel_log_disbelieved_total", COUNTER, ("reason",), _disbelieved,
+           "Lines of the kernel log that have the form of a fault and do not count, since the daemon started: written by a process "
+           "(reason facility), by a packet filter's log rule (packet_filter), about a slot that holds nothing (unknown_slot)."),
     # --- the node
     Metric("gpuwarden_node_health", GAUGE, ("state",), _node_health,
            "1 for the state the node is in, 0 for the others."),

@@ -184,6 +184,7 @@ class Snapshot:
     dropped: Mapping[str, int] = field(default_factory=dict)  # what could not be written: "log", "ledger", "files"
     log_gaps: int = 0
     log_lost: int = 0
+    disbelieved: Mapping[str, int] = field(default_factory=dict)  # lines of the kernel log, by why they do not count
     clients: Clients = field(default_factory=Clients)
     hpc_jobs: JobLabels | None = None
 

@@ -15,11 +15,13 @@ from gpuwarden.durations import format_duration
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.memory import LEMON_NODE
 from gpuwarden.health.model import Event, Finding, GpuVerdict, Health, Latch
+from gpuwarden.health.witnesses import UNKNOWN_SLOT
 from gpuwarden.publish import acted, departures, notices
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot
 from gpuwarden.publish.times import rfc3339
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.facts import GpuFacts, Stamp
+from gpuwarden_collectors.kernel_log.belief import FACILITY, PACKET_FILTER
 
 Document = dict[str, Any]
 
@@ -226,6 +228,11 @@ def _collector(collector: CollectorStatus, now: Stamp) -> Document:
     }
 
 
+DISBELIEVED = {
+    FACILITY: "written by a process (dmesg -x shows the facility)",
+    PACKET_FILTER: "from the log rule of a packet filter",
+    UNKNOWN_SLOT: "about a slot that holds no GPU and no switch",
+}
 _SHOWN = 3  # calls that failed, of one GPU
 
 
@@ -248,6 +255,13 @@ def _trouble(snapshot: Snapshot) -> Iterable[str]:
             yield f"{what}: {count} writes dropped, because they were not taken in time"
     if snapshot.log_gaps:
         yield f"kernel log: {snapshot.log_lost} records lost in {snapshot.log_gaps} gaps"
+    yield from _disbelieved(snapshot)
+
+
+def _disbelieved(snapshot: Snapshot) -> Iterable[str]:
+    if any(snapshot.disbelieved.values()):
+        counts = ", ".join(f"{n} {DISBELIEVED.get(why, why)}" for why, n in snapshot.disbelieved.items() if n)
+        yield f"kernel log: lines that have the form of a fault were disbelieved: {counts}; see SECURITY.md"
 
 
 def _failed_calls(gpu: GpuFacts) -> Iterable[str]:
