@@ -242,8 +242,14 @@ def test_a_gpu_that_failed_before_the_boot_says_nothing_about_a_line_after_it(ho
 # --- after the loss of a GPU
 
 
-def test_fatal_lines_right_after_the_loss_of_a_gpu_are_consequences_of_it(host: Host) -> None:
+def lose(host: Host) -> None:
+    """Xid 79 of a GPU of which the bus cannot say that it is there."""
+    host.devices[3] = replace(host.devices[3], responds=None)
     host.step(host.xid(3, 79))
+
+
+def test_fatal_lines_right_after_the_loss_of_a_gpu_are_consequences_of_it(host: Host) -> None:
+    lose(host)
     host.run(12)
     host.step(line(host, 20034, fatal=True))
     assert (host.health, raised(host, 20034)) == (Health.FAILURE, W)
@@ -257,10 +263,17 @@ def test_fatal_lines_before_it_or_minutes_after_it_are_failures_of_their_own(hos
     host.step(host.xid(3, 79))
     assert raised(host, 20034) is F
     other = Host(8)
-    other.step(other.xid(3, 79))
+    lose(other)
     other.run(120)
     other.step(line(other, 20034, fatal=True))
     assert raised(other, 20034) is F
+
+
+def test_a_loss_that_bus_and_nvml_contradict_makes_no_fatal_line_milder(host: Host) -> None:
+    host.step(host.xid(3, 79))
+    host.run(12)
+    host.step(line(host, 20034, fatal=True))
+    assert raised(host, 20034) is F
 
 
 # --- the memory of ports

@@ -30,6 +30,9 @@ from gpuwarden_collectors.facts import (
 
 WALL = 1_800_000_000.0
 
+SWITCHES = ("0000:05:00.0", "0000:06:00.0", "0000:85:00.0", "0000:86:00.0")
+"""Where lines say that there is an NVSwitch. On the bus they are of no kind: a host that shows switches has a fabric manager to run."""
+
 
 def slot(index: int) -> str:
     return f"0000:{0x10 + index:02x}:00.0"
@@ -69,9 +72,7 @@ class Host:
             n: PciDevice(slot=slot(n), kind=PciKind.GPU, device_id=0x2330, driver="nvidia", responds=True)
             for n in range(gpus)
         }
-        self.switches = [
-            PciDevice(slot=f"0000:{n:02x}:00.0", kind=PciKind.SWITCH, device_id=0x22A3) for n in range(4, 9)
-        ]
+        self.switches = [PciDevice(slot=at, kind=PciKind.OTHER, device_id=0x22A3) for at in SWITCHES]
         self.nvml_change: Callable[[NvmlFacts], NvmlFacts] = lambda facts: facts
         self.state = State()
         self.view = View(boot_id=self.boot_id)

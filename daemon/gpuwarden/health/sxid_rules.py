@@ -18,6 +18,7 @@ from gpuwarden.health.model import Evidence, Severity
 from gpuwarden.health.sxid_catalogue import Sxid
 from gpuwarden.health.sxid_catalogue import advice as sxid_advice
 from gpuwarden.health.sxid_ports import DAY, again
+from gpuwarden.health.witnesses import CONTRADICTED, is_fallen
 from gpuwarden.health.xid_catalogue import XidClass
 from gpuwarden.health.xid_repeats import BURSTS_OF_A_DAY
 from gpuwarden.health.xid_ruling import Ruling
@@ -72,7 +73,7 @@ def _nonfatal(state: State, record: Record) -> Ruling:
 
 
 def _is_lost(track: Track) -> bool:
-    return track.key.code == "gpu_missing" or (track.key.code == "xid" and track.key.detail == "79")
+    return track.key.code == "gpu_missing" or (is_fallen(track.key) and CONTRADICTED not in track.evidence)
 
 
 def _suffers(track: Track) -> bool:
