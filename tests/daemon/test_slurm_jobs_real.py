@@ -143,8 +143,8 @@ def test_with_drain_by_hook_a_node_with_full_disks_is_drained_too(rig: Rig, host
             daemon.wait_status("warning", "ledger_unavailable")
             fill(host.run_dir)
             host.fake.clear()
-            host.xid(3, 79)
-            daemon.wait_status("failure", "xid.79")
+            host.xid(3, 95)
+            daemon.wait_status("failure", "xid.95")
             rig.slurm.wait(lambda: "DRAIN" in rig.slurm.state("n1"), "n1 to be drained")
 
 
