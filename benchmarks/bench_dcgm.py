@@ -26,8 +26,8 @@ from common import cpu_ns, spread, table
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
 from gpuwarden_collectors.dcgm.options import DcgmOptions
-from gpuwarden_collectors.worker import Worker
-from gpuwarden_collectors.worker_life import WorkerLimits
+from gpuwarden_collectors.worker.life import WorkerLimits
+from gpuwarden_collectors.worker.worker import Worker
 from support.dcgm import ADDRESS, BINDINGS, FakeDcgm
 
 GPUS = (1, 8, 16)

@@ -18,8 +18,8 @@ from pathlib import Path
 from common import spread, table
 from gpuwarden_collectors.nvml.due import period
 from gpuwarden_collectors.nvml.options import NvmlOptions
+from gpuwarden_collectors.nvml.reader import NvmlReader
 from gpuwarden_collectors.nvml.readings import CALLS, Cadence
-from gpuwarden_collectors.nvml.sweep import NvmlReader
 from support.fake_nvml_library import CONTROL_VARIABLE, FakeNvml
 
 WANTED = 3.0  # ms a pass and GPU

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from common import fake_host, percentile, spread, table
-from gpuwarden.health.witnesses import FALLEN
-from gpuwarden.health.xid_catalogue import XIDS, XidClass
+from gpuwarden.health.xid.catalogue import XIDS, XidClass
+from gpuwarden.health.xid.witnesses import FALLEN
 from support.daemons import FakeHost, slots
 
 GPUS = 8

@@ -16,7 +16,7 @@ from time import process_time
 
 from common import spread, table
 from evaluate.node import Node
-from gpuwarden.replay import Replay
+from gpuwarden.replay.replay import Replay
 from gpuwarden.trace.reader import TraceReader
 from gpuwarden.trace.records import Record
 from support.traces import write

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from common import cpu_ns, fake_host, percentile, scrape, spread, table, wait_for_all
-from gpuwarden.publish.exposition import Renderer
+from gpuwarden.publish.metrics.exposition import Renderer
 from load import load
 from support.daemons import FakeHost
 from support.whole_snapshots import everything

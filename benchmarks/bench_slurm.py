@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from common import cpu_ns, percentile, spread, table
-from gpuwarden.actuators.outbox import Limits, Outbox
-from gpuwarden.config_policy import PolicyOptions
+from gpuwarden.actuators.reconciler import Limits, Outbox
+from gpuwarden.config.policy import PolicyOptions
 from gpuwarden.policy.model import Act, Census, Held, Intent, Owner, Result, Standing, Why
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm.nodes import read_node, read_partitions

@@ -10,9 +10,9 @@ import asyncio
 from collections import Counter
 
 from common import table
-from gpuwarden.acting import ActingOptions
 from gpuwarden.actuators.base import ActuatorUnavailable
-from gpuwarden.log import configure
+from gpuwarden.base.log import configure
+from gpuwarden.engine.enforcement import ActingOptions
 from gpuwarden.policy.model import Settings
 from support.acting_rig import Rig
 from support.policy_story import xid

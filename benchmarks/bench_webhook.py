@@ -12,10 +12,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from common import spread, table
-from gpuwarden.config_notify import NotifyOptions, WebhookOptions
+from gpuwarden.config.notify import NotifyOptions, WebhookOptions
 from gpuwarden.notify.messages import Teller
+from gpuwarden.notify.notifications import QUEUE, Notifying
 from gpuwarden.notify.queue import Message, Queue
-from gpuwarden.notifying import QUEUE, Notifying
 from support.receiving import Receiving
 
 WAITING = 10_000

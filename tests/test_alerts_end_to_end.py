@@ -16,7 +16,7 @@ import pytest
 
 from gpuwarden.health.advice import ADVICE
 from gpuwarden.health.conditions import CONDITIONS
-from gpuwarden.health.xid_catalogue import XIDS
+from gpuwarden.health.xid.catalogue import XIDS
 from prometheus_rules.model import Pace, Settings
 from rules import FOLDER, write
 from support.prometheus import Server, Webhook, alertmanager, ask, prometheus, webhook

@@ -29,8 +29,8 @@ def test_that_fails_beside_others_and_passes_alone():
 """
 NEEDS_A_DISPOSABLE_HOST = (
     "collectors/test_kernel_log_device",
-    "daemon/test_daemon_disposable",
-    "daemon/test_ledger_trouble",
+    "runtime/test_daemon_disposable",
+    "ledger/test_ledger_trouble",
 )
 
 

@@ -17,11 +17,11 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from dashboards import FOLDER, PAGES
 from gpuwarden.health.model import Health
-from gpuwarden.policy.departure_model import Given
+from gpuwarden.policy.evacuation.model import Given
 from gpuwarden.policy.model import Owner
-from gpuwarden.publish.dcgm_names import FIELDS, PREFIX
-from gpuwarden.publish.departures import OUTCOMES
-from gpuwarden.publish.metrics import METRICS, SHADOW
+from gpuwarden.publish.metrics.dcgm_names import FIELDS, PREFIX
+from gpuwarden.publish.metrics.evacuation import OUTCOMES
+from gpuwarden.publish.metrics.table import METRICS, SHADOW
 from grafana_dashboards import words
 from grafana_dashboards.build import NODE_UID, document
 from prometheus_rules.model import Pace, Recording

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.cli.main import VERBS
-from gpuwarden.config import load
-from gpuwarden.config_sources import Sources
+from gpuwarden.config.model import load
+from gpuwarden.config.sources import Sources
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.view import COLLECTORS
 from tables import DOCS, PAGES

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.publish.dcgm_names import FIELDS, PREFIX
-from gpuwarden.publish.exposition import Renderer
+from gpuwarden.publish.metrics.dcgm_names import FIELDS, PREFIX
+from gpuwarden.publish.metrics.exposition import Renderer
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden_collectors.facts import GpuReadings, Stamp
 from support.daemons import FakeHost

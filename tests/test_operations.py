@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.cli.main import VERBS
-from gpuwarden.config import Config
-from gpuwarden.publish.metrics import METRICS
-from gpuwarden.reload import TAKEN_OVER
+from gpuwarden.config.model import Config
+from gpuwarden.engine.reload import TAKEN_OVER
+from gpuwarden.publish.metrics.table import METRICS
 from prometheus_rules.model import Recording
 from prometheus_rules.recording import recordings
 from support.prometheus import promtool

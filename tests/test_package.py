@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import gpuwarden
-from gpuwarden.config import Config, load
-from gpuwarden.config_sources import Sources
+from gpuwarden.config.model import Config, load
+from gpuwarden.config.sources import Sources
 from gpuwarden.doctor.termination import ENOUGH
 from gpuwarden_deb import completions, contents
 from gpuwarden_deb.bill import canonical

@@ -12,8 +12,8 @@ import pytest
 
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.model import Health
-from gpuwarden.publish.dcgm_names import FIELDS, PREFIX
-from gpuwarden.publish.metrics import METRICS, SHADOW
+from gpuwarden.publish.metrics.dcgm_names import FIELDS, PREFIX
+from gpuwarden.publish.metrics.table import METRICS, SHADOW
 from prometheus_rules.alerts import OWN_FAILURES, OWN_WARNINGS, SEVERITIES, alerts
 from prometheus_rules.model import Alert, Pace, Recording, Settings
 from prometheus_rules.recording import recordings

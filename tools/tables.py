@@ -7,17 +7,19 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from gpuwarden.durations import format_duration
-from gpuwarden.health import nvlink5, sxid_rules, xid_rules
+from gpuwarden.base.durations import format_duration
 from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import CONDITIONS
-from gpuwarden.health.dcgm_catalogue import DCGM_CODES, DcgmCode
-from gpuwarden.health.nvlink5_catalogue import NVLINK5_RULES, Nvlink5Rule
-from gpuwarden.health.sxid_catalogue import SXIDS
-from gpuwarden.health.sxid_rules import first_class
-from gpuwarden.health.xid_catalogue import XIDS, Xid
-from gpuwarden.publish.dcgm_names import FIELDS, OF_INSTANCES, PREFIX, Field, Telemetry
-from gpuwarden.publish.metrics import METRICS
+from gpuwarden.health.dcgm.catalogue import DCGM_CODES, DcgmCode
+from gpuwarden.health.nvlink import nvlink5
+from gpuwarden.health.nvlink.nvlink5_catalogue import NVLINK5_RULES, Nvlink5Rule
+from gpuwarden.health.xid import rules as xid_rules
+from gpuwarden.health.xid import sxid_rules
+from gpuwarden.health.xid.catalogue import XIDS, Xid
+from gpuwarden.health.xid.sxid_catalogue import SXIDS
+from gpuwarden.health.xid.sxid_rules import first_class
+from gpuwarden.publish.metrics.dcgm_names import FIELDS, OF_INSTANCES, PREFIX, Field, Telemetry
+from gpuwarden.publish.metrics.table import METRICS
 from gpuwarden_collectors.nvml.readings import CALLS, LINK_SUMS, VITAL, Cadence, Call
 from gpuwarden_collectors.nvml.readings import FIELDS as FIELD_VALUES
 from gpuwarden_collectors.nvml.readings import Field as FieldValue

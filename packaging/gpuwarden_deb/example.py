@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpuwarden.config import Config
-from gpuwarden.config_toml import as_toml
+from gpuwarden.config.model import Config
+from gpuwarden.config.render import as_toml
 
 _NODE = "gpu-node01"  # the default is the name of the host, and there is none to be had here
 _HEAD = """\

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
-from gpuwarden.places import CONFIG_FILE, LEDGER, RUN_DIR, RUN_DIR_VARIABLE, STATE_DIR
+from gpuwarden.base.paths import CONFIG_FILE, LEDGER, RUN_DIR, RUN_DIR_VARIABLE, STATE_DIR
 from gpuwarden_deb.verbs import Option, Verb
 
 _ABOUT = "health of the GPUs of this node: read, judged, published, acted on"

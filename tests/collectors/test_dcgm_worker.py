@@ -16,8 +16,8 @@ from gpuwarden_collectors.dcgm.bindings import open_bindings
 from gpuwarden_collectors.dcgm.errors import Misfit
 from gpuwarden_collectors.dcgm.facts import NOT_ANSWERING, DcgmFacts
 from gpuwarden_collectors.dcgm.options import DcgmOptions
-from gpuwarden_collectors.worker import Worker
-from gpuwarden_collectors.worker_life import WorkerLimits
+from gpuwarden_collectors.worker.life import WorkerLimits
+from gpuwarden_collectors.worker.worker import Worker
 from support.dcgm import BINDINGS, FakeDcgm
 from support.workers import ENVIRONMENT, Make, exited, pid_of, report, seen_when, workers
 

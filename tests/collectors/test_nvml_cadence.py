@@ -14,6 +14,7 @@ from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, GpuReadings
 from gpuwarden_collectors.nvml.due import period
 from gpuwarden_collectors.nvml.library import Code
 from gpuwarden_collectors.nvml.options import NvmlOptions
+from gpuwarden_collectors.nvml.reader import NvmlReader
 from gpuwarden_collectors.nvml.readings import (
     CALLS,
     DAY,
@@ -28,7 +29,6 @@ from gpuwarden_collectors.nvml.readings import (
     Call,
     Field,
 )
-from gpuwarden_collectors.nvml.sweep import NvmlReader
 from support.fake_nvml_library import SOURCES
 from support.nvml_nodes import Node, node_in
 

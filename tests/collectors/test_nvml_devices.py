@@ -13,7 +13,7 @@ from gpuwarden_collectors.facts import NvmlFacts, NvmlProblem
 from gpuwarden_collectors.nvml.devices import refused
 from gpuwarden_collectors.nvml.library import Code
 from gpuwarden_collectors.nvml.options import NvmlOptions
-from gpuwarden_collectors.nvml.sweep import NvmlReader
+from gpuwarden_collectors.nvml.reader import NvmlReader
 from support.nvml_nodes import Node, node_in
 
 

@@ -18,6 +18,7 @@ from gpuwarden_collectors.nvml.calls import _FIELD_VALUE, decode_field
 from gpuwarden_collectors.nvml.gpm import _METRIC
 from gpuwarden_collectors.nvml.library import Code
 from gpuwarden_collectors.nvml.options import NvmlOptions
+from gpuwarden_collectors.nvml.reader import NvmlReader
 from gpuwarden_collectors.nvml.readings import (
     CALLS,
     FIELDS,
@@ -29,7 +30,6 @@ from gpuwarden_collectors.nvml.readings import (
     VITAL,
     Call,
 )
-from gpuwarden_collectors.nvml.sweep import NvmlReader
 from support.fake_nvml_library import names
 from support.nvml_nodes import MINUTE, Node, node_in
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, GpuReadings, NvmlFacts, NvmlProblem, Source, XidEvent
 from gpuwarden_collectors.nvml.options import NvmlOptions
+from gpuwarden_collectors.nvml.reader import NvmlReader
 from gpuwarden_collectors.nvml.simulated_faults import add, clear, load, parse_fault, update
 from gpuwarden_collectors.nvml.simulated_gpu import simulated_gpu, simulated_slot, simulated_uuid
-from gpuwarden_collectors.nvml.sweep import NvmlReader
 
 PATIENCE = 60.0
 GPUS = 4
@@ -28,7 +28,7 @@ GPUS = 4
 CHILD = """
 import sys
 from gpuwarden_collectors.nvml.options import NvmlOptions
-from gpuwarden_collectors.nvml.sweep import NvmlReader
+from gpuwarden_collectors.nvml.reader import NvmlReader
 reader = NvmlReader(NvmlOptions(simulate=2, simulate_dir=sys.argv[1]))
 reader.connect()
 print("connected", flush=True)

@@ -18,7 +18,7 @@ from gpuwarden_collectors.codec import from_wire, to_wire
 from gpuwarden_collectors.facts import GpuAnswer, GpuProcess, GpuReadings, MigInstance, NvmlFacts, NvmlProblem
 from gpuwarden_collectors.nvml.library import Code
 from gpuwarden_collectors.nvml.options import NvmlOptions
-from gpuwarden_collectors.nvml.sweep import NvmlReader
+from gpuwarden_collectors.nvml.reader import NvmlReader
 from support.nvml_nodes import Node, node_in
 
 VITAL = (
@@ -352,7 +352,7 @@ def test_a_host_without_the_library_has_no_such_source() -> None:
     code = """
 from gpuwarden_collectors.base import SourceAbsent
 from gpuwarden_collectors.nvml.options import NvmlOptions
-from gpuwarden_collectors.nvml.sweep import NvmlReader
+from gpuwarden_collectors.nvml.reader import NvmlReader
 reader = NvmlReader(NvmlOptions())
 for ask in (reader.connect, reader.read):
     try:
@@ -366,7 +366,7 @@ for ask in (reader.connect, reader.read):
 def test_the_loader_finds_the_library_where_none_is_configured(node: Node) -> None:
     code = """
 from gpuwarden_collectors.nvml.options import NvmlOptions
-from gpuwarden_collectors.nvml.sweep import NvmlReader
+from gpuwarden_collectors.nvml.reader import NvmlReader
 reader = NvmlReader(NvmlOptions())
 reader.connect()
 print(len(reader.read().gpus))
@@ -375,7 +375,7 @@ print(len(reader.read().gpus))
 
 
 def test_importing_the_sweep_loads_no_vendor_library() -> None:
-    code = "import sys, gpuwarden_collectors.nvml.sweep; print('pynvml' in sys.modules)"
+    code = "import sys, gpuwarden_collectors.nvml.reader; print('pynvml' in sys.modules)"
     assert run_python(code, {}) == "False"
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from gpuwarden_collectors.base import Observation
 from gpuwarden_collectors.host_facts import PluginFacts, PluginResult, PluginState
-from gpuwarden_collectors.plugin import PluginOptions, PluginRunner, plugin_environment
+from gpuwarden_collectors.plugin.plugin import PluginOptions, PluginRunner, plugin_environment
 from support.hung_mounts import hung_mount
 
 ENVIRONMENT = plugin_environment(os.environ)

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwarden_collectors.receivers.careful import CarefulReads
+from gpuwarden_collectors.receivers.cgroups import OUTSIDE, Group, group_in
+from gpuwarden_collectors.receivers.declared import ENVIRON_MOST, UNREAD, declared, said
 from gpuwarden_collectors.receivers.facts import NOTHING, SIGNALS, Role
 from gpuwarden_collectors.receivers.names import named
-from gpuwarden_collectors.receivers.places import OUTSIDE, Group, group_in
 from gpuwarden_collectors.receivers.process import Process
 from gpuwarden_collectors.receivers.roles import Member, roles
-from gpuwarden_collectors.receivers.said import ENVIRON_MOST, UNREAD, declared, said
+from gpuwarden_collectors.receivers.timed_reads import CarefulReads
 from gpuwarden_job.acknowledge import job_name
 
 ID = "0123456789abcdef" * 4

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.config_policy import PolicyOptions
+from gpuwarden.config.policy import PolicyOptions
 from gpuwarden_collectors.slurm.commands import Commands
 from gpuwarden_collectors.slurm.errors import Refused, UnknownNode, Unreachable
 from gpuwarden_collectors.slurm.jobs_controller import HOUR, Controller

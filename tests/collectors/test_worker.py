@@ -12,7 +12,7 @@ import pytest
 
 from gpuwarden_collectors.base import PassOutcome, WorkerReport
 from gpuwarden_collectors.facts import HostEvent, XidEvent
-from gpuwarden_collectors.worker_life import WorkerLimits
+from gpuwarden_collectors.worker.life import WorkerLimits
 from support.worker_readers import Options
 from support.workers import (
     ENVIRONMENT,

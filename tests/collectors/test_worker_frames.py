@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_collectors.worker_frames import MAX_PAYLOAD, FrameBuffer, FrameError, Kind, pack
+from gpuwarden_collectors.worker.frames import MAX_PAYLOAD, FrameBuffer, FrameError, Kind, pack
 
 MESSAGES = st.lists(st.tuples(st.sampled_from(Kind), st.integers(0, 2**32 - 1), st.text() | st.none()))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.facts import Stamp
-from gpuwarden_collectors.worker_life import Allowance, Fate, WorkerLife, WorkerLimits
+from gpuwarden_collectors.worker.life import Allowance, Fate, WorkerLife, WorkerLimits
 
 LIMITS = WorkerLimits()
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from evaluate.clockwork import Process
 from evaluate.fault_class import Strike
 from evaluate.node import Node
-from gpuwarden.health.nvlink5_catalogue import NON_FATAL, Nvlink5Rule
+from gpuwarden.health.nvlink.nvlink5_catalogue import NON_FATAL, Nvlink5Rule
 from gpuwarden_collectors.facts import (
     AerEvent,
     AerSeverity,

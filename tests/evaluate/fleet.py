@@ -16,8 +16,8 @@ from evaluate.node import Node
 from gpuwarden.health.model import EventKind
 from gpuwarden.policy.breaker import refusal, share, spread
 from gpuwarden.policy.model import Budget, Census, Held, Settings
-from gpuwarden.rehearsal import Rehearsal
-from gpuwarden.replay import Replay
+from gpuwarden.replay.replay import Replay
+from gpuwarden.replay.what_if import Rehearsal
 from gpuwarden.trace.records import Record
 
 NODES, WITHIN, RECOUNT_AFTER = 100, 300.0, 2.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from gpuwarden.health.judge import Step
 from gpuwarden.health.view import Rules
-from gpuwarden.replay import Replay
+from gpuwarden.replay.replay import Replay
 from gpuwarden.trace.records import Passed, Record
 from gpuwarden_collectors.facts import Stamp
 

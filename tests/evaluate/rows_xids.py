@@ -5,9 +5,9 @@ from __future__ import annotations
 from evaluate import rows_gpu
 from evaluate.fault_class import LINE, FaultClass
 from evaluate.faults import any_of, any_switch_error, nvlink5, recovery_line, xids
-from gpuwarden.health.nvlink5_catalogue import NVLINK5_RULES
-from gpuwarden.health.sxid_catalogue import SXIDS
-from gpuwarden.health.xid_catalogue import XIDS, XidClass
+from gpuwarden.health.nvlink.nvlink5_catalogue import NVLINK5_RULES
+from gpuwarden.health.xid.catalogue import XIDS, XidClass
+from gpuwarden.health.xid.sxid_catalogue import SXIDS
 
 _BY_HAND = {says for row in (*rows_gpu.AT_ONCE, *rows_gpu.SLOW) for says in row.says}
 FAILURES = [n for n, row in sorted(XIDS.items()) if row.klass is XidClass.FAILURE]

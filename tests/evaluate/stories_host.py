@@ -9,7 +9,7 @@ from typing import Any
 from evaluate.kernel_text import SWITCH, happened
 from evaluate.stories import Story
 from gpuwarden.health.model import Health
-from gpuwarden.health.sxid_catalogue import SXIDS
+from gpuwarden.health.xid.sxid_catalogue import SXIDS
 from gpuwarden_collectors.facts import PciDevice, PciKind
 from gpuwarden_collectors.host_facts import PortFacts, ServiceFacts
 from support.hosts import Host, slot

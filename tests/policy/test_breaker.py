@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwarden.actuators.outbox import Limits
+from gpuwarden.actuators.reconciler import Limits
 from gpuwarden.policy import breaker
 from gpuwarden.policy.model import Budget, Census, Held
 

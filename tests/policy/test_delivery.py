@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwarden.policy.delivery import (
+from gpuwarden.policy.evacuation.delivery import (
     MARK_STANDS,
     TOLD_MOST,
     Delivery,

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from gpuwarden.health.model import EventKind
-from gpuwarden.policy.delivery import DeliveryRules, Way, mark
-from gpuwarden.policy.departure import CheckSteps, DepartureSettings, LastWords, NameNot, Requeue, Tell, never
-from gpuwarden.policy.departure_budget import FAILING_GPU
-from gpuwarden.policy.departure_events import not_requeued, saved, signalled, signalling
-from gpuwarden.policy.departure_model import JOBS_MOST, Requeued, Sent, id_of
-from gpuwarden.policy.departure_preview import preview
+from gpuwarden.policy.evacuation.budget import FAILING_GPU
+from gpuwarden.policy.evacuation.delivery import DeliveryRules, Way, mark
+from gpuwarden.policy.evacuation.events import not_requeued, saved, signalled, signalling
+from gpuwarden.policy.evacuation.model import JOBS_MOST, Requeued, Sent, id_of
+from gpuwarden.policy.evacuation.plan import CheckSteps, DepartureSettings, LastWords, NameNot, Requeue, Tell, never
+from gpuwarden.policy.evacuation.preview import preview
 from gpuwarden_collectors.receivers.facts import Kind, Role
 from support.departures import BOOT, BOOTED, SETTINGS, Story, announced, local, process, slurm_job
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwarden.policy.departure_budget import (
+from gpuwarden.policy.evacuation.budget import (
     FAILING_GPU,
     INTERRUPTION,
     LAST_WORDS_TAKE,

@@ -11,19 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.health.model import Event, EventKind
-from gpuwarden.policy import departure_events
-from gpuwarden.policy.delivery import Aim, Delivery, Process, Way
-from gpuwarden.policy.departure import Approve, Requeue, Tell, slurm_of
-from gpuwarden.policy.departure_budget import budget
-from gpuwarden.policy.departure_model import (
-    DEPARTURES_MOST,
-    TEXT_MOST,
-    TOLD_STANDS,
-    DepartureState,
-    JobState,
-    Sent,
-)
-from gpuwarden.policy.departure_reading import processes_of
+from gpuwarden.policy.evacuation import events as departure_events
+from gpuwarden.policy.evacuation.budget import budget
+from gpuwarden.policy.evacuation.delivery import Aim, Delivery, Process, Way
+from gpuwarden.policy.evacuation.event_fields import processes_of
+from gpuwarden.policy.evacuation.model import DEPARTURES_MOST, TEXT_MOST, TOLD_STANDS, DepartureState, JobState, Sent
+from gpuwarden.policy.evacuation.plan import Approve, Requeue, Tell, slurm_of
 from gpuwarden.policy.model import Result
 from gpuwarden_collectors.cloud.facts import Approval
 from gpuwarden_collectors.receivers.facts import Kind

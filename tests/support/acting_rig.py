@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from gpuwarden.acting import Acting, ActingOptions
-from gpuwarden.actuators.outbox import Limits
+from gpuwarden.actuators.reconciler import Limits
+from gpuwarden.engine.enforcement import Acting, ActingOptions
 from gpuwarden.health.model import Event, EventKind, Finding, Health, Verdict
 from gpuwarden.policy.model import Budget, Settings
 from gpuwarden.policy.situation import Situation

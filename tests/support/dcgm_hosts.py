@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gpuwarden.health.dcgm_xids import Known, xids_of
+from gpuwarden.health.dcgm.xids import Known, xids_of
 from gpuwarden.health.judge import Step
 from gpuwarden.health.model import Finding
 from gpuwarden_collectors.base import Observation, PassOutcome

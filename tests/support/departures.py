@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from gpuwarden.health.model import Event, EventKind, Json
-from gpuwarden.policy import departure_events
-from gpuwarden.policy.delivery import Process, Way
-from gpuwarden.policy.departure import (
+from gpuwarden.policy.evacuation import events as departure_events
+from gpuwarden.policy.evacuation.delivery import Process, Way
+from gpuwarden.policy.evacuation.model import BY_STEP, Departure, DepartureState, JobState, Sent, id_of
+from gpuwarden.policy.evacuation.plan import (
     Approve,
     CheckSteps,
     DepartureSettings,
@@ -21,8 +22,7 @@ from gpuwarden.policy.departure import (
     Tell,
     plan,
 )
-from gpuwarden.policy.departure_model import BY_STEP, Departure, DepartureState, JobState, Sent, id_of
-from gpuwarden.policy.departure_state import fold
+from gpuwarden.policy.evacuation.state import fold
 from gpuwarden.policy.model import Notice, Result
 from gpuwarden_collectors.cloud.facts import Approval
 from gpuwarden_collectors.facts import Stamp

@@ -10,7 +10,7 @@ import pytest
 
 from gpuwarden_collectors.facts import GpuFacts, NvmlFacts
 from gpuwarden_collectors.nvml.options import NvmlOptions
-from gpuwarden_collectors.nvml.sweep import NvmlReader
+from gpuwarden_collectors.nvml.reader import NvmlReader
 from support.fake_nvml_library import CONTROL_VARIABLE, FakeNvml
 
 MINUTE = 60.0

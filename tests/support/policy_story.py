@@ -9,8 +9,8 @@ from gpuwarden.health.model import Advice, Event, EventKind, Finding, Health, Js
 from gpuwarden.policy import orders
 from gpuwarden.policy.checkpoint import checkpoint
 from gpuwarden.policy.exclusion import Decision, decide
-from gpuwarden.policy.looks import answer
 from gpuwarden.policy.model import Act, Intent, Owner, Result, Settings, Standing
+from gpuwarden.policy.preconditions import answer
 from gpuwarden.policy.situation import Situation
 from gpuwarden.policy.state import PolicyState, fold, outcome_data
 from gpuwarden_collectors.facts import Stamp

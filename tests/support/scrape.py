@@ -6,7 +6,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as _parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as _parse_text
 
-from gpuwarden.publish.exposition import Renderer
+from gpuwarden.publish.metrics.exposition import Renderer
 from gpuwarden.publish.snapshot import Snapshot
 
 

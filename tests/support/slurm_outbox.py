@@ -7,9 +7,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from gpuwarden.actuators.outbox import Limits, Outbox
+from gpuwarden.actuators.reconciler import Limits, Outbox
 from gpuwarden.actuators.slurm.actuator import SlurmActuator
-from gpuwarden.config_slurm import SlurmOptions
+from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.policy.model import Act, Intent, Outcome, Why
 from gpuwarden_collectors.base import host_clock
 from support.slurm import Slurm

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from gpuwarden.actuators.slurm.actuator import SlurmActuator
-from gpuwarden.config_slurm import SlurmOptions
+from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden_collectors.base import host_clock
 from support.slurm_outbox import an_outbox, exclude
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from evaluate.classes import CLASSES
 from evaluate.node import Node
-from gpuwarden.replay import Replay
+from gpuwarden.replay.replay import Replay
 from gpuwarden.trace.reader import TraceReader
 from gpuwarden.trace.records import Record
 from gpuwarden.trace.writer import TraceWriter

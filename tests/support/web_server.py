@@ -13,11 +13,11 @@ from pathlib import Path
 import structlog
 
 from gpuwarden.health.model import Event
-from gpuwarden.publish.exposition import Holder, Renderer
+from gpuwarden.publish.metrics.exposition import Holder, Renderer
 from gpuwarden.publish.notices import Notices
 from gpuwarden.publish.snapshot import Snapshot
-from gpuwarden.publish.web import Web
-from gpuwarden.publish.web_listener import Limits
+from gpuwarden.publish.web.listener import Limits
+from gpuwarden.publish.web.pages import Web
 from gpuwarden_collectors.facts import Stamp
 from support.snapshots import UPTIME, at, snapshot
 

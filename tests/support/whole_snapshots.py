@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gpuwarden.health.conditions import CONDITIONS
-from gpuwarden.health.lemons import What
+from gpuwarden.health.lemons.memory import What
 from gpuwarden.health.model import NODE, Finding, LemonDays, gpu
 from gpuwarden.health.view import COLLECTORS
 from gpuwarden.notify.delivery import Result
-from gpuwarden.notifying import DROPPED
+from gpuwarden.notify.notifications import DROPPED
 from gpuwarden.policy.model import Owner, Standing, Why
-from gpuwarden.publish.metrics import FAILURE_XIDS, INFOS_MOST
+from gpuwarden.publish.metrics.table import FAILURE_XIDS, INFOS_MOST
 from gpuwarden.publish.snapshot import (
     Acted,
     Clients,

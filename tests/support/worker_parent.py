@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from gpuwarden_collectors.worker import Worker
-from gpuwarden_collectors.worker_life import WorkerLimits
+from gpuwarden_collectors.worker.life import WorkerLimits
+from gpuwarden_collectors.worker.worker import Worker
 from support.worker_readers import Options, Said
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
 from gpuwarden_collectors.facts import HostEvent, Source, Stamp, XidEvent
-from gpuwarden_collectors.worker_frames import MAX_PAYLOAD
+from gpuwarden_collectors.worker.frames import MAX_PAYLOAD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

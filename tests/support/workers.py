@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
-from gpuwarden_collectors.worker import Worker
-from gpuwarden_collectors.worker_life import WorkerLimits
+from gpuwarden_collectors.worker.life import WorkerLimits
+from gpuwarden_collectors.worker.worker import Worker
 from support.worker_readers import Options, Said
 
 SOON = 60.0  # seconds that anything here may take at most

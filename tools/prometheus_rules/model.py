@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwarden.durations import format_duration, parse_duration
+from gpuwarden.base.durations import format_duration, parse_duration
 
 JOB = "gpuwarden"
 RUNBOOKS = "https://github.com/gpuwarden/gpuwarden/blob/main/docs/runbooks"

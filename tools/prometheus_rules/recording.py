@@ -5,7 +5,7 @@ Everything is by (job, instance), as Prometheus sees a daemon; only `gpuwarden_n
 
 from __future__ import annotations
 
-from gpuwarden.config_policy import BreakerOptions
+from gpuwarden.config.policy import BreakerOptions
 from gpuwarden.policy.model import HORIZON
 from prometheus_rules.model import Group, Pace, Recording
 

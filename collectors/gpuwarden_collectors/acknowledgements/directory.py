@@ -19,7 +19,7 @@ import sys
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
-from gpuwarden_collectors.plugin_run import Process, Run, run
+from gpuwarden_collectors.plugin.run import Process, Run, run
 
 _VARIABLE = "GPUWARDEN_LOOK"
 """What the child is asked. Not among its arguments, which everybody on the host may read."""

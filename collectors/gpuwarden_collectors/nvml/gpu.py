@@ -17,9 +17,9 @@ from gpuwarden_collectors.nvml.due import Due, period
 from gpuwarden_collectors.nvml.gpm import Gpm, InstancesGpm
 from gpuwarden_collectors.nvml.library import read_text
 from gpuwarden_collectors.nvml.links import Links
-from gpuwarden_collectors.nvml.questions import Questions
+from gpuwarden_collectors.nvml.mig import Instances, read_processes
+from gpuwarden_collectors.nvml.poller import Questions
 from gpuwarden_collectors.nvml.readings import Cadence
-from gpuwarden_collectors.nvml.tenants import Instances, read_processes
 
 _IDENTITY = {"name": "nvmlDeviceGetName", "serial": "nvmlDeviceGetSerial", "vbios": "nvmlDeviceGetVbiosVersion"}
 

@@ -17,7 +17,7 @@ from typing import Any
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Source, Stamp, XidEvent, slot_of
 from gpuwarden_collectors.nvml.library import Code, read_text
-from gpuwarden_collectors.nvml.tenants import instance_id
+from gpuwarden_collectors.nvml.mig import instance_id
 
 _WAIT_MS = 250  # how long `stop` may take to be heard
 _IDLE = 0.1  # seconds between looks while NVML is not initialised

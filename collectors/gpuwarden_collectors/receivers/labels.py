@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwarden_collectors.receivers.said import declared, folder_name, printable
+from gpuwarden_collectors.receivers.declared import declared, folder_name, printable
 
 SIGNAL_LABEL = "gpuwarden.signal"
 DSTACK_LABEL = "ai.dstack.shim.task-id"

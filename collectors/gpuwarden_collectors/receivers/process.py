@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
+from gpuwarden_collectors.receivers.declared import printable
 from gpuwarden_collectors.receivers.facts import SIGNALS
-from gpuwarden_collectors.receivers.said import printable
 
 _BITS = {name: 1 << (getattr(signal, f"SIG{name}") - 1) for name in SIGNALS}
 _ANY = sum(_BITS.values())

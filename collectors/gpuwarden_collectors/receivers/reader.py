@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gpuwarden_collectors.base import Clock, host_clock
-from gpuwarden_collectors.receivers.careful import PATIENCE, CarefulReads
 from gpuwarden_collectors.receivers.facts import Kind, LocalJob, Receiver, Role
-from gpuwarden_collectors.receivers.gather import Crowd, Gathering
+from gpuwarden_collectors.receivers.grouping import Crowd, Gathering
 from gpuwarden_collectors.receivers.labels import UNLABELLED, ContainerLabels, Labels
 from gpuwarden_collectors.receivers.roles import Member, roles
 from gpuwarden_collectors.receivers.scan import Scanner
+from gpuwarden_collectors.receivers.timed_reads import PATIENCE, CarefulReads
 from gpuwarden_collectors.slurm.departing_facts import ListedPid
 
 _ORDER = tuple(Kind)

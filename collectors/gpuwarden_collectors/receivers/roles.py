@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from gpuwarden_collectors.receivers.declared import UNREAD, Identity, Said
 from gpuwarden_collectors.receivers.facts import Role
 from gpuwarden_collectors.receivers.names import named
 from gpuwarden_collectors.receivers.process import Process
-from gpuwarden_collectors.receivers.said import UNREAD, Identity, Said
 
 _PASSED = (Role.SHELL, Role.LAUNCHER, Role.SERVICE)
 

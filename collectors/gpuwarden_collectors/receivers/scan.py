@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuwarden_collectors.base import Clock, CollectorError, SourceAbsent, host_clock
-from gpuwarden_collectors.receivers.careful import CarefulReads
-from gpuwarden_collectors.receivers.lone import Seat
-from gpuwarden_collectors.receivers.places import OUTSIDE, Group, group_in
+from gpuwarden_collectors.receivers.cgroups import OUTSIDE, Group, group_in
+from gpuwarden_collectors.receivers.declared import COMMAND_MOST, ENVIRON_MOST, UNREAD, Said, command_in, said
 from gpuwarden_collectors.receivers.process import Process, opened, process, read, stat
-from gpuwarden_collectors.receivers.said import COMMAND_MOST, ENVIRON_MOST, UNREAD, Said, command_in, said
+from gpuwarden_collectors.receivers.timed_reads import CarefulReads
+from gpuwarden_collectors.receivers.unmanaged import Seat
 
 READ_MOST = 1024
 """Processes of one job whose environment is read, the first ones: ranks are older than their helpers."""

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpuwarden_collectors.plugin_run import Process, Run, run
+from gpuwarden_collectors.plugin.run import Process, Run, run
 from gpuwarden_collectors.slurm.errors import TIMEOUT, Unreachable, failure
 
 _AT_ONCE = 2

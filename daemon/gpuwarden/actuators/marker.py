@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from gpuwarden.actuators.base import Counter
 from gpuwarden.actuators.marker_file import MarkerFile, marker_text
-from gpuwarden.places import marker_path
+from gpuwarden.base.paths import marker_path
 from gpuwarden.policy.model import Act, Census, Intent, Standing
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.host import boot_id
 
 if TYPE_CHECKING:  # `[file]`, `[dstack]` and `[nvhcd]` are its part of it
-    from gpuwarden.config import Config
+    from gpuwarden.config.model import Config
 
 
 class MarkerActuator:

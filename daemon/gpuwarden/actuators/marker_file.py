@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpuwarden.actuators.base import ActuatorRefused, ActuatorUnavailable
+from gpuwarden.base.threads import detached
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.policy import reasons
 from gpuwarden.policy.model import Intent, Owner, Standing, Why
 from gpuwarden.publish.times import rfc3339
-from gpuwarden.schedule import detached
 from gpuwarden_collectors.facts import Stamp
 
 FORMAT = 1

@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpuwarden.actuators.base import BudgetUnknown
-from gpuwarden.config_policy import BreakerOptions
+from gpuwarden.base.threads import detached
+from gpuwarden.config.policy import BreakerOptions
+from gpuwarden.config.secrets import SecretError, SecretFile
 from gpuwarden.policy.model import Census, Held
 from gpuwarden.prometheus.access import Access, AccessError, Hints, access
 from gpuwarden.prometheus.client import Answers, PrometheusError, Sample, ask
-from gpuwarden.schedule import detached
-from gpuwarden.secrets_file import SecretError, SecretFile
 from gpuwarden_collectors.base import Clock
 
 FRESH = 60.0

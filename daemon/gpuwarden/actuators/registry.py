@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gpuwarden.actuators.base import Actuator, Counter, Register
-from gpuwarden.actuators.command import exec_actuators
-from gpuwarden.actuators.counting import counter
 from gpuwarden.actuators.dstack_shim.actuator import dstack_shim_actuators
+from gpuwarden.actuators.fleet_count import counter
 from gpuwarden.actuators.hook_gate import HookGate
 from gpuwarden.actuators.kubernetes.actuator import kubernetes_actuator
 from gpuwarden.actuators.marker import marker_actuators
+from gpuwarden.actuators.program import exec_actuators
 from gpuwarden.actuators.slurm.actuator import slurm_actuator
 from gpuwarden_collectors.base import Clock
 
 if TYPE_CHECKING:  # the builders take their own part of it
-    from gpuwarden.config import Config
+    from gpuwarden.config.model import Config
 
 Detail = Callable[[], str]
 """Says more of why this node is out than a reason has room for."""

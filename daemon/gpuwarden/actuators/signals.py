@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from gpuwarden.schedule import detached
+from gpuwarden.base.threads import detached
 from gpuwarden_collectors.host_files import read_bytes
 from gpuwarden_collectors.process_stat import process_stat
 from gpuwarden_collectors.receivers.facts import SIGNALS

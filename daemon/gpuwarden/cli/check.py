@@ -33,6 +33,6 @@ def arguments(parser: Parser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     config = configuration(options, os.environ)
-    from gpuwarden.check import check_once  # noqa: PLC0415 - a fault in the configuration is told before asyncio is loaded
+    from gpuwarden.oneshot.check import check_once  # noqa: PLC0415 - a fault in the configuration is told before asyncio is loaded
 
     return show(check_once(config), as_json=options.json)

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gpuwarden.base.paths import run_dir, simulation_home
 from gpuwarden.cli.parser import NOT_ALLOWED, TRY_AGAIN, UNAVAILABLE, CommandError
-from gpuwarden.places import run_dir, simulation_home
 
 SOCKET = "control.sock"
 DEADLINE = 5.0  # seconds, for everything together
@@ -67,7 +67,7 @@ class Daemon:
 
     def peer(self) -> tuple[int, int]:
         """Process and user that listen there, as the kernel says; (0, 0) if nobody does."""
-        from gpuwarden.publish.unix_socket import peer_of  # noqa: PLC0415 - it loads asyncio, which other verbs do not need
+        from gpuwarden.publish.sockets.unix_socket import peer_of  # noqa: PLC0415 - it loads asyncio, which other verbs do not need
 
         with socket.socket(socket.AF_UNIX) as talk:
             talk.settimeout(self._deadline)

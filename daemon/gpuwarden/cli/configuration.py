@@ -8,8 +8,8 @@ import os
 from gpuwarden.cli.parser import Parser
 from gpuwarden.cli.sources import faulty, sources
 from gpuwarden.cli.web_config import check_web_config
-from gpuwarden.config import ConfigError, load_with_origins
-from gpuwarden.config_toml import as_toml
+from gpuwarden.config.model import ConfigError, load_with_origins
+from gpuwarden.config.render import as_toml
 
 HELP = """
 Checks the configuration, telling every fault at once, or shows it with where each value comes from.

@@ -14,7 +14,7 @@ from gpuwarden.cli.client import Daemon
 from gpuwarden.cli.parser import CommandError, Parser
 from gpuwarden.cli.sources import faulty, sources
 from gpuwarden.cli.text import clean
-from gpuwarden.config import Config, ConfigError, load
+from gpuwarden.config.model import Config, ConfigError, load
 from gpuwarden.doctor.row import Grade, Row, fail, ok, warn, worst
 from gpuwarden.doctor.running import Running, daemon
 

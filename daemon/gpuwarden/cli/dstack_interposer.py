@@ -7,9 +7,9 @@ import asyncio
 import os
 import socket
 
-from gpuwarden.addresses import Address
+from gpuwarden.base.addresses import Address
+from gpuwarden.base.paths import run_dir
 from gpuwarden.cli.parser import UNAVAILABLE, CommandError, Parser
-from gpuwarden.places import run_dir
 
 HELP = """
 Answers dstack's server in the place of dstack's agent of this host (the shim), passing on every request to it, and says in the
@@ -38,12 +38,12 @@ def arguments(parser: Parser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    from gpuwarden import log  # noqa: PLC0415 - what the process needs, and not its --help
-    from gpuwarden.config_dstack import SERVED, SHIM  # noqa: PLC0415
-    from gpuwarden.passive.interposer import Interposer  # noqa: PLC0415
-    from gpuwarden.passive.process import Settings, handed_over, live  # noqa: PLC0415
-    from gpuwarden.passive.published import Reader, this_boot  # noqa: PLC0415
-    from gpuwarden.passive.word import NAME  # noqa: PLC0415
+    from gpuwarden.base import log  # noqa: PLC0415 - what the process needs, and not its --help
+    from gpuwarden.config.dstack import SERVED, SHIM  # noqa: PLC0415
+    from gpuwarden.integrations.dstack.interposer import Interposer  # noqa: PLC0415
+    from gpuwarden.integrations.dstack.node_health import NAME  # noqa: PLC0415
+    from gpuwarden.integrations.process import Settings, handed_over, live  # noqa: PLC0415
+    from gpuwarden.integrations.published import Reader, this_boot  # noqa: PLC0415
 
     settings = Settings.read(options.config, os.environ)
     listener = handed_over(os.environ) or _listening(options.listen or SERVED)

@@ -12,10 +12,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from gpuwarden.base.durations import parse_duration
 from gpuwarden.cli.client import Daemon, NoDaemon
 from gpuwarden.cli.parser import UNAVAILABLE, CommandError, Parser, folder
 from gpuwarden.cli.text import clean, when
-from gpuwarden.durations import parse_duration
 
 HELP = """
 Lists what happened on this node: Xids, findings raised and cleared, boots, resets, acknowledgements. Without a running

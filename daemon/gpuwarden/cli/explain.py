@@ -9,20 +9,20 @@ from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from textwrap import fill
 
+from gpuwarden.base.durations import format_duration
 from gpuwarden.cli import explain_codes as codes
 from gpuwarden.cli.parser import CommandError, Parser
 from gpuwarden.cli.sources import faulty, sources
 from gpuwarden.cli.words import UNKNOWN_REASONS
-from gpuwarden.config import ConfigError, load
-from gpuwarden.config_catalogue import check_rules, xid_rules
-from gpuwarden.durations import format_duration
+from gpuwarden.config.catalogue import check_rules, xid_rules
+from gpuwarden.config.model import ConfigError, load
 from gpuwarden.health.advice import ADVICE
 from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import CONDITIONS, condition
-from gpuwarden.health.dcgm_catalogue import DCGM_CODES, dcgm_named
-from gpuwarden.health.sxid_catalogue import SXIDS
+from gpuwarden.health.dcgm.catalogue import DCGM_CODES, dcgm_named
 from gpuwarden.health.view import Rules
-from gpuwarden.health.xid_catalogue import XIDS
+from gpuwarden.health.xid.catalogue import XIDS
+from gpuwarden.health.xid.sxid_catalogue import SXIDS
 from gpuwarden.publish.status import ENDS_WHEN
 
 HELP = """

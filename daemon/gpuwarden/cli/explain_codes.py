@@ -6,21 +6,21 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpuwarden.base.durations import format_duration
 from gpuwarden.cli.parser import CommandError
-from gpuwarden.durations import format_duration
 from gpuwarden.health.advice import ADVICE
-from gpuwarden.health.dcgm_catalogue import DCGM_CODES, DcgmCode, dcgm_named, judged
-from gpuwarden.health.gpu_signs import RECOVERY_ACTIONS
+from gpuwarden.health.dcgm.catalogue import DCGM_CODES, DcgmCode, dcgm_named, judged
+from gpuwarden.health.gpu.detectors import RECOVERY_ACTIONS
 from gpuwarden.health.model import Advice
-from gpuwarden.health.nvlink5 import NVLINK5_XIDS, R575, Nvlink5Line, branch, decode, nvlink5_line
-from gpuwarden.health.nvlink5_catalogue import PROVENANCE, Nvlink5Rule
-from gpuwarden.health.sxid_catalogue import advice as sxid_advice
-from gpuwarden.health.sxid_catalogue import sxid_row
-from gpuwarden.health.sxid_rules import AGAIN, first_class
+from gpuwarden.health.nvlink.nvlink5 import NVLINK5_XIDS, R575, Nvlink5Line, branch, decode, nvlink5_line
+from gpuwarden.health.nvlink.nvlink5_catalogue import PROVENANCE, Nvlink5Rule
 from gpuwarden.health.view import Rules, XidRule
-from gpuwarden.health.xid_catalogue import XidClass, xid_row
-from gpuwarden.health.xid_lines import followed, recovery_action, sign
-from gpuwarden.health.xid_ruling import Ruling, of_site
+from gpuwarden.health.xid.catalogue import XidClass, xid_row
+from gpuwarden.health.xid.lines import followed, recovery_action, sign
+from gpuwarden.health.xid.ruling import Ruling, of_site
+from gpuwarden.health.xid.sxid_catalogue import advice as sxid_advice
+from gpuwarden.health.xid.sxid_catalogue import sxid_row
+from gpuwarden.health.xid.sxid_rules import AGAIN, first_class
 from gpuwarden_collectors.facts import Stamp, SxidEvent, XidEvent
 from gpuwarden_collectors.kernel_log.lines import Record, event_of
 

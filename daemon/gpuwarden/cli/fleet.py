@@ -15,10 +15,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from gpuwarden.base.durations import parse_duration
 from gpuwarden.cli.fleet_text import fleet_text
 from gpuwarden.cli.parser import HEALTH_CODES, UNKNOWN, CommandError, Parser
 from gpuwarden.cli.text import clean
-from gpuwarden.durations import parse_duration
 from gpuwarden.fleet.model import RANK, Row, Status
 from gpuwarden.fleet.queries import QUERIES
 from gpuwarden.fleet.rows import rows

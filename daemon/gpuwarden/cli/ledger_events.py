@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+from gpuwarden.base.paths import LEDGER
 from gpuwarden.cli.parser import UNAVAILABLE, CommandError
-from gpuwarden.config import ConfigError, load
-from gpuwarden.config_sources import Sources
+from gpuwarden.config.model import ConfigError, load
+from gpuwarden.config.sources import Sources
 from gpuwarden.ledger.errors import LedgerError
 from gpuwarden.ledger.reader import read_only
-from gpuwarden.places import LEDGER
 from gpuwarden.publish.status import event
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 
+from gpuwarden.base.durations import parse_duration
 from gpuwarden.cli.client import Daemon
 from gpuwarden.cli.parser import Parser
 from gpuwarden.cli.text import clean
-from gpuwarden.durations import parse_duration
 
 HELP = """
 Tells the daemon that this machine will be taken away. From termination.horizon (10 minutes) before it the heartbeat says so, and in

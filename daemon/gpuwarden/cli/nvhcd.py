@@ -8,8 +8,8 @@ import os
 import socket
 from pathlib import Path
 
+from gpuwarden.base.paths import run_dir
 from gpuwarden.cli.parser import UNAVAILABLE, CommandError, Parser
-from gpuwarden.places import run_dir
 
 HELP = """
 Answers the node health check of NVIDIA's ft_launcher (nvidia-resiliency-ext): a node that gpuwarden holds out has failed it.
@@ -41,12 +41,12 @@ def arguments(parser: Parser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    from gpuwarden import log  # noqa: PLC0415 - what the process needs, and not its --help
-    from gpuwarden.passive.process import Settings, handed_over, live  # noqa: PLC0415
-    from gpuwarden.passive.published import Reader, this_boot  # noqa: PLC0415
+    from gpuwarden.base import log  # noqa: PLC0415 - what the process needs, and not its --help
+    from gpuwarden.integrations.process import Settings, handed_over, live  # noqa: PLC0415
+    from gpuwarden.integrations.published import Reader, this_boot  # noqa: PLC0415
 
     try:
-        from gpuwarden.passive.nvhcd import NAME, HealthCheckService, Service  # noqa: PLC0415
+        from gpuwarden.integrations.nvhcd.server import NAME, HealthCheckService, Service  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise CommandError(f"{error}: install gpuwarden[nvhcd]", UNAVAILABLE) from error
 
@@ -65,7 +65,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _listening(path: Path) -> socket.socket:
-    from gpuwarden.publish.unix_socket import SocketError, SocketFile  # noqa: PLC0415 - as above
+    from gpuwarden.publish.sockets.unix_socket import SocketError, SocketFile  # noqa: PLC0415 - as above
 
     try:
         return SocketFile(path, ".nvhcd.new", _MODE).make(_BACKLOG)

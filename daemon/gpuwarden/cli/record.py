@@ -6,12 +6,12 @@ import argparse
 import os
 from pathlib import Path
 
+from gpuwarden.base.durations import parse_duration
+from gpuwarden.base.paths import make_private
 from gpuwarden.cli.client import Daemon, NoDaemon
 from gpuwarden.cli.parser import TRY_AGAIN, CommandError, Parser, folder
 from gpuwarden.cli.sources import configuration
-from gpuwarden.config import Config
-from gpuwarden.durations import parse_duration
-from gpuwarden.places import make_private
+from gpuwarden.config.model import Config
 
 HELP = """
 Writes a trace of what this node's GPUs, PCI bus and kernel log say, for `gpuwarden replay` to judge: here or elsewhere,
@@ -89,7 +89,7 @@ def _through_daemon(options: argparse.Namespace, config: Config) -> bool:
 
 
 def _alone(options: argparse.Namespace, config: Config) -> None:
-    from gpuwarden.record import RecordError, record  # noqa: PLC0415 - a fault in the configuration is told before asyncio is loaded
+    from gpuwarden.oneshot.record import RecordError, record  # noqa: PLC0415 - a fault in the configuration is told before asyncio is loaded
 
     try:
         record(config, options.output, options.seconds, anonymise=options.anonymise)

@@ -9,23 +9,23 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpuwarden.base.durations import format_duration
 from gpuwarden.cli.parser import CommandError, Parser
 from gpuwarden.cli.sources import faulty
 from gpuwarden.cli.text import clean, when
-from gpuwarden.config import ConfigError, load
-from gpuwarden.config_sources import Sources
-from gpuwarden.durations import format_duration
+from gpuwarden.config.model import ConfigError, load
+from gpuwarden.config.sources import Sources
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.policy.model import Budget, Settings
 from gpuwarden.publish import status
 from gpuwarden.publish.times import rfc3339
-from gpuwarden.rehearsal import Rehearsal
-from gpuwarden.replay import Replay, Tally
+from gpuwarden.replay.replay import Replay, Tally
+from gpuwarden.replay.what_if import Rehearsal
 from gpuwarden.trace.reader import TraceError, TraceReader
 from gpuwarden.trace.records import Record
 
 if TYPE_CHECKING:
-    from gpuwarden.site import Site
+    from gpuwarden.runtime.wiring import Site
 
 HELP = """
 Judges a trace through the same code as the daemon, as fast as it goes, and prints what changed, when and why, and when this
@@ -104,7 +104,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _given(config: Path) -> Site:
-    from gpuwarden.site import Site  # noqa: PLC0415 - it knows all collectors, and the rules of the trace need none
+    from gpuwarden.runtime.wiring import Site  # noqa: PLC0415 - it knows all collectors, and the rules of the trace need none
 
     try:
         return Site.of(load(Sources(file=config, required=True)))

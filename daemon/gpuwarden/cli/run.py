@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 
+from gpuwarden.base.paths import LEDGER, make_private
+from gpuwarden.base.sd_notify import ServiceManager
 from gpuwarden.cli.ledger_version import refuse_another_major
 from gpuwarden.cli.parser import CommandError, Parser, folder
 from gpuwarden.cli.sources import configuration
 from gpuwarden.cli.web_config import check_web_config
-from gpuwarden.config import Config
-from gpuwarden.footprint import leave_out, let_in
-from gpuwarden.places import LEDGER, make_private
-from gpuwarden.service_manager import ServiceManager
+from gpuwarden.config.model import Config
+from gpuwarden.runtime.footprint import leave_out, let_in
 
 HELP = """
 Runs the daemon in the foreground: reads the GPUs of this node, judges them, and publishes how they are, until SIGTERM.
@@ -55,14 +55,14 @@ def main(options: argparse.Namespace) -> int:
         ServiceManager.of(os.environ).turn_away()
         raise
     leave_out(config)
-    from gpuwarden.serve import serve  # noqa: PLC0415 - a fault in the configuration is told before asyncio is loaded
+    from gpuwarden.runtime.serve import serve  # noqa: PLC0415 - a fault in the configuration is told before asyncio is loaded
 
     return serve(config, lambda: _again(options))
 
 
 def _again(options: argparse.Namespace) -> Config:
     """The same configuration read anew. Raises ReloadError."""
-    from gpuwarden.reload import ReloadError  # noqa: PLC0415 - as above
+    from gpuwarden.engine.reload import ReloadError  # noqa: PLC0415 - as above
 
     try:
         config = configuration(options, os.environ)

@@ -9,10 +9,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from gpuwarden.base.paths import job_notes
 from gpuwarden.cli.client import Daemon
 from gpuwarden.cli.parser import Parser
 from gpuwarden.cli.text import clean, table
-from gpuwarden.places import job_notes
 from gpuwarden_collectors.slurm.jobs_register import tidy
 
 HELP = """

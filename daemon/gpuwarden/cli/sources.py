@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from gpuwarden.base.paths import CONFIG_FILE, PlaceRefused, check_private, is_real, simulation_home
 from gpuwarden.cli.parser import CommandError
-from gpuwarden.config import Config, ConfigError, load
-from gpuwarden.config_sources import Layer, Sources, nested
-from gpuwarden.places import CONFIG_FILE, PlaceRefused, check_private, is_real, simulation_home
+from gpuwarden.config.model import Config, ConfigError, load
+from gpuwarden.config.sources import Layer, Sources, nested
 
 _OPTIONS = {"mode": "mode", "listen": "publish.listen", "state_dir": "state.dir", "run_dir": "run.dir"}
 """The options that set a key."""

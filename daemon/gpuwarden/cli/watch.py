@@ -7,10 +7,10 @@ import os
 import signal
 import time
 
+from gpuwarden.base.durations import parse_duration
 from gpuwarden.cli.client import Daemon
 from gpuwarden.cli.parser import HEALTH_CODES, NOT_ALLOWED, UNKNOWN, CommandError, Parser
 from gpuwarden.cli.watch_text import Known, block, screen
-from gpuwarden.durations import parse_duration
 
 HELP = """
 Shows what the running daemon says, live: on a terminal as a screen, elsewhere as a block of lines for each change. While

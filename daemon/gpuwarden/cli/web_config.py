@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuwarden.cli.parser import CommandError
-from gpuwarden.config import Config
+from gpuwarden.config.model import Config
 
 
 def check_web_config(config: Config) -> tuple[str, ...]:
@@ -11,8 +11,8 @@ def check_web_config(config: Config) -> tuple[str, ...]:
     path = config.publish.web_config
     if path is None:
         return ()
-    from gpuwarden.publish.web_config import read  # noqa: PLC0415 - TLS, only for those who want it
-    from gpuwarden.publish.web_rules import WebConfigError  # noqa: PLC0415 - as above
+    from gpuwarden.publish.web.config import read  # noqa: PLC0415 - TLS, only for those who want it
+    from gpuwarden.publish.web.rules import WebConfigError  # noqa: PLC0415 - as above
 
     try:
         return read(path).warnings

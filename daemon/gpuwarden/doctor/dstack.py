@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 from gpuwarden.actuators.base import ActuatorError
-from gpuwarden.actuators.counting import NoCounter
 from gpuwarden.actuators.dstack_shim.actuator import UNIT, dstack_shim_actuators
-from gpuwarden.addresses import Address
-from gpuwarden.config import Config
-from gpuwarden.config_dstack import SERVED, asked_at
+from gpuwarden.actuators.fleet_count import NoCounter
+from gpuwarden.base.addresses import Address
+from gpuwarden.config.dstack import SERVED, asked_at
+from gpuwarden.config.model import Config
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden.policy.model import Owner
 from gpuwarden_collectors.base import host_clock

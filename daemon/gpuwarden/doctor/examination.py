@@ -6,12 +6,12 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator
 
-from gpuwarden.config import Config
+from gpuwarden.base.threads import detached
+from gpuwarden.config.model import Config
 from gpuwarden.doctor import dstack, host, job_side, kubernetes, prometheus, running, system, termination, unit, web
 from gpuwarden.doctor.row import Row, fail
 from gpuwarden.doctor.running import Running
 from gpuwarden.doctor.slurm import SlurmDoctor
-from gpuwarden.schedule import detached
 
 HOST_WITHIN = 10.0
 NVML_WITHIN = 45.0

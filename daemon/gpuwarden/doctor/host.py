@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpuwarden.config import Config
+from gpuwarden.config.model import Config
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden_collectors.base import CollectorError, Facts, Observation, PassOutcome, SourceAbsent
 from gpuwarden_collectors.dcgm.addresses import running_engine
@@ -17,8 +17,8 @@ from gpuwarden_collectors.facts import NvmlFacts, NvmlProblem, PciDevice
 from gpuwarden_collectors.host_files import read_text
 from gpuwarden_collectors.nvml.options import NvmlOptions
 from gpuwarden_collectors.pci import PciCollector
-from gpuwarden_collectors.worker import Worker
-from gpuwarden_collectors.worker_life import WorkerLimits
+from gpuwarden_collectors.worker.life import WorkerLimits
+from gpuwarden_collectors.worker.worker import Worker
 
 ANSWERS_WITHIN = 30.0
 """Seconds for the one pass of a reader."""
@@ -85,7 +85,7 @@ async def nvml(config: Config) -> list[Row]:
     functions = len(_devices(config) or ())
     if not _loaded(config) and functions:  # to ask NVML could load the driver, and nothing is to be changed here
         return [warn("host", "nvml", "not asked: the driver is not loaded", "load the driver, and look again")]
-    seen = await _one_pass("nvml", "gpuwarden_collectors.nvml.sweep:NvmlReader", NvmlFacts, options)
+    seen = await _one_pass("nvml", "gpuwarden_collectors.nvml.reader:NvmlReader", NvmlFacts, options)
     return list(nvml_rows(seen, expected=bool(functions)))
 
 

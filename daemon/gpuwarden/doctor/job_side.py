@@ -9,10 +9,10 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpuwarden.config import Config
+from gpuwarden.config.model import Config
 from gpuwarden.doctor.host import existing
 from gpuwarden.doctor.row import Row, fail, ok, warn
-from gpuwarden.publish.job_socket import NAME
+from gpuwarden.publish.sockets.jobs import NAME
 
 ANSWERS_WITHIN = 5.0
 """Seconds; a talk that is silent is ended by the daemon after 4."""

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 from gpuwarden.actuators.base import ActuatorError
 from gpuwarden.actuators.kubernetes.actuator import AnotherMachine, KubernetesActuator
 from gpuwarden.actuators.kubernetes.api import NoSuchNode
-from gpuwarden.config import Config
+from gpuwarden.config.model import Config
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.host import boot_id

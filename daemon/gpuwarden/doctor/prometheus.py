@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator
 
 from gpuwarden.actuators.prometheus_count import access_of
-from gpuwarden.config import Config
+from gpuwarden.config.model import Config
+from gpuwarden.config.secrets import SecretError
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden.prometheus.access import AccessError
 from gpuwarden.prometheus.client import PrometheusError, ask
-from gpuwarden.secrets_file import SecretError
 
 ANSWERS_WITHIN = 8.0
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from gpuwarden import __version__
-from gpuwarden.config import Config
+from gpuwarden.base.durations import format_duration
+from gpuwarden.config.model import Config
 from gpuwarden.doctor.row import Row, fail, ok, warn
-from gpuwarden.durations import format_duration
 
 SCRAPED_WITHIN = 300.0
 """Seconds: five times the longest interval that Prometheus is usually given."""

@@ -9,11 +9,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpuwarden.config_slurm import SlurmOptions
+from gpuwarden.collect.slurm_jobs import conf_path
+from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden.doctor.slurm_scripts import scripts
 from gpuwarden.doctor.slurm_settings import parse_config, settings
-from gpuwarden.jobs import conf_path
 from gpuwarden_collectors.slurm import nodes
 from gpuwarden_collectors.slurm.commands import Commands
 from gpuwarden_collectors.slurm.errors import SlurmError, UnknownNode

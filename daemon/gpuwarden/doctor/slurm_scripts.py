@@ -6,10 +6,10 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpuwarden.config_slurm import SlurmOptions
+from gpuwarden.base.paths import beside_for_slurm, job_notes
+from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.doctor.row import Row, ok, warn
-from gpuwarden.places import beside_for_slurm, job_notes
-from gpuwarden.publish import refuse_mark
+from gpuwarden.publish.files import refuse_mark
 
 
 def scripts(keys: Mapping[str, str], options: SlurmOptions, run_dir: Path, state_dir: Path) -> Row:

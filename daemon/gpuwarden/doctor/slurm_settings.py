@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from gpuwarden.config_slurm import SlurmOptions
+from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden_collectors.host_files import read_text
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpuwarden import __version__
-from gpuwarden.config import Config
+from gpuwarden.config.model import Config
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden.doctor.running import Running
 from gpuwarden_collectors.host_files import read_text

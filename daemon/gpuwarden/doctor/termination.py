@@ -10,11 +10,11 @@ import asyncio
 import os
 from collections.abc import Iterator
 
-from gpuwarden.config import Config
-from gpuwarden.config_termination import METADATA, MetadataOptions, TerminationOptions
+from gpuwarden.base.durations import format_duration
+from gpuwarden.collect.termination_sources import chosen
+from gpuwarden.config.model import Config
+from gpuwarden.config.termination import METADATA, MetadataOptions, TerminationOptions
 from gpuwarden.doctor.row import Row, fail, ok, warn
-from gpuwarden.durations import format_duration
-from gpuwarden.notice_sources import chosen
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.cloud.dbus import BusError
 from gpuwarden_collectors.cloud.detect import ONLY_SHUTS_DOWN, TELLS_IN_GUEST, recognise

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from gpuwarden.config import Config
+from gpuwarden.config.model import Config
 from gpuwarden.doctor.row import Row, fail, ok, warn
 
 NAME = "gpuwarden.service"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from gpuwarden.config import Config
+from gpuwarden.config.model import Config
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden.publish.times import rfc3339
-from gpuwarden.publish.web_config import read
-from gpuwarden.publish.web_guard import expiry
-from gpuwarden.publish.web_rules import WebConfigError
+from gpuwarden.publish.web.config import read
+from gpuwarden.publish.web.guard import expiry
+from gpuwarden.publish.web.rules import WebConfigError
 
 
 def web(config: Config) -> Iterator[Row]:

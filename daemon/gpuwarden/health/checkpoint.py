@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from gpuwarden.health import sxid_ports
-from gpuwarden.health.bursts import as_text
-from gpuwarden.health.host_memory import host_events
+from gpuwarden.health.host.memory import host_events
 from gpuwarden.health.model import NODE, Event, EventKind, Evidence, Key, Subject, gpu
 from gpuwarden.health.state import Record, State, Track, pin_event
+from gpuwarden.health.xid import sxid_ports
+from gpuwarden.health.xid.bursts import as_text
 from gpuwarden_collectors.facts import Stamp
 
 _KIND = {"xid": EventKind.XID, "sxid": EventKind.SXID, "pcie_aer_fatal": EventKind.AER}

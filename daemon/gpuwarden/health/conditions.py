@@ -8,8 +8,8 @@ for the node, this one is a consequence and stays quiet. Which readings make a c
 from __future__ import annotations
 
 from gpuwarden.health.condition import NO_DRIVER, NO_GPU, Condition, F, W
-from gpuwarden.health.dcgm_conditions import DCGM_CONDITIONS, dcgm_condition
-from gpuwarden.health.host_conditions import HOST_CONDITIONS, plugin_condition
+from gpuwarden.health.dcgm.conditions import DCGM_CONDITIONS, dcgm_condition
+from gpuwarden.health.host.conditions import HOST_CONDITIONS, plugin_condition
 from gpuwarden.health.model import Advice, Latch
 
 _ROWS: tuple[Condition, ...] = (

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from gpuwarden.health import (
-    dcgm_looks,
-    driver_signs,
-    event_signs,
-    fabric_signs,
-    gpu_signs,
-    host_looks,
-    job_looks,
-    lemon_signs,
-    settings,
-    xid_recovery,
-)
 from gpuwarden.health.components import CONDITION_OF
-from gpuwarden.health.dcgm_merge import with_dcgm
+from gpuwarden.health.dcgm import detectors as dcgm_looks
+from gpuwarden.health.dcgm.merge import with_dcgm
+from gpuwarden.health.gpu import detectors as gpu_signs
+from gpuwarden.health.gpu import driver_detectors as driver_signs
+from gpuwarden.health.gpu import job_detectors as job_looks
+from gpuwarden.health.gpu import settings
+from gpuwarden.health.host import detectors as host_looks
+from gpuwarden.health.lemons import detectors as lemon_signs
 from gpuwarden.health.look import Detector, Look, per_gpu
+from gpuwarden.health.nvlink import detectors as fabric_signs
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
+from gpuwarden.health.xid import detectors as event_signs
+from gpuwarden.health.xid import recovery as xid_recovery
 
 _OWN: dict[str, Detector] = {
     "gpu_missing": driver_signs.gpu_missing,

@@ -20,7 +20,7 @@ from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 
-from gpuwarden.health.host_learning import accept_host
+from gpuwarden.health.host.learning import accept_host
 from gpuwarden.health.model import Event, EventKind, Evidence, Key, Pin, gpu
 from gpuwarden.health.state import State, pin_event
 from gpuwarden.health.view import Sight, foreign

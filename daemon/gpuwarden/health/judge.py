@@ -15,26 +15,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from gpuwarden.health import inventory, resets
+from gpuwarden.health import inventory
 from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.confirmation import confirmed
-from gpuwarden.health.dcgm_silence import given_up
+from gpuwarden.health.dcgm.silence import given_up
+from gpuwarden.health.deduplication import unread
 from gpuwarden.health.detectors import COUNTERS, DETECTORS, FAMILIES
-from gpuwarden.health.forged_lines import RELEASED
-from gpuwarden.health.host_learning import counted_host, learn_counts, learn_host
+from gpuwarden.health.gpu import resets
+from gpuwarden.health.host.learning import counted_host, learn_counts, learn_host
 from gpuwarden.health.look import Look
 from gpuwarden.health.memory import LEMON_NODE, State, Track, buried
 from gpuwarden.health.model import NODE, Advice, Event, EventKind, Evidence, Key, Latch, Sighting, Verdict
+from gpuwarden.health.overrides import reworded
 from gpuwarden.health.records import records
-from gpuwarden.health.reread import unread
-from gpuwarden.health.site_word import reworded
+from gpuwarden.health.severity import AS_THE_TABLE_HAS_IT, Weight, fall, rise, weigh
 from gpuwarden.health.steps import Steps
 from gpuwarden.health.verdict import verdict
 from gpuwarden.health.view import Rules, Sight, View
-from gpuwarden.health.weighing import AS_THE_TABLE_HAS_IT, Weight, fall, rise, weigh
 from gpuwarden.health.windows import added, kept
-from gpuwarden.health.witnesses import believed, is_fallen, observed
+from gpuwarden.health.xid.forged_lines import RELEASED
+from gpuwarden.health.xid.witnesses import believed, is_fallen, observed
 from gpuwarden_collectors.facts import HostEvent, Stamp
 
 SUBSIDES_AFTER = 15.0

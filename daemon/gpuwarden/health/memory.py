@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuwarden.health.bursts import Bursts
 from gpuwarden.health.flaps import Raises
-from gpuwarden.health.host_memory import HostMemory
-from gpuwarden.health.lemons import Lemons
+from gpuwarden.health.host.memory import HostMemory
+from gpuwarden.health.lemons.memory import Lemons
 from gpuwarden.health.model import Advice, Evidence, Health, Key, Latch, Pin, Severity
-from gpuwarden.health.sxid_ports import Ports
-from gpuwarden.health.treatments import Case, Treatments
+from gpuwarden.health.repair_history import Case, Treatments
 from gpuwarden.health.windows import Windows
+from gpuwarden.health.xid.bursts import Bursts
+from gpuwarden.health.xid.sxid_ports import Ports
 from gpuwarden_collectors.facts import Stamp
 
 LEMON_NODE = "lemon_node"

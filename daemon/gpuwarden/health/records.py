@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpuwarden.health.bursts import joined, signs_text
 from gpuwarden.health.memory import State
 from gpuwarden.health.model import NODE, Event, EventKind, Evidence, Key, Subject, gpu
-from gpuwarden.health.sxid_ports import Ports, as_text, with_line
-from gpuwarden.health.xid_catalogue import XIDS
-from gpuwarden.health.xid_lines import recovery_action, sign
-from gpuwarden.health.xid_pairing import paired, young
-from gpuwarden.health.xid_partners import CANCELS
-from gpuwarden.health.xid_ruling import newest_signs
+from gpuwarden.health.xid.bursts import joined, signs_text
+from gpuwarden.health.xid.catalogue import XIDS
+from gpuwarden.health.xid.lines import recovery_action, sign
+from gpuwarden.health.xid.pairing import paired, young
+from gpuwarden.health.xid.partners import CANCELS
+from gpuwarden.health.xid.ruling import newest_signs
+from gpuwarden.health.xid.sxid_ports import Ports, as_text, with_line
 from gpuwarden_collectors.facts import (
     AerEvent,
     AerSeverity,

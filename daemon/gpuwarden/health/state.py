@@ -13,16 +13,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from gpuwarden.health.bursts import Bursts, extended, from_text, signs_of
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.flaps import raised_once_more
-from gpuwarden.health.host_memory import remembered
-from gpuwarden.health.lemon_days import days_of
-from gpuwarden.health.lemons import counted, renamed
+from gpuwarden.health.host.memory import remembered
+from gpuwarden.health.lemons.days import days_of
+from gpuwarden.health.lemons.memory import counted, renamed
 from gpuwarden.health.memory import LEMON_NODE, Record, State, Track, Unpaired, case, counts, failures
 from gpuwarden.health.model import Advice, Event, EventKind, Evidence, Health, Key, Latch, Pin, Severity, gpu
-from gpuwarden.health.sxid_ports import Ports, with_lines
-from gpuwarden.health.treatments import Treated, treated
+from gpuwarden.health.repair_history import Treated, treated
+from gpuwarden.health.xid.bursts import Bursts, extended, from_text, signs_of
+from gpuwarden.health.xid.sxid_ports import Ports, with_lines
 from gpuwarden_collectors.facts import Stamp
 
 __all__ = ["Record", "State", "Track", "Unpaired", "counts", "fold", "pin_event"]

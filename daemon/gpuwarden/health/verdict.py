@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import lru_cache
 
 from gpuwarden.health.conditions import condition
+from gpuwarden.health.inhibition import roots
 from gpuwarden.health.inventory import Presence, absent, expected_count, presences
-from gpuwarden.health.lemon_signs import lemon_days
+from gpuwarden.health.lemons.detectors import lemon_days
 from gpuwarden.health.memory import State, Track
 from gpuwarden.health.model import Finding, GpuVerdict, Health, Key, Latch, Pin, Severity, Verdict
-from gpuwarden.health.roots import roots
+from gpuwarden.health.severity import AS_THE_TABLE_HAS_IT, fall
 from gpuwarden.health.view import Sight
-from gpuwarden.health.weighing import AS_THE_TABLE_HAS_IT, fall
 from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, NvmlProblem
 
 

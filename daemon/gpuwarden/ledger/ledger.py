@@ -10,13 +10,13 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from gpuwarden.background import BackgroundWriter
+from gpuwarden.base.background import BackgroundWriter
 from gpuwarden.health.model import Event
-from gpuwarden.ledger.backlog import Backlog
-from gpuwarden.ledger.keeper import Keeper
 from gpuwarden.ledger.rows import Memory
 from gpuwarden.ledger.store import Entry
-from gpuwarden.ledger.strangers import strangers, with_strangers
+from gpuwarden.ledger.unknown_events import strangers, with_strangers
+from gpuwarden.ledger.write_queue import Backlog
+from gpuwarden.ledger.writer import Keeper
 from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.facts import LogPosition, Stamp
 from gpuwarden_collectors.host import MachineIdentity

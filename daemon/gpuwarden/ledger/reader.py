@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
-from gpuwarden.health.forged_lines import without_forged
+from gpuwarden.health.xid.forged_lines import without_forged
 from gpuwarden.ledger import schema
 from gpuwarden.ledger.errors import LedgerCorrupt, LedgerUnavailable, reading, translated
 from gpuwarden.ledger.machine import of_text

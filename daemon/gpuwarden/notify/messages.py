@@ -13,7 +13,7 @@ import json
 import uuid
 from dataclasses import dataclass
 
-from gpuwarden.config_notify import Group
+from gpuwarden.config.notify import Group
 from gpuwarden.health.model import Event, EventKind, Json
 from gpuwarden.notify.queue import Message
 from gpuwarden.publish.times import rfc3339

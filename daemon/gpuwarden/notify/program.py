@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from gpuwarden.actuators.running import complaint
-from gpuwarden.config_notify import NotifyProgram
+from gpuwarden.actuators.subprocesses import complaint
+from gpuwarden.config.notify import NotifyProgram
 from gpuwarden.notify.delivery import DELIVERED, Delivery, Result
 from gpuwarden.notify.queue import Message
-from gpuwarden_collectors.plugin import plugin_environment
-from gpuwarden_collectors.plugin_run import Process, run
+from gpuwarden_collectors.plugin.plugin import plugin_environment
+from gpuwarden_collectors.plugin.run import Process, run
 
 NOT_NOW = (75,)
 NOT_THERE = (126, 127)

@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
 
-from gpuwarden.background import BackgroundWriter, boottime
+from gpuwarden.base.background import BackgroundWriter, boottime
+from gpuwarden.base.log import get_logger
 from gpuwarden.ledger.errors import is_damage
-from gpuwarden.log import get_logger
 from gpuwarden.notify.queue import BYTES_MOST, ROWS_MOST, Message, Queue, Waiting, move_aside
 
 Answer = TypeVar("Answer")

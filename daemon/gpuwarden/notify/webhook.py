@@ -30,14 +30,14 @@ from socket import SHUT_RDWR, socket
 from urllib.parse import urlsplit
 
 from gpuwarden import __version__
-from gpuwarden.config_notify import WebhookOptions
+from gpuwarden.base.threads import detached
+from gpuwarden.base.web_address import address_fault
+from gpuwarden.config.notify import WebhookOptions
+from gpuwarden.config.secrets import SecretError, SecretFile
 from gpuwarden.notify.delivery import DELIVERED, Delivery, Result
 from gpuwarden.notify.queue import Message
 from gpuwarden.policy import reasons
 from gpuwarden.prometheus.access import AccessError, access, distrust
-from gpuwarden.schedule import detached
-from gpuwarden.secrets_file import SecretError, SecretFile
-from gpuwarden.web_address import address_fault
 
 UNWANTED = frozenset({400, 404, 410, 413, 422})
 BARRED = frozenset({401, 403, 407})

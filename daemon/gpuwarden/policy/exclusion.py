@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 from gpuwarden.health.model import Advice, Event, EventKind, Finding, Health, Json, Key
 from gpuwarden.policy import reasons
 from gpuwarden.policy.checkpoint import held
-from gpuwarden.policy.looks import RANK, answer, same
 from gpuwarden.policy.model import Act, Intent, Notice, Owner, Result, Settings, Standing, Why
 from gpuwarden.policy.notices import imminent
+from gpuwarden.policy.preconditions import RANK, answer, same
 from gpuwarden.policy.situation import Situation, Want, failing, unconfirmed, wanted
 from gpuwarden.policy.state import KEYS_MOST, Hold, PolicyState, data_of, fold, intent_key, outcome_data
 from gpuwarden_collectors.facts import Stamp

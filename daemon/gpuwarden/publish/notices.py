@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpuwarden.policy.departure_model import id_of
+from gpuwarden.policy.evacuation.model import id_of
 from gpuwarden.policy.model import Notice
-from gpuwarden.publish.file_writer import FileWriter
+from gpuwarden.publish.files.writer import FileWriter
 from gpuwarden.publish.snapshot import NoticeSource, Snapshot
 from gpuwarden.publish.times import rfc3339
 from gpuwarden_collectors.base import Clock, host_clock

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuwarden.health.model import Health, Verdict
-from gpuwarden.policy.departure_model import Departure, Given
+from gpuwarden.policy.evacuation.model import Departure, Given
 from gpuwarden.policy.model import Act, Notice, Standing, Why
-from gpuwarden.publish.histogram import Histogram
+from gpuwarden.publish.metrics.histogram import Histogram
 from gpuwarden_collectors.base import PassOutcome, WorkerReport
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
 from gpuwarden_collectors.facts import NvmlFacts, Stamp

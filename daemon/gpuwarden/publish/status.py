@@ -11,12 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from gpuwarden.durations import format_duration
+from gpuwarden.base.durations import format_duration
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.memory import LEMON_NODE
 from gpuwarden.health.model import Event, Finding, GpuVerdict, Health, Latch
-from gpuwarden.health.witnesses import UNKNOWN_SLOT
-from gpuwarden.publish import acted, departures, notices
+from gpuwarden.health.xid.witnesses import UNKNOWN_SLOT
+from gpuwarden.publish import notices
+from gpuwarden.publish.metrics import enforcement as acted
+from gpuwarden.publish.metrics import evacuation as departures
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot
 from gpuwarden.publish.times import rfc3339
 from gpuwarden_collectors.base import PassOutcome

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpuwarden.health.bursts import as_text, from_text
+from gpuwarden.health.xid.bursts import as_text, from_text
 from gpuwarden_collectors.facts import Source
 
 _PIDS = 4_194_304  # Linux gives pids below this

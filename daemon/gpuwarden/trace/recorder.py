@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwarden import __version__
-from gpuwarden.background import BackgroundWriter
+from gpuwarden.base.background import BackgroundWriter
 from gpuwarden.health.model import Event
 from gpuwarden.health.view import Rules
 from gpuwarden.trace.records import Accepted, Acknowledged, Began, Happened, Passed, Record, Ruled, Troubled

@@ -16,15 +16,15 @@ from gpuwarden.actuators.dstack_shim.firewall import PROPERTIES, RELIED_UPON, Fi
 from gpuwarden.actuators.dstack_shim.systemd import ANSWERS_WITHIN, NoAnswer, Systemd
 from gpuwarden.actuators.dstack_shim.tasks import Shim, TasksUnknown
 from gpuwarden.actuators.marker_file import Marker, MarkerFile, marker_text
-from gpuwarden.addresses import Address
-from gpuwarden.config_dstack import asked_at
-from gpuwarden.places import marker_path
+from gpuwarden.base.addresses import Address
+from gpuwarden.base.paths import marker_path
+from gpuwarden.config.dstack import asked_at
 from gpuwarden.policy.model import Act, Census, Intent, Owner, Standing
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.host import boot_id
 
 if TYPE_CHECKING:  # `[dstack]` is its part of it
-    from gpuwarden.config import Config
+    from gpuwarden.config.model import Config
 
 UNIT = "dstack-shim.service"
 """On hosts of SSH fleets, and nowhere else: on a cloud's machine the shim has no unit (dstack 0.22)."""

@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Mapping
 
 from gpuwarden.actuators.base import ActuatorError, ActuatorRefused, ActuatorUnavailable
 from gpuwarden.actuators.dstack_shim.systemd import Systemd
-from gpuwarden.addresses import Address
+from gpuwarden.base.addresses import Address
 
 OURS = "127.0.0.2"
 """Of loopback, like all of 127.0.0.0/8 (RFC 6890); who asks at 127.0.0.1 asks from there unless told otherwise."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from gpuwarden.actuators.base import ActuatorRefused, ActuatorUnavailable
-from gpuwarden.actuators.running import Runs, complaint
+from gpuwarden.actuators.subprocesses import Runs, complaint
 
 ANSWERS_WITHIN = 5.0
 """Seconds; a manager that is stuck does not come back soon."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gpuwarden.actuators.base import ActuatorUnavailable
 from gpuwarden.actuators.dstack_shim.firewall import OURS
-from gpuwarden.addresses import Address
+from gpuwarden.base.addresses import Address
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from gpuwarden.actuators.base import ActuatorError, ActuatorUnavailable
 from gpuwarden.actuators.kubernetes import node as nodes
 from gpuwarden.actuators.kubernetes.api import Conflict, Json, KubernetesApi, Reply
-from gpuwarden.config_kubernetes import KubernetesOptions
-from gpuwarden.policy.looks import same
+from gpuwarden.config.kubernetes import KubernetesOptions
 from gpuwarden.policy.model import Act, Census, Held, Intent, Owner, Standing
+from gpuwarden.policy.preconditions import same
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.host import boot_id
 
 if TYPE_CHECKING:  # `[kubernetes]` is its part of it
-    from gpuwarden.config import Config
+    from gpuwarden.config.model import Config
 
 NAME_VARIABLE = "NODE_NAME"
 COUNT_AGE = 600.0

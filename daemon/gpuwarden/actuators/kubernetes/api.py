@@ -16,7 +16,7 @@ from typing import Any
 
 from gpuwarden.actuators.base import ActuatorError, ActuatorRefused, ActuatorUnavailable
 from gpuwarden.actuators.kubernetes.connection import Connection
-from gpuwarden.config_kubernetes import KubernetesOptions
+from gpuwarden.config.kubernetes import KubernetesOptions
 
 Json = dict[str, Any]
 

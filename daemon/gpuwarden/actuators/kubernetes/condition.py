@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from gpuwarden.actuators.base import ActuatorError
 from gpuwarden.actuators.kubernetes.actuator import AnotherMachine, KubernetesActuator
 from gpuwarden.actuators.kubernetes.api import Json, NoSuchNode, NotAccepted, mapping, objects
+from gpuwarden.base.log import get_logger
 from gpuwarden.health.model import Health
-from gpuwarden.log import get_logger
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden.publish.status import detail
 from gpuwarden_collectors.base import Clock

@@ -13,8 +13,8 @@ from typing import Any, Protocol, cast
 
 from gpuwarden.actuators.base import ActuatorRefused
 from gpuwarden.actuators.kubernetes.plugin import plugin_auth
-from gpuwarden.config_kubernetes import EXTRA, KubernetesOptions
-from gpuwarden.schedule import detached
+from gpuwarden.base.threads import detached
+from gpuwarden.config.kubernetes import EXTRA, KubernetesOptions
 
 CLOSED_WITHIN = 2.0
 

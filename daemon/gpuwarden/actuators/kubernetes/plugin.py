@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from gpuwarden.actuators.base import ActuatorUnavailable
-from gpuwarden_collectors.plugin_run import run
+from gpuwarden_collectors.plugin.run import run
 
 LARGEST = 64 << 10
 """Bytes of its answer."""

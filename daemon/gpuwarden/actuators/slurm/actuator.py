@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpuwarden.actuators.hook_gate import HookGate
 from gpuwarden.actuators.slurm.asking import asking
 from gpuwarden.actuators.slurm.standing import census_of, largest, standing_of
-from gpuwarden.config_slurm import SlurmOptions
+from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.policy.model import Act, Census, Flag, Intent, Standing
 from gpuwarden.policy.reasons import PREFIX, line
 from gpuwarden_collectors.base import Clock
@@ -18,7 +18,7 @@ from gpuwarden_collectors.slurm.commands import Commands
 from gpuwarden_collectors.slurm.facts import NodeFacts
 
 if TYPE_CHECKING:  # `[slurm]` is its part of it
-    from gpuwarden.config import Config
+    from gpuwarden.config.model import Config
 
 NAME_VARIABLE = "SLURMD_NODENAME"
 _POOL_AGE = 86_400.0  # seconds after which the size of the partition is read again

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gpuwarden.actuators.slurm.asking import asking
-from gpuwarden.policy.delivery import MARK_STANDS, RUNNING, parse_mark, standing_mark
-from gpuwarden.policy.delivery import mark as written
+from gpuwarden.policy.evacuation.delivery import MARK_STANDS, RUNNING, parse_mark, standing_mark
+from gpuwarden.policy.evacuation.delivery import mark as written
 from gpuwarden_collectors.slurm.commands import Commands
 from gpuwarden_collectors.slurm.departing import read_job
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob

@@ -1,0 +1,60 @@
+r"""Site checks that another process runs: the daemon names one, what is run is decided there. The daemon's `site_check.py` is the other end.
+
+    nhc\n  ->  {"exit_code": 0, "stdout": "…", "stderr": "…", "trouble": ""}
+
+One question a connection. It is answered once the check has ended, and given up with the connection. Bytes are in JSON as the
+characters of Latin-1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from gpuwarden_collectors.plugin.run import Run
+
+_ANSWER_MOST = 128 << 10  # bytes: two streams of 4 KiB, each byte up to six characters, and what it is called
+_SLACK = 15.0
+"""Seconds beyond the check's own timeout: for its start, and for ending what does not end."""
+
+
+def packed(done: Run) -> bytes:
+    document = {
+        "exit_code": done.exit_code,
+        "stdout": done.stdout.decode("latin-1"),
+        "stderr": done.stderr.decode("latin-1"),
+        "trouble": done.trouble,
+    }
+    return json.dumps(document).encode()
+
+
+async def run_elsewhere(path: str, name: str, timeout: float) -> Run:  # noqa: ASYNC109 - says so, instead of raising
+    """As `plugin_run.run`, by whoever listens on the socket at `path`. Raises nothing."""
+    try:
+        async with asyncio.timeout(timeout + _SLACK):
+            reader, writer = await asyncio.open_unix_connection(path, limit=_ANSWER_MOST)
+            try:
+                writer.write(f"{name}\n".encode())
+                return _run(await reader.read(-1))
+            finally:
+                writer.close()
+    except TimeoutError:
+        return Run(None, trouble=f"{path} has not answered within {timeout + _SLACK:g} s")
+    except (ValueError, ConnectionResetError, BrokenPipeError):
+        return Run(None, trouble=f"{path} gave no answer; the journal of gpuwarden-checks@ says why")
+    except OSError as error:
+        why = error.strerror or error
+        return Run(None, trouble=f"cannot be started by way of {path}: {why}; is gpuwarden-checks.socket up?")
+
+
+def _run(answer: bytes) -> Run:
+    """Raises ValueError."""
+    document: Any = json.loads(answer[:_ANSWER_MOST])
+    if not isinstance(document, dict):
+        raise ValueError("no object")  # noqa: TRY004 - whatever it is instead, it is no answer
+    code, texts = document.get("exit_code"), [document.get(key) for key in ("stdout", "stderr", "trouble")]
+    if not (code is None or isinstance(code, int)) or not all(isinstance(text, str) for text in texts):
+        raise ValueError("no run")
+    stdout, stderr, trouble = map(str, texts)
+    return Run(code, stdout.encode("latin-1", "replace"), stderr.encode("latin-1", "replace"), trouble)

@@ -1,0 +1,166 @@
+"""Site checks: any executable with the exit codes of Nagios, each run again and again at its own interval.
+
+0 is ok, 1 a warning, 2 a failure, everything else unknown, as is a run that does not end in time. A site whose script
+says otherwise (NHC exits 1 for a bad node) names its own codes. The first line on stdout is the message, without what
+follows a `|` (Nagios' performance data); a script that writes only to stderr is heard, too.
+
+The first runs are spread over some seconds, and every interval is some per cent longer or shorter, so that the nodes of
+a fleet that was booted together do not ask the same file server all at once.
+
+How one run is kept within bounds is in `plugin_run.py`; how another process is asked for it in `plugin_elsewhere.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpuwarden_collectors.base import Clock, Observation, PassOutcome, host_clock
+from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.host_facts import PluginFacts, PluginResult, PluginState
+from gpuwarden_collectors.plugin.elsewhere import run_elsewhere
+from gpuwarden_collectors.plugin.run import Process, Run, run
+
+_PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", "HOME", "HOSTNAME")
+_LONGEST_TEXT = 200
+_FIRST_WITHIN = 10.0  # seconds
+_JITTER = 0.1  # of the interval, both ways
+_MISSED = 3  # intervals without a run after which the last result is nobody's any more
+
+
+@dataclass(frozen=True, slots=True)
+class PluginOptions:
+    """One site check. `command`: the program and its arguments, no shell. Durations in seconds."""
+
+    name: str
+    command: tuple[str, ...]
+    interval: float = 60.0
+    timeout: float = 30.0
+    warning_codes: tuple[int, ...] = (1,)
+    failure_codes: tuple[int, ...] = (2,)
+
+
+def plugin_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a site check needs of the daemon's environment: where programs and Slurm are, nothing that names the daemon.
+
+    NOTIFY_SOCKET above all stays out: a child that has it speaks to systemd in the daemon's name.
+    """
+    passed = {name: value for name, value in environment.items() if name in _PASSED_ON or name.startswith("SLURM")}
+    return {"PATH": os.defpath, **passed}
+
+
+class PluginRunner:
+    """Runs all of `plugins`, never more than `limit` at a time and never two runs of the same one.
+
+    `dice` gives numbers from 0 to 1 for the spread of the runs. `elsewhere`: the socket of whoever runs them, if it is not this process.
+    """
+
+    def __init__(
+        self,
+        plugins: Sequence[PluginOptions],
+        *,
+        environment: Mapping[str, str],
+        limit: int = 3,
+        clock: Clock = host_clock,
+        dice: Callable[[], float] = random.random,
+        elsewhere: str = "",
+    ) -> None:
+        self._plugins = plugins
+        self._environment = dict(environment)
+        self._turns = asyncio.Semaphore(limit)
+        self._clock = clock
+        self._dice = dice
+        self._elsewhere = elsewhere
+        self._results: dict[str, PluginResult] = {}
+        self._left: dict[str, Process] = {}
+
+    async def run(self, deliver: Callable[[Observation[PluginFacts]], None]) -> None:
+        """For ever, until cancelled: then what runs is killed. After each run `deliver` is given all newest results."""
+        async with asyncio.TaskGroup() as group:
+            for plugin in self._plugins:
+                group.create_task(self._repeat(plugin, deliver))
+
+    async def once(self) -> Observation[PluginFacts]:
+        """One run of each. Takes as long as they do."""
+        started = self._clock()
+        async with asyncio.TaskGroup() as group:
+            for plugin in self._plugins:
+                group.create_task(self._turn(plugin))
+        return self.newest(started)
+
+    def newest(self, started: Stamp | None = None) -> Observation[PluginFacts]:
+        """What is known now, without a run; *absent* where there are no site checks."""
+        now = self._clock()
+        if not self._plugins:
+            why = "no site checks are configured"
+            return Observation(collector="plugin", outcome=PassOutcome.ABSENT, started=now, finished=now, error=why)
+        facts = PluginFacts(names=tuple(p.name for p in self._plugins), results=tuple(self._results.values()))
+        return Observation(
+            collector="plugin", outcome=PassOutcome.OBSERVED, started=started or now, finished=now, facts=facts
+        )
+
+    async def _repeat(self, plugin: PluginOptions, deliver: Callable[[Observation[PluginFacts]], None]) -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(self._dice() * min(plugin.interval, _FIRST_WITHIN))
+        while True:
+            due = loop.time() + plugin.interval * (1 + _JITTER * (2 * self._dice() - 1))
+            deliver(self.newest(await self._turn(plugin)))
+            await asyncio.sleep(due - loop.time())
+
+    async def _turn(self, plugin: PluginOptions) -> Stamp:
+        """One run, and when it started."""
+        async with self._turns:
+            started = self._clock()
+            done = await self._run(plugin)
+        self._results[plugin.name] = self._result(plugin, done, started)
+        return started
+
+    async def _run(self, plugin: PluginOptions) -> Run:
+        if self._elsewhere:
+            return await run_elsewhere(self._elsewhere, plugin.name, plugin.timeout)
+        left = self._left.get(plugin.name)
+        if left is not None and not left.gone():
+            return Run(None, trouble=f"was not started: pid {left.pid} of an earlier run is still stuck in the kernel")
+        if left is not None:
+            left.reap()
+        done = await run(plugin.command, self._environment, plugin.timeout)
+        self._left = {name: process for name, process in self._left.items() if name != plugin.name}
+        if done.left is not None:
+            self._left[plugin.name] = done.left
+        return done
+
+    def _result(self, plugin: PluginOptions, done: Run, started: Stamp) -> PluginResult:
+        state = _state(plugin, done.exit_code)
+        before = self._results.get(plugin.name)
+        unknown_runs = 0 if state is not PluginState.UNKNOWN else 1 + (before.unknown_runs if before else 0)
+        at = self._clock()
+        return PluginResult(
+            name=plugin.name,
+            state=state,
+            at=at,
+            text=_text(done),
+            output=done.stdout.decode("utf-8", "replace"),
+            exit_code=done.exit_code,
+            seconds=at.boottime - started.boottime,
+            unknown_runs=unknown_runs,
+            fresh_for=_MISSED * plugin.interval + plugin.timeout,
+        )
+
+
+def _state(plugin: PluginOptions, code: int | None) -> PluginState:
+    if code == 0:
+        return PluginState.OK
+    if code in plugin.failure_codes:
+        return PluginState.FAILURE
+    return PluginState.WARNING if code in plugin.warning_codes else PluginState.UNKNOWN
+
+
+def _text(done: Run) -> str:
+    """One printable line: what went wrong with the run, if anything did, and what the program said first."""
+    said = done.stdout if done.stdout.strip() else done.stderr
+    line = said.decode("utf-8", "replace").strip().partition("\n")[0].partition("|")[0].strip()
+    text = ": ".join(part for part in (done.trouble, line) if part)
+    return "".join(char if char.isprintable() else "?" for char in text[:_LONGEST_TEXT])

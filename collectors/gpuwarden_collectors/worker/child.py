@@ -1,0 +1,209 @@
+"""One worker process as the daemon holds it: its pipes, the question it was asked, its end.
+
+Pipes are read straight from the event loop, 64 KiB at a time: a flood of events leaves the loop its turns, and neither
+a task nor a thread stands behind a process that cannot be ended. What is written fits into one atomic write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from gpuwarden_collectors.worker.frames import Frame, FrameBuffer, FrameError, Kind, pack
+from gpuwarden_collectors.worker.life import Fate, WorkerLimits
+
+_CHUNK = 65536  # also the capacity of a pipe: one read empties it
+_POLL = 0.02  # seconds between two looks at a process that is about to end
+_STDERR_KEPT = 2000
+_ANSWERS = frozenset({Kind.FACTS, Kind.ABSENT, Kind.FAILED})
+
+
+class Child:
+    """A running worker. `due`: loop time by which the present step, connecting or reading, must be done.
+
+    `over`: nothing more will come, for the process died or its stream broke. `fate`: why it was left behind, if it was.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        start: bytes,
+        limits: WorkerLimits,
+        on_event: Callable[[Frame], None],
+    ) -> None:
+        """Start the process; raises OSError if that cannot be done. `start` is the first frame."""
+        self._loop = asyncio.get_running_loop()
+        self._limits = limits
+        self._on_event = on_event
+        self._buffer = FrameBuffer()
+        self._stderr = b""
+        self._changed = asyncio.Event()
+        self._sequence = 0
+        self._asked = False
+        self._answer: Frame | None = None
+        self._connected = False
+        self.due = float("inf")
+        self.over = False
+        self.fate: Fate | None = None
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)  # noqa: S603 - the command is our own
+        process = self._process
+        self._pipes = [pipe for pipe in (process.stdin, process.stdout, process.stderr) if pipe is not None]
+        self._stdin, self._stdout, self._errors = (pipe.fileno() for pipe in self._pipes)
+        for descriptor in (self._stdin, self._stdout, self._errors):
+            os.set_blocking(descriptor, False)
+        self._loop.add_reader(self._stdout, self._on_frames)
+        self._loop.add_reader(self._errors, self._on_errors)
+        self._write(start)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def connecting(self) -> bool:
+        return not self._connected
+
+    @property
+    def idle(self) -> bool:
+        return not self._asked
+
+    def ended(self) -> bool:
+        """Whether it is over, seen now: the loop may not have had a turn since the process died."""
+        if not self.over and self._process.poll() is not None:
+            self._on_frames()
+            self._end_stream()
+        return self.over
+
+    def ask(self, now: float) -> None:
+        """Put the question, unless the last one is still open: that one may be answered in a later pass."""
+        if self._asked:
+            return
+        self._asked = True
+        self._sequence += 1
+        self.due = now + (self._limits.deadline if self._connected else self._limits.init_deadline)
+        self._write(pack(Kind.ASK, self._sequence))
+
+    async def answer(self, until: float) -> Frame | None:
+        """FACTS, ABSENT or FAILED; None if there is none by `until` (loop time) or by `due`, or if all is over."""
+        while self._answer is None and not self.over:
+            rest = min(until, self.due) - self._loop.time()
+            if rest <= 0:
+                return None
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(rest):
+                    await self._changed.wait()
+        answer, self._answer = self._answer, None
+        self._asked = self._asked and answer is None
+        return answer
+
+    def hang_up(self) -> None:
+        """End its stdin, which asks it to close the library and to end."""
+        self._pipes[0].close()
+
+    def send_signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)  # looks first whether it still is our child, so the number cannot hit another
+
+    async def gone(self, within: float) -> bool:
+        """Whether the process ended within so many seconds; if so, it has been reaped."""
+        end = self._loop.time() + within
+        while self._process.poll() is None:
+            if self._loop.time() >= end:
+                return False
+            await asyncio.sleep(_POLL)
+        return True
+
+    @property
+    def status(self) -> int | None:
+        """The exit status, negative for a signal; None while the process is there."""
+        return self._process.poll()
+
+    def epitaph(self) -> str:
+        """How it ended, with the last line that it or its library wrote to stderr."""
+        if not self._pipes[2].closed:
+            self._on_errors()
+        lines = self._stderr.decode(errors="replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return _end_of(self.status) + (f": {last}" if last else "")
+
+    def release(self) -> None:
+        """Let go of the pipes. The process, if it is still there, sees its stdin end."""
+        self._loop.remove_reader(self._stdout)
+        self._loop.remove_reader(self._errors)
+        for pipe in self._pipes:
+            pipe.close()
+
+    def _write(self, frame: bytes) -> None:
+        try:
+            os.write(self._stdin, frame)
+        except OSError:  # it died, or has not read for thousands of questions
+            self._end_stream()
+
+    def _on_frames(self) -> None:
+        try:
+            data = os.read(self._stdout, _CHUNK)
+            for frame in self._buffer.feed(data):
+                self._take(frame)
+        except BlockingIOError:
+            return
+        except FrameError as error:
+            self._stderr += f"\n{error}".encode()
+            data = b""
+        if not data:
+            self._end_stream()
+
+    def _take(self, frame: Frame) -> None:
+        if frame.kind is Kind.EVENT:
+            self._on_event(frame)
+        elif frame.kind is Kind.CONNECTED:
+            self._connected = True
+            self.due = self._loop.time() + self._limits.deadline
+            self._changed.set()
+        elif frame.kind in _ANSWERS and self._asked and frame.sequence == self._sequence:
+            self._connected = frame.kind is Kind.FACTS
+            self._answer = frame
+            self._changed.set()
+
+    def _end_stream(self) -> None:
+        self._loop.remove_reader(self._stdout)
+        self.over = True
+        self._changed.set()
+
+    def _on_errors(self) -> None:
+        try:
+            data = os.read(self._errors, _CHUNK)
+        except BlockingIOError:
+            return
+        self._stderr = (self._stderr + data)[-_STDERR_KEPT:]
+        if not data:
+            self._loop.remove_reader(self._errors)
+
+
+def _end_of(status: int | None) -> str:
+    if status is None:
+        return "broke the stream of frames"
+    if status >= 0:
+        return f"exited with status {status}"
+    known = {number.value: number.name for number in signal.Signals}
+    return f"died by {known.get(-status, f'signal {-status}')}"
+
+
+def in_uninterruptible_sleep(proc: Path, pid: int) -> bool:
+    """Whether a thread of the process is in D state, by <proc>/<pid>/task/*/stat. A process that is gone is not."""
+    with contextlib.suppress(OSError):
+        return any(_state(thread / "stat") == b"D" for thread in (proc / str(pid) / "task").iterdir())
+    return False
+
+
+def _state(stat: Path) -> bytes:
+    with contextlib.suppress(OSError):
+        # proc_pid_stat(5): pid (comm) state; the comm may hold spaces and parentheses of its own
+        return stat.read_bytes().rpartition(b")")[2][1:2]
+    return b""

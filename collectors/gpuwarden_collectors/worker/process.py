@@ -1,0 +1,195 @@
+"""The worker process: one reader of one native library, which may hang, crash or lie without harm to the daemon.
+
+Run as `python -m gpuwarden_collectors.worker.process READER PARENT_PID`, with frames on stdin and stdout. The main
+thread makes every library call. Nothing here waits for a library call to return before the process can end:
+- SIGTERM keeps its default disposition, for a Python handler never runs while a C call hangs;
+- a second thread reads stdin and ends the process soon after its end, whatever the main thread does;
+- the kernel sends SIGTERM when the daemon dies (PR_SET_PDEATHSIG), should a library hang with the interpreter lock held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Event, Lock, Thread
+from time import sleep
+from typing import Any, Protocol
+
+from gpuwarden_collectors.base import CollectorError, SourceAbsent
+from gpuwarden_collectors.codec import from_wire, to_wire
+from gpuwarden_collectors.facts import HostEvent
+from gpuwarden_collectors.worker.frames import Frame, FrameBuffer, FrameError, Kind, pack
+
+CLOSING_TIME = 1.0  # seconds between the end of stdin and the end of the process
+_EVENTS_STOP = 2.0  # seconds that `Reader.events` has to return before a new connection is made
+_LONGEST_TEXT = 2000
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class Reader(Protocol):
+    """What a worker runs. Its constructor takes the options of the worker, if there are any.
+
+    It may also have `events(emit, stop)`, which runs in a thread of its own from a connection on, until it returns or
+    `stop` is set; and `spent`, true after a read if the process is to be replaced before the next pass (a library that
+    was upgraded on disk can be loaded only by a new process).
+    """
+
+    def connect(self) -> None:
+        """Initialise the library. Raises SourceAbsent or CollectorError; the next pass then tries again."""
+
+    def read(self) -> Any:
+        """One pass: the facts. After an exception the connection is closed, and the next pass makes a new one."""
+
+    def close(self) -> None:
+        """Called once after each `connect` that returned."""
+
+
+class _Session:
+    """The connection of the reader, made when the first question asks for it and again after each failed read."""
+
+    def __init__(self, reader: Reader, send: Callable[..., None]) -> None:
+        self._reader = reader
+        self._send = send
+        self._connected = False
+        self._stop = Event()
+        self._events: Thread | None = None
+
+    def answer(self, sequence: int) -> None:
+        try:
+            if not self._connected:
+                self._connect()
+            self._send(Kind.FACTS, sequence, to_wire(self._reader.read()))
+        except SourceAbsent as error:
+            self._fail(Kind.ABSENT, sequence, str(error))
+        except CollectorError as error:
+            self._fail(Kind.FAILED, sequence, str(error))
+        except Exception as error:  # noqa: BLE001 - whatever a library raises costs a pass, not the process
+            self._fail(Kind.FAILED, sequence, f"{type(error).__name__}: {error}")
+
+    def _fail(self, kind: Kind, sequence: int, text: str) -> None:
+        self._send(kind, sequence, text[:_LONGEST_TEXT])
+        self.close()
+
+    def _connect(self) -> None:
+        self._reader.connect()
+        self._connected = True
+        self._send(Kind.CONNECTED)
+        if hasattr(self._reader, "events"):
+            self._stop = Event()
+            self._events = Thread(target=self._reader.events, args=(self._emit, self._stop), daemon=True)
+            self._events.start()
+
+    def _emit(self, event: HostEvent) -> None:
+        self._send(Kind.EVENT, 0, to_wire(event, HostEvent))
+
+    def close(self) -> None:
+        """Close the connection, if there is one; ends the process if the events thread does not return."""
+        if not self._connected:
+            return
+        self._connected = False
+        self._stop.set()
+        if self._events is not None:
+            self._events.join(_EVENTS_STOP)
+            if self._events.is_alive():
+                os._exit(0)  # shutting a library down under a thread that is inside it is no way to go on
+        with contextlib.suppress(Exception):
+            self._reader.close()
+
+
+class _Outlet:
+    """Sends whole frames from any thread."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lock = Lock()
+
+    def send(self, kind: Kind, sequence: int = 0, value: object = None) -> None:
+        frame = memoryview(pack(kind, sequence, value))
+        with self._lock:
+            while frame:
+                frame = frame[os.write(self._descriptor, frame) :]
+
+
+def _serve(reader: Reader, inbox: SimpleQueue[Frame | None], outlet: _Outlet) -> None:
+    session = _Session(reader, outlet.send)
+    trimmed = False
+    while (question := inbox.get()) is not None:
+        session.answer(question.sequence)
+        if getattr(reader, "spent", False):
+            break
+        if not trimmed:
+            _trim()
+            trimmed = True
+    session.close()
+
+
+def _trim() -> None:
+    """Return unused memory to the system: 10 MiB where the bindings had to be compiled, as where no bytecode can be kept."""
+    gc.collect()
+    with contextlib.suppress(AttributeError):  # musl has no such function
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _listen(descriptor: int, inbox: SimpleQueue[Frame | None]) -> None:
+    buffer = FrameBuffer()
+    with contextlib.suppress(FrameError):
+        while data := os.read(descriptor, 65536):
+            for frame in buffer.feed(data):
+                inbox.put(frame)
+    inbox.put(None)
+    sleep(CLOSING_TIME)
+    os._exit(0)
+
+
+def _streams() -> tuple[int, int]:
+    """Descriptors for the frames in and out. What a library prints goes to stderr, what it reads is empty."""
+    streams = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    return streams
+
+
+def _end_with(parent: int) -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole foreground group; the daemon ends us itself
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGTERM))
+    if os.getppid() != parent:  # it died before the kernel was told
+        os._exit(0)
+
+
+def _named(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _reader(name: str, start: dict[str, Any]) -> Reader:
+    reader = _named(name)
+    options_type = start["options_type"]
+    made: Reader = reader(from_wire(_named(options_type), start["options"])) if options_type else reader()
+    return made
+
+
+def main() -> None:
+    name, parent = sys.argv[1:]
+    questions, answers = _streams()
+    _end_with(int(parent))
+    inbox: SimpleQueue[Frame | None] = SimpleQueue()
+    Thread(target=_listen, args=(questions, inbox), daemon=True).start()
+    start = inbox.get()
+    if start is not None:
+        _serve(_reader(name, start.value()), inbox, _Outlet(answers))
+    os._exit(0)  # an orderly end of the interpreter would wait for, or collide with, threads inside the library
+
+
+if __name__ == "__main__":
+    main()

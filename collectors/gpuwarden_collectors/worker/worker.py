@@ -1,0 +1,295 @@
+"""A collector whose reader runs in a worker process, because its library may hang, crash or lie.
+
+`observe` is one pass. It returns within the deadline, whatever the library does; a worker that missed its deadline is
+ended in the background (see worker_life for the rules) and the next pass starts another one. Two deadlines hold:
+`deadline` for an answer of a connected worker, `init_deadline` for the initialisation of the library before it. Passes
+during an initialisation still end after `deadline`: they count as missed once a worker of this collector has ever
+answered, since from then on the driver is known to be able to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, Generic
+
+from gpuwarden_collectors.base import Clock, Facts, Observation, PassOutcome, WorkerReport, host_clock
+from gpuwarden_collectors.codec import from_wire, to_wire
+from gpuwarden_collectors.facts import HostEvent
+from gpuwarden_collectors.worker.child import Child, in_uninterruptible_sleep
+from gpuwarden_collectors.worker.frames import Frame, Kind, pack
+from gpuwarden_collectors.worker.life import Allowance, Fate, WorkerLife, WorkerLimits
+
+_EXIT_TIME = 1.0  # seconds between the end of the stream and the end of the process that wrote it
+
+_STUCK_LOOKS, _STUCK_LOOK = 5, 0.2  # a process that waits for a disk is in D state, too, but not for a second
+# What a service manager hands to the daemon is not for its children: a worker must not speak in its name.
+_SERVICE_VARIABLES = frozenset(
+    ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "MAINPID")
+)
+_Pass = tuple[PassOutcome, Facts | None, str]
+
+
+class Worker(Generic[Facts]):
+    """One reader in a process of its own. `observe` must be called from the thread that outlives the worker (the main
+    thread), since the kernel ends the worker with the thread that started it; calls must not overlap.
+
+    `reader` names a `worker_process.Reader` as `module:Class`; `options`, a dataclass with a JSON form (see codec), is
+    what it is made with. `on_event` gets the events of the reader at once, up to the rate in `limits`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        reader: str,
+        facts_type: type[Facts],
+        *,
+        limits: WorkerLimits,
+        on_event: Callable[[HostEvent], None],
+        options: object = None,
+        clock: Clock = host_clock,
+        proc: Path = Path("/proc"),
+        python: str = sys.executable,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        """Raises ValueError if the options are too long to be sent."""
+        self._name = name
+        self._facts_type = facts_type
+        self._limits = limits
+        self._on_event = on_event
+        self._clock = clock
+        self._proc = proc
+        # -P: a module in the working directory of the daemon must not pass for one of ours
+        self._command = (python, "-P", "-m", "gpuwarden_collectors.worker.process", reader, str(os.getpid()))
+        self._environment = environment
+        self._start = _start_frame(options)
+        self._life = WorkerLife(limits)
+        self._allowance = Allowance(limits.events_burst, limits.events_per_second)
+        self._child: Child | None = None
+        self._leaving: list[Child] = []  # being ended, or left behind
+        self._ending: asyncio.Task[None] | None = None
+        self.events_dropped = 0
+
+    async def observe(self) -> Observation[Facts]:
+        """One pass; returns within the deadline, give or take a second for a worker that has just died."""
+        started = self._clock()
+        self._life.asked(asyncio.get_running_loop().time(), started)
+        outcome, facts, error = await self._pass()
+        self._life.last_error = error or self._life.last_error
+        return Observation(
+            collector=self._name,
+            outcome=outcome,
+            started=started,
+            finished=self._clock(),
+            facts=facts,
+            error=error,
+            worker=self._report(),
+        )
+
+    async def close(self) -> None:
+        """End the worker: nicely, else as after a missed deadline. Takes at most five times the grace, and one second or
+        two for a worker that sleeps in the kernel.
+
+        What cannot be ended is left to the kernel, which sends SIGTERM when this process ends. Call it after the last
+        `observe` has returned or was cancelled.
+        """
+        if self._ending is not None and not await self._gone_or_stuck(self._ending, self._leaving):
+            self._ending.cancel()
+            for child in self._leaving:
+                child.fate = child.fate or Fate.ABANDON
+        if self._child is not None:
+            child = self._child
+            self._part(child)
+            child.hang_up()
+            gone = asyncio.create_task(child.gone(self._limits.term_grace))
+            if not await self._gone_or_stuck(gone, [child]):
+                gone.cancel()
+                child.send_signal(signal.SIGTERM)
+                child.fate = Fate.ABANDON
+            self._reap()
+        for child in self._leaving.copy():
+            if child.fate is None:
+                await self._end(child)
+            child.release()
+        self._leaving.clear()
+
+    async def _gone_or_stuck(self, end: asyncio.Task[Any], children: Collection[Child]) -> bool:
+        """Until `end` is over; False once one of `children` has been in D state in each of some looks in a row."""
+        looks = 0
+        while looks < _STUCK_LOOKS:
+            await asyncio.wait((end,), timeout=_STUCK_LOOK)
+            if end.done():
+                return True
+            stuck = any(in_uninterruptible_sleep(self._proc, child.pid) for child in children)
+            looks = looks + 1 if stuck else 0
+        return False
+
+    async def _pass(self) -> _Pass[Facts]:
+        now = asyncio.get_running_loop().time()
+        limit = now + self._limits.deadline
+        child = await self._ready(limit)
+        if not isinstance(child, Child):
+            return child
+        child.ask(now)
+        frame = await child.answer(limit)
+        if frame is not None:
+            return self._answered(frame)
+        if child.over:
+            return PassOutcome.FAILED, None, await self._lost(child)
+        return self._late(child, limit)
+
+    async def _ready(self, limit: float) -> Child | _Pass[Facts]:
+        """A running worker, or what this pass came to without one."""
+        loop = asyncio.get_running_loop()
+        if self._ending is not None:
+            await asyncio.wait({self._ending}, timeout=limit - loop.time())
+            if not self._ending.done():
+                return self._unanswered("the worker that does not answer is still being ended")
+            self._ending = None
+        self._reap()
+        if self._child is not None and self._child.ended():
+            error = await self._lost(self._child)
+            if self._ending is not None:
+                return PassOutcome.FAILED, None, error
+        if self._child is not None:
+            return self._child
+        if len(self._leaving) > 1 or any(child.fate is Fate.PARK for child in self._leaving):
+            return self._unanswered(self._left_behind())
+        pause = self._life.pause(loop.time())
+        if pause > 0:
+            how, error = self._life.failure
+            error = f"{error}; the next worker starts in {pause:.0f} s"
+            return self._unanswered(error) if how is PassOutcome.TIMED_OUT else (how, None, error)
+        return self._started()
+
+    def _started(self) -> Child | _Pass[Facts]:
+        now = asyncio.get_running_loop().time()
+        environment = {key: value for key, value in self._environment.items() if key not in _SERVICE_VARIABLES}
+        try:
+            self._child = Child(self._command, environment, self._start, self._limits, self._event)
+        except OSError as cause:
+            error = f"cannot start a worker process: {cause}"
+            self._life.failed(now, PassOutcome.FAILED, error)
+            return PassOutcome.FAILED, None, error
+        self._life.starts += 1
+        return self._child
+
+    def _answered(self, frame: Frame) -> _Pass[Facts]:
+        self._life.answered(self._clock())
+        try:
+            value = frame.value()
+            if frame.kind is Kind.FACTS:
+                return PassOutcome.OBSERVED, from_wire(self._facts_type, value), ""
+        except (ValueError, RecursionError) as cause:
+            return PassOutcome.FAILED, None, f"the answer of the worker cannot be read: {cause}"
+        return PassOutcome.ABSENT if frame.kind is Kind.ABSENT else PassOutcome.FAILED, None, str(value)
+
+    async def _lost(self, child: Child) -> str:
+        """The stream of the worker is over: bury it, and say what became of it."""
+        self._part(child)
+        gone = await child.gone(_EXIT_TIME)
+        error = f"worker {child.pid} {child.epitaph()}"
+        if child.status != 0 or not child.idle:  # else it asked to be replaced
+            self._life.failed(asyncio.get_running_loop().time(), PassOutcome.FAILED, error)
+        if gone:
+            self._reap()
+        else:
+            self._dismiss(child)
+        return error
+
+    def _late(self, child: Child, limit: float) -> _Pass[Facts]:
+        """No answer by the end of this pass; the worker is ended if its own time is up as well."""
+        what = "initialisation of the library" if child.connecting else "answer"
+        if child.due > limit:
+            error = f"no {what} yet; worker {child.pid} has {child.due - limit:.1f} s left"
+            return self._unanswered(error) if self._life.ever_answered else (PassOutcome.TIMED_OUT, None, error)
+        allowed = self._limits.init_deadline if child.connecting else self._limits.deadline
+        error = f"worker {child.pid}: no {what} within {allowed:g} s"
+        self._life.failed(asyncio.get_running_loop().time(), PassOutcome.TIMED_OUT, error)
+        self._part(child)
+        self._dismiss(child)
+        return self._unanswered(error)
+
+    def _unanswered(self, error: str) -> _Pass[Facts]:
+        self._life.unanswered(asyncio.get_running_loop().time())
+        return PassOutcome.TIMED_OUT, None, error
+
+    def _part(self, child: Child) -> None:
+        self._child = None
+        self._leaving.append(child)
+
+    def _dismiss(self, child: Child) -> None:
+        self._ending = asyncio.create_task(self._end(child), name=f"{self._name}: end of worker {child.pid}")
+
+    async def _end(self, child: Child) -> None:
+        """SIGTERM, the grace, then what the rules say; at most twice the grace."""
+        child.hang_up()
+        child.send_signal(signal.SIGTERM)
+        if not await child.gone(self._limits.term_grace):
+            now = asyncio.get_running_loop().time()
+            child.fate = self._life.after_grace(now, stuck=in_uninterruptible_sleep(self._proc, child.pid))
+            if child.fate is Fate.KILL:
+                child.send_signal(signal.SIGKILL)
+                if not await child.gone(self._limits.term_grace):
+                    child.fate = Fate.ABANDON
+        self._reap()
+
+    def _reap(self) -> None:
+        for child in [each for each in self._leaving if each.status is not None]:
+            child.release()
+            self._leaving.remove(child)
+
+    def _left_behind(self) -> str:
+        pids = ", ".join(str(child.pid) for child in self._leaving)
+        return (
+            f"no worker is started beside what could not be ended (pid {pids}): "
+            "see the kernel log for the driver; the host may need a reboot"
+        )
+
+    def _report(self) -> WorkerReport:
+        life = self._life
+        present = [child for child in (self._child, *self._leaving) if child is not None]
+        fates = {child.fate for child in self._leaving}
+        return WorkerReport(
+            pid=present[0].pid if present else None,
+            missed=life.missed,
+            silent_since=life.silent_since,
+            ever_answered=life.ever_answered,
+            stuck=life.missed > 0 and any(in_uninterruptible_sleep(self._proc, child.pid) for child in present),
+            abandoned=Fate.ABANDON in fates,
+            parked=Fate.PARK in fates,
+            restarts=max(0, life.starts - 1),
+            kills=life.kills,
+            timeouts=life.timeouts,
+            crashes=life.crashes,
+            events_dropped=self.events_dropped,
+            last_error=life.last_error,
+        )
+
+    def _event(self, frame: Frame) -> None:
+        loop = asyncio.get_running_loop()
+        if not self._allowance.take(loop.time()):
+            self.events_dropped += 1
+            return
+        try:
+            event: HostEvent = from_wire(HostEvent, frame.value())
+        except (ValueError, RecursionError):
+            self.events_dropped += 1
+        else:
+            loop.call_soon(
+                self._on_event, event
+            )  # a fault in there is the loop's to report, and leaves the stream whole
+
+
+def _start_frame(options: object) -> bytes:
+    kind = type(options)
+    name = "" if options is None else f"{kind.__module__}:{kind.__qualname__}"
+    frame = pack(Kind.START, value={"options_type": name, "options": None if options is None else to_wire(options)})
+    if len(frame) > select.PIPE_BUF:
+        raise ValueError(f"the options of a worker take {len(frame)} bytes; a pipe takes {select.PIPE_BUF} at once")
+    return frame

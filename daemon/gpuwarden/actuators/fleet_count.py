@@ -1,0 +1,64 @@
+"""Who counts for the breaker where an actuator has no register of all nodes: a scheduler that has one, else Prometheus.
+
+In the order Slurm, Kubernetes, Prometheus. Where none of them is configured nobody is held out for a failure, unless the site
+says that it need not be counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from gpuwarden.actuators.base import ActuatorError, BudgetUnknown, Counter, Register
+from gpuwarden.actuators.hook_gate import HookGate
+from gpuwarden.actuators.prometheus_count import PrometheusCounter
+from gpuwarden.config.policy import UNCOUNTED
+from gpuwarden.policy.model import Census
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.host import boot_id
+
+if TYPE_CHECKING:  # `[breaker]` is its part of it
+    from gpuwarden.config.model import Config
+
+
+class SchedulerCounter:
+    """A scheduler counts for those who have none."""
+
+    def __init__(self, scheduler: Register) -> None:
+        self._scheduler = scheduler
+
+    @property
+    def pool(self) -> int | None:
+        return self._scheduler.pool
+
+    async def census(self) -> Census:
+        try:
+            return await self._scheduler.census()
+        except ActuatorError as error:
+            raise BudgetUnknown(str(error)) from error
+
+
+class NoCounter:
+    """`allowed`: the site takes the risk, and every node counts itself alone."""
+
+    def __init__(self, node: str, *, allowed: bool) -> None:
+        self._node = node
+        self._allowed = allowed
+
+    @property
+    def pool(self) -> int | None:
+        return 1
+
+    async def census(self) -> Census:
+        if not self._allowed:
+            raise BudgetUnknown(f"no scheduler that can count is configured; {UNCOUNTED}")
+        return Census(node=self._node, pool=1)
+
+
+def counter(config: Config, schedulers: Iterable[Register | HookGate], clock: Clock) -> Counter:
+    """`schedulers` that have a register of all nodes, in the order in which they are asked."""
+    for scheduler in schedulers:
+        return SchedulerCounter(scheduler.actuator if isinstance(scheduler, HookGate) else scheduler)
+    if config.breaker.prometheus:
+        return PrometheusCounter(config.breaker, node=config.node, boot_id=boot_id(config.paths.proc), clock=clock)
+    return NoCounter(config.node, allowed=config.breaker.uncounted == "allow")

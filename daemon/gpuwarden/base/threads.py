@@ -1,0 +1,40 @@
+"""Work that may block or hang, in a thread that nothing waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+Result = TypeVar("Result")
+
+
+def detached(name: str, work: Callable[[], Result]) -> asyncio.Future[Result]:
+    """`work` in a daemon thread of its own: what it returns or raises is in the future, if it ever comes to an end.
+
+    Neither the loop nor the end of the process waits for it (an executor's threads would be waited for).
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Result] = loop.create_future()
+
+    def settle(result: Result | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(cast("Result", result))
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except BaseException as raised:  # noqa: BLE001 - all of it belongs to whoever waits for the future
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future

@@ -1,0 +1,244 @@
+"""The collectors of this host, started and stopped together, each at its own pace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gpuwarden.base.paths import RUN_DIR
+from gpuwarden.collect.host_collectors import host_sources
+from gpuwarden.collect.on_demand import OnDemandWorker
+from gpuwarden.collect.schedule import Deliver, Source, ThreadCollector, polled
+from gpuwarden.collect.slurm_jobs import gpu_users, jobs_source
+from gpuwarden.config.collectors import HostOptions
+from gpuwarden.config.slurm import SlurmOptions
+from gpuwarden.health.xid.witnesses import ANSWERED_WITHIN, FALLEN
+from gpuwarden_collectors.base import Clock, CollectorError, Observation, PassOutcome
+from gpuwarden_collectors.dcgm.facts import DcgmFacts
+from gpuwarden_collectors.dcgm.options import DcgmOptions
+from gpuwarden_collectors.dcgm.presence import check_presence
+from gpuwarden_collectors.facts import HostEvent, LogPosition, NvmlFacts, Stamp, XidEvent
+from gpuwarden_collectors.kernel_log.reader import KernelLog
+from gpuwarden_collectors.nvml.options import NvmlOptions
+from gpuwarden_collectors.pci import PciCollector
+from gpuwarden_collectors.worker.life import WorkerLimits
+from gpuwarden_collectors.worker.worker import Worker
+
+HISTORY_AFTER = 600.0
+"""Seconds: older kernel lines are history when a ledger is begun (they were nobody's to act on)."""
+BUS_READ_WITHIN = 1.0
+"""Seconds. After that the kernel log is read without a witness, and every line of it counts."""
+KERNEL_LOG_RETRY = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Where to read, and how often, in seconds. `kmsg` None: the kernel log is not followed. `host` None: only the GPUs."""
+
+    nvml: NvmlOptions
+    sysfs: Path
+    kmsg: Path | None
+    proc: Path = Path("/proc")
+    pci_enabled: bool = True
+    pci_interval: float = 10.0
+    pci_deadline: float = 10.0
+    dcgm: DcgmOptions | None = None
+    host: HostOptions | None = None
+    slurm: SlurmOptions | None = None
+    run_dir: Path = RUN_DIR
+
+    def in_full(self) -> Sources:
+        """The same, with all that there is to read of each GPU in the first pass."""
+        return replace(self, nvml=replace(self.nvml, in_full=True))
+
+
+class Readers:
+    """`happened` is given host events as they come; the observations go to the function that `run` is given."""
+
+    def __init__(
+        self, sources: Sources, boot_id: str, happened: Callable[[Sequence[HostEvent]], None], clock: Clock
+    ) -> None:
+        self._sources = sources
+        self._boot_id = boot_id
+        self._hand_over = happened
+        self._bus_read = asyncio.Event()
+        self._later: asyncio.TimerHandle | None = None
+        self._clock = clock
+        self._kernel_log: KernelLog | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self.look = asyncio.Event()
+        self.look_at_the_bus = asyncio.Event()
+        self._look_at_jobs = asyncio.Event()
+        self._jobs_are_next = False
+        self._gpu_users: Collection[int] = ()
+        options = sources.nvml
+        self._nvml: Worker[NvmlFacts] = Worker(
+            "nvml",
+            "gpuwarden_collectors.nvml.reader:NvmlReader",
+            NvmlFacts,
+            limits=WorkerLimits(deadline=options.deadline, init_deadline=options.init_deadline),
+            on_event=lambda event: self._happened((event,)),
+            options=options,
+            clock=clock,
+        )
+        self._dcgm = self._dcgm_worker(sources.dcgm)
+        self._running = list(self._all())
+
+    def _dcgm_worker(self, options: DcgmOptions | None) -> OnDemandWorker[DcgmFacts] | None:
+        if options is None or not options.enabled:
+            return None
+        worker: Worker[DcgmFacts] = Worker(
+            "dcgm",
+            "gpuwarden_collectors.dcgm.reader:DcgmReader",
+            DcgmFacts,
+            limits=WorkerLimits(deadline=options.deadline, init_deadline=options.init_deadline),
+            on_event=lambda event: self._happened((event,)),
+            options=options,
+            clock=self._clock,
+        )
+        presence = ThreadCollector("dcgm", lambda: check_presence(options), options.deadline, self._clock)
+        return OnDemandWorker(presence, worker)
+
+    def _all(self) -> Iterator[Source]:
+        sources = self._sources
+        if sources.nvml.enabled:
+            yield polled("nvml", sources.nvml.interval, sources.nvml.deadline, self._nvml.observe, self.look)
+        if sources.pci_enabled:
+            pci = ThreadCollector("pci", PciCollector(sources.sysfs).read, sources.pci_deadline, self._clock)
+            yield polled("pci", sources.pci_interval, sources.pci_deadline, pci.observe, self.look_at_the_bus)
+        if sources.dcgm is not None and self._dcgm is not None:
+            yield polled("dcgm", sources.dcgm.interval, sources.dcgm.deadline, self._dcgm.observe)
+        if sources.host is not None:
+            yield from host_sources(sources.host, proc=sources.proc, sysfs=sources.sysfs, clock=self._clock)
+        if sources.slurm is not None and sources.slurm.enabled and sources.slurm.jobs:
+            yield jobs_source(
+                sources.slurm, run_dir=sources.run_dir, proc=sources.proc, users=lambda: self._gpu_users,
+                clock=self._clock, wake=self._look_at_jobs,
+            )  # fmt: skip
+
+    def run(self, deliver: Deliver) -> None:
+        """Read from now on, until `close`. The NVML worker is started at once, that of DCGM when there is a DCGM."""
+
+        def took(observation: Observation[Any]) -> None:
+            if observation.collector == "nvml":
+                self._gpu_users = gpu_users(observation.facts)
+                if self._jobs_are_next:
+                    self._jobs_are_next = False
+                    self._look_at_jobs.set()
+            elif observation.collector == "pci":
+                self._bus_read.set()
+            deliver(observation)
+
+        for source in self._running:
+            self._task(source.run(took))
+
+    def look_at_everything(self) -> None:
+        """Now instead of at its next turn; at the jobs once it is known who has a GPU open."""
+        self._jobs_are_next = True
+        self.look.set()
+        self.look_at_the_bus.set()
+
+    async def once(self, patience: float) -> list[Observation[Any]]:
+        """One pass of each. A library that is still being initialised is waited for, up to `patience` seconds."""
+        give_up = self._clock().boottime + patience
+
+        async def one(source: Source) -> Observation[Any]:
+            made = await source.once()
+            while made.outcome is PassOutcome.TIMED_OUT and source.name == "nvml" and self._clock().boottime < give_up:
+                made = await source.once()
+            return made
+
+        return list(await asyncio.gather(*map(one, self._running)))
+
+    async def bus_read(self) -> None:
+        """Wait for the first pass of the bus, for a moment: the slots that it shows decide which lines of the kernel log count."""
+        if self._sources.pci_enabled and self._sources.kmsg is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(BUS_READ_WITHIN):
+                    await self._bus_read.wait()
+
+    def follow_kernel_log(self, resume: LogPosition | None, *, first: bool) -> None:
+        """Follow it from `resume` on; `first`: nothing is remembered, so what is old is history. Never raises."""
+        if self._sources.kmsg is None:
+            return
+        history_before = self._clock().boottime - HISTORY_AFTER if first else None
+        self._kernel_log = KernelLog(
+            str(self._sources.kmsg), self._boot_id, lambda events, _: self._happened(events),
+            resume=resume, history_before=history_before, clock=self._clock,
+        )  # fmt: skip
+        self._task(self._keep_following(self._kernel_log))
+
+    @property
+    def paces(self) -> dict[str, float]:
+        """Of each collector that runs: seconds between two passes at most, whatever its source does."""
+        return {source.name: source.pace for source in self._running}
+
+    @property
+    def log_position(self) -> LogPosition | None:
+        """How far the kernel log was read; everything up to there has been handed over."""
+        return None if self._kernel_log is None else self._kernel_log.position
+
+    @property
+    def log_read(self) -> bool:
+        """Whether the kernel log was read to its end without a gap; also where it is not followed, so that nothing waits for it."""
+        return self._sources.kmsg is None or (self._kernel_log is not None and self._kernel_log.complete)
+
+    @property
+    def log_records(self) -> int:
+        return 0 if self._kernel_log is None else self._kernel_log.records
+
+    @property
+    def disbelieved(self) -> Mapping[str, int]:
+        """By reason, records of the kernel log that had the form of an event and were not the kernel's own."""
+        return {} if self._kernel_log is None else self._kernel_log.disbelieved
+
+    @property
+    def events_dropped(self) -> int:
+        """Events of NVML that came faster than anything but a fault would send them."""
+        return self._nvml.events_dropped
+
+    def kernel_log_observation(self, now: Stamp) -> Observation[None] | None:
+        """What stands for a pass of a collector that has none; None if it is switched off."""
+        if self._kernel_log is None:
+            return None
+        outcome = PassOutcome.FAILED if self._kernel_log.error else PassOutcome.OBSERVED
+        return Observation(
+            collector="kernel_log", outcome=outcome, started=now, finished=now, error=self._kernel_log.error
+        )
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._kernel_log is not None:
+            self._kernel_log.close()
+        await self._nvml.close()
+        if self._later is not None:
+            self._later.cancel()
+        if self._dcgm is not None:
+            await self._dcgm.close()
+
+    def _happened(self, events: Sequence[HostEvent]) -> None:
+        """Hand them over; bus and NVML, which can deny an Xid 79, are read at once, and it is judged when they had their time."""
+        self._hand_over(events)
+        if any(isinstance(event, XidEvent) and str(event.xid) == FALLEN for event in events):
+            self.look.set()
+            self.look_at_the_bus.set()
+            self._later = asyncio.get_running_loop().call_later(ANSWERED_WITHIN, self._hand_over, ())
+
+    def _task(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.create_task(work))
+
+    async def _keep_following(self, log: KernelLog) -> None:
+        """Opens it, again and again until it can be: after that the reader itself sees to errors."""
+        while True:
+            try:
+                log.start()
+            except CollectorError:
+                await asyncio.sleep(KERNEL_LOG_RETRY)  # `log.error` says what is wrong
+            else:
+                return

@@ -1,0 +1,34 @@
+"""A worker process that is started once there is something for it to read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Generic
+
+from gpuwarden.collect.schedule import ThreadCollector
+from gpuwarden_collectors.base import Facts, Observation, PassOutcome, WorkerReport
+from gpuwarden_collectors.worker.worker import Worker
+
+
+class OnDemandWorker(Generic[Facts]):
+    """`presence` returns when the source is there and raises SourceAbsent or CollectorError until then.
+
+    Up to that pass an observation is what `presence` raised; from then on every pass is the worker's, also when the source
+    is gone again: the worker knows that it was there.
+    """
+
+    def __init__(self, presence: ThreadCollector[None], worker: Worker[Facts]) -> None:
+        self._presence = presence
+        self._worker = worker
+        self._present = False
+
+    async def observe(self) -> Observation[Facts]:
+        if not self._present:
+            seen: Observation[Any] = await self._presence.observe()
+            if seen.outcome is not PassOutcome.OBSERVED:
+                return replace(seen, worker=WorkerReport())
+            self._present = True
+        return await self._worker.observe()
+
+    async def close(self) -> None:
+        await self._worker.close()

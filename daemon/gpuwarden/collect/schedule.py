@@ -1,0 +1,113 @@
+"""When collectors read: each at its own interval, one pass at a time, whatever the others do.
+
+A synchronous collector reads in a daemon thread of its own with a deadline. A read that misses it is left to its
+thread, and no second one is begun beside it: a file that hangs costs one thread, not one a pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from gpuwarden.base.threads import detached
+from gpuwarden_collectors.base import Clock, CollectorError, Observation, PassOutcome, SourceAbsent
+from gpuwarden_collectors.facts import Stamp
+
+Facts = TypeVar("Facts")
+
+
+class ThreadCollector(Generic[Facts]):
+    """`read` in a thread, with a deadline in seconds. `observe` never raises and never takes longer than the deadline."""
+
+    def __init__(self, name: str, read: Callable[[], Facts], deadline: float, clock: Clock) -> None:
+        self.name = name
+        self._read = read
+        self._deadline = deadline
+        self._clock = clock
+        self._reading: asyncio.Future[Facts] | None = None
+        self._begun = clock()
+
+    async def observe(self) -> Observation[Facts]:
+        started = self._clock()
+        if self._reading is None:
+            self._reading, self._begun = detached(self.name, self._read), started
+        await asyncio.wait((self._reading,), timeout=self._deadline)
+        if not self._reading.done():
+            error = f"{self.name} has not answered within {self._deadline:g} s; the read is left to hang by itself"
+            return self._observation(started, PassOutcome.TIMED_OUT, error=error)
+        started = (
+            self._begun
+        )  # of a read that was left to hang: before this pass, and so perhaps before what is asked about
+        reading, self._reading = self._reading, None
+        try:
+            return self._observation(started, PassOutcome.OBSERVED, reading.result())
+        except SourceAbsent as absent:
+            return self._observation(started, PassOutcome.ABSENT, error=str(absent))
+        except CollectorError as error:
+            return self._observation(started, PassOutcome.FAILED, error=str(error))
+        except Exception as error:  # noqa: BLE001 - whatever a reader raises is a failed pass, not the end of all passes
+            return self._observation(started, PassOutcome.FAILED, error=f"{type(error).__name__}: {error}")
+
+    def _observation(
+        self, started: Stamp, outcome: PassOutcome, facts: Facts | None = None, error: str = ""
+    ) -> Observation[Facts]:
+        return Observation(
+            collector=self.name, outcome=outcome, started=started, finished=self._clock(), facts=facts, error=error
+        )
+
+
+async def every(
+    interval: float,
+    observe: Callable[[], Awaitable[Observation[Facts]]],
+    deliver: Callable[[Observation[Facts]], None],
+    wake: asyncio.Event | None = None,
+) -> None:
+    """A pass each `interval` seconds, and one more at once when `wake` is set, for ever.
+
+    A pass that takes longer delays the next; none is made up for.
+    """
+    loop = asyncio.get_running_loop()
+    wake = wake or asyncio.Event()
+    due = loop.time()
+    while True:
+        wake.clear()
+        deliver(await observe())
+        if loop.time() >= due:  # else it was woken, and the next one stays due when it was
+            due = max(due + interval, loop.time())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(due):
+                await wake.wait()
+
+
+Deliver = Callable[[Observation[Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One collector as the daemon runs it. `run` delivers passes for ever; `once` makes a single one.
+
+    `pace`: seconds between two passes at most, whatever its source does.
+    """
+
+    name: str
+    run: Callable[[Deliver], Coroutine[Any, Any, None]]
+    once: Callable[[], Awaitable[Observation[Any]]]
+    pace: float
+
+
+def polled(
+    name: str,
+    interval: float,
+    deadline: float,
+    observe: Callable[[], Awaitable[Observation[Any]]],
+    wake: asyncio.Event | None = None,
+) -> Source:
+    """A source that is asked each `interval` seconds, and at once when `wake` is set; it answers within `deadline`."""
+
+    async def run(deliver: Deliver) -> None:
+        await every(interval, observe, deliver, wake)
+
+    return Source(name, run, observe, interval + deadline)

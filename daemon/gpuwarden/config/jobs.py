@@ -1,0 +1,68 @@
+"""The keys of `[jobs]`: how jobs are told that their machine ends, and what becomes of them then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import translate
+from pathlib import Path
+from typing import Literal
+
+from gpuwarden.policy.evacuation.delivery import DeliveryRules, SiteRule
+from gpuwarden.policy.evacuation.plan import DepartureSettings
+from gpuwarden_collectors.receivers.facts import SIGNALS
+
+Misfit = tuple[tuple[str, ...], str]
+SignalName = Literal["TERM", "USR1", "USR2", "HUP", "none"]
+RULES_MOST = 64
+
+
+@dataclass(frozen=True, slots=True)
+class JobRule:
+    """For jobs of this partition and of this name, a pattern as in a shell; what is empty fits any job. `signal` must be given."""
+
+    signal: Literal["", "TERM", "USR1", "USR2", "HUP", "none"] = ""
+    partition: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """`signal`: for jobs that declare none and that no rule is for. It goes to ranks that catch it and to nothing else.
+
+    `requeue`: a job that saved, or whose time is up, is requeued where Slurm allows it. `last_words`: what Slurm is told of this
+    node in its last seconds, so that a job that still hangs there is given up at once. `failing_gpu`: what becomes of jobs on a
+    GPU that failed, once the node is excluded for it. `docker`: the socket that is asked for the labels of containers.
+    """
+
+    signal: SignalName = "TERM"
+    rules: Mapping[str, JobRule] = field(default_factory=dict)
+    requeue: bool = True
+    last_words: Literal["none", "down", "power_down"] = "none"
+    failing_gpu: Literal["ignore", "signal", "requeue"] = "ignore"
+    docker: Path = Path("/run/docker.sock")
+
+
+def departure_settings(jobs: JobOptions, *, slurm: bool, approve: bool = False) -> DepartureSettings:
+    """`slurm`: a controller is configured. `approve` as in DepartureSettings."""
+    rules = tuple(
+        SiteRule(signal=rule.signal.upper(), partition=rule.partition, name=translate(rule.name) if rule.name else "")
+        for rule in jobs.rules.values()
+    )
+    return DepartureSettings(
+        delivery=DeliveryRules(default=jobs.signal.upper(), rules=rules), requeue=jobs.requeue,
+        last_words=jobs.last_words, failing_gpu=jobs.failing_gpu, slurm=slurm,
+        approve=approve,
+    )  # fmt: skip
+
+
+def job_misfits(jobs: JobOptions) -> Iterator[Misfit]:
+    """Values that are of the right kind and yet wrong, by their keys."""
+    if len(jobs.rules) > RULES_MOST:
+        yield ("jobs.rules",), f"expected at most {RULES_MOST} rules, found {len(jobs.rules)}"
+    for name, rule in jobs.rules.items():
+        if not rule.signal:
+            yield (f"jobs.rules.{name[:40]}.signal",), f"expected one of {', '.join(SIGNALS)}, none: what its jobs get"
+        if not rule.partition and not rule.name:
+            all_jobs = f"a rule for all jobs is jobs.signal, one of {', '.join(SIGNALS)}, none"
+            yield (f"jobs.rules.{name[:40]}",), f"expected partition or name: {all_jobs}"

@@ -1,0 +1,294 @@
+"""The keys of the configuration, what they may be, and what must fit together.
+
+Read once, before anything starts; every fault is told in one go as `file: key: what was expected, what was found`.
+Where the values come from is in `config_sources.py`, how they become these classes in `config_structure.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from pathlib import Path
+from typing import Any, Literal
+
+from gpuwarden.base.addresses import ADDRESS, Address
+from gpuwarden.base.durations import format_duration
+from gpuwarden.base.paths import RUN_DIR, STATE_DIR
+from gpuwarden.config.catalogue import CheckOptions, XidOptions, catalogue_misfits
+from gpuwarden.config.collectors import (
+    HostOptions,
+    InfinibandOptions,
+    MemoryOptions,
+    PluginOptions,
+    ProcessesOptions,
+    ServicesOptions,
+    SiteCheck,
+    StorageOptions,
+    host_misfits,
+)
+from gpuwarden.config.dstack import DstackOptions, dstack_misfits
+from gpuwarden.config.exec import ExecOptions, exec_misfits
+from gpuwarden.config.file import FileOptions
+from gpuwarden.config.jobs import JobOptions, job_misfits
+from gpuwarden.config.kubernetes import KubernetesOptions, kubernetes_misfits
+from gpuwarden.config.notify import NotifyOptions, notify_misfits
+from gpuwarden.config.nvhcd import NvhcdOptions
+from gpuwarden.config.policy import UNCOUNTED, BreakerOptions, PolicyOptions, policy_misfits
+from gpuwarden.config.removed import without_removed
+from gpuwarden.config.secrets import EXPECTED as A_SECRET
+from gpuwarden.config.secrets import SecretFile
+from gpuwarden.config.slurm import SlurmOptions, slurm_misfits
+from gpuwarden.config.sources import Fault, KeyPath, Origins, Sources, dotted, merge
+from gpuwarden.config.structure import structure
+from gpuwarden.config.termination import TerminationOptions, termination_misfits
+from gpuwarden_collectors.dcgm.options import DcgmOptions
+from gpuwarden_collectors.nvml.options import NvmlOptions
+
+Mode = Literal["observe", "enforce"]
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Roots, for containers and tests."""
+
+    sysfs: Path = Path("/sys")
+    proc: Path = Path("/proc")
+    kmsg: Path = Path("/dev/kmsg")
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """`expected_gpus` None: learned and pinned."""
+
+    expected_gpus: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLogOptions:
+    enabled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PciOptions:
+    enabled: bool = True
+    interval: float = 10.0
+    deadline: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Collectors:
+    nvml: NvmlOptions = field(default_factory=NvmlOptions)
+    kernel_log: KernelLogOptions = field(default_factory=KernelLogOptions)
+    pci: PciOptions = field(default_factory=PciOptions)
+    dcgm: DcgmOptions = field(default_factory=DcgmOptions)
+    infiniband: InfinibandOptions = field(default_factory=InfinibandOptions)
+    storage: StorageOptions = field(default_factory=StorageOptions)
+    memory: MemoryOptions = field(default_factory=MemoryOptions)
+    processes: ProcessesOptions = field(default_factory=ProcessesOptions)
+    services: ServicesOptions = field(default_factory=ServicesOptions)
+    plugin: PluginOptions = field(default_factory=PluginOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """`hostname_label`: how the host is called on the DCGM series. dcgm-exporter has written it both ways. `mig_series`: whether
+    a GPU with MIG instances has its default counters told of them, of itself or of both (its `-d f`, `-d g`, `-d g,i`).
+    `hpc_job_mapping_dir`: the files of jobs that the label hpc_job names, as dcgm-exporter reads them.
+
+    `publish_jobs`: names of users and jobs may be told to whoever can connect. `web_config`: a file in the format of
+    Prometheus' exporter-toolkit, with TLS and users.
+    """
+
+    listen: Address = field(default_factory=lambda: Address("0.0.0.0", 9839))  # noqa: S104 - Prometheus comes from outside
+    hostname_label: Literal["Hostname", "hostname"] = "Hostname"
+    mig_series: Literal["instances", "gpus", "both"] = "instances"
+    hpc_job_mapping_dir: Path | None = None
+    publish_jobs: bool = False
+    web_config: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """`group`: members may use the control socket, besides root; empty for nobody."""
+
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    dir: Path = STATE_DIR
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    dir: Path = RUN_DIR
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """`ignored`: for people, what was given that no longer exists and was passed over."""
+
+    mode: Mode = "observe"
+    node: str = field(default_factory=lambda: os.uname().nodename)
+    paths: Paths = field(default_factory=Paths)
+    inventory: Inventory = field(default_factory=Inventory)
+    collectors: Collectors = field(default_factory=Collectors)
+    plugins: Mapping[str, SiteCheck] = field(default_factory=dict)
+    checks: Mapping[str, CheckOptions] = field(default_factory=dict)
+    xids: Mapping[str, XidOptions] = field(default_factory=dict)
+    sxids: Mapping[str, XidOptions] = field(default_factory=dict)
+    policy: PolicyOptions = field(default_factory=PolicyOptions)
+    breaker: BreakerOptions = field(default_factory=BreakerOptions)
+    slurm: SlurmOptions = field(default_factory=SlurmOptions)
+    kubernetes: KubernetesOptions = field(default_factory=KubernetesOptions)
+    dstack: DstackOptions = field(default_factory=DstackOptions)
+    nvhcd: NvhcdOptions = field(default_factory=NvhcdOptions)
+    file: FileOptions = field(default_factory=FileOptions)
+    exec: ExecOptions = field(default_factory=ExecOptions)
+    notify: NotifyOptions = field(default_factory=NotifyOptions)
+    termination: TerminationOptions = field(default_factory=TerminationOptions)
+    jobs: JobOptions = field(default_factory=JobOptions)
+    publish: Publish = field(default_factory=Publish)
+    control: Control = field(default_factory=Control)
+    log: Log = field(default_factory=Log)
+    state: State = field(default_factory=State)
+    run: Run = field(default_factory=Run)
+    ignored: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def host(self) -> HostOptions:
+        """What is read of the host beside its GPUs."""
+        c = self.collectors
+        return HostOptions(
+            infiniband=c.infiniband, storage=c.storage, memory=c.memory, processes=c.processes, services=c.services,
+            plugin=c.plugin, plugins=self.plugins,
+        )  # fmt: skip
+
+
+HIDDEN: dict[type, tuple[str, ...]] = {
+    Config: ("ignored",), NvmlOptions: ("simulate", "simulate_dir", "in_full"), DcgmOptions: ("probe",),
+}  # fmt: skip
+"""Fields that no file and no variable can set: only the command line makes simulated GPUs or reads in full, only tests move an engine."""
+
+PARSERS = {Address: (ADDRESS, Address.parse), SecretFile: (A_SECRET, SecretFile.parse)}
+"""Classes of the configuration that are written as text."""
+
+_SOCKET_PATH_MAX = 107  # bytes; sun_path of unix(7) without its final zero
+_NODE_MAX = 253  # characters of a name in DNS
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used. `faults` has at least one."""
+
+    def __init__(self, faults: list[Fault]) -> None:
+        super().__init__("\n".join(map(str, faults)))
+        self.faults = faults
+
+
+def load(sources: Sources) -> Config:
+    """Raises ConfigError."""
+    return load_with_origins(sources)[0]
+
+
+def load_with_origins(sources: Sources) -> tuple[Config, Origins]:
+    """The configuration, and who gave each key that is not at its default. Raises ConfigError."""
+    layers, faults = sources.read()
+    tree, origins = merge(layers)
+    tree, ignored = without_removed(tree, origins)
+    config, unfit = structure(tree, Config, parsers=PARSERS, hidden=HIDDEN)
+    faults += [Fault(origins[path], dotted(path), message) for path, message in unfit]
+    faulty = {".".join(path) for path, _ in unfit}
+    given = {".".join(path): path for path in origins}  # a site's own names may hold dots themselves
+    for keys, message in _misfits(config):
+        if not faulty.intersection(keys):
+            key = next((key for key in keys if key in given), keys[0])
+            path = given.get(key, tuple(key.split(".")))
+            faults.append(Fault(origins.get(path, "default"), dotted(path), message))
+    if faults:
+        raise ConfigError(faults)
+    return replace(config, ignored=tuple(map(str, ignored))), origins
+
+
+_BOUNDS: tuple[tuple[str, float, float, str], ...] = (
+    ("collectors.nvml.interval", 0.1, 30.0, "a GPU that is gone must be seen to be gone within 30s"),
+    ("collectors.nvml.deadline", 0.1, 60.0, "a driver that hangs is reported after two missed deadlines"),
+    ("collectors.nvml.init_deadline", 0.1, 600.0, "the node is unknown until the library is initialised"),
+    ("collectors.pci.interval", 0.1, 30.0, "a GPU that is gone must be seen to be gone within 30s"),
+    ("collectors.pci.deadline", 0.1, 60.0, "a bus that hangs must be reported"),
+    ("collectors.dcgm.interval", 1.0, 60.0, "its health watches look back a minute"),
+    ("collectors.dcgm.deadline", 0.1, 60.0, "a hung engine blocks its callers for 60s"),
+    ("collectors.dcgm.init_deadline", 0.1, 600.0, "an engine that does not answer must be reported"),
+)  # fmt: skip
+
+Misfit = tuple[tuple[str, ...], str]
+
+
+def value_at(config: Config, path: KeyPath) -> Any:
+    return reduce(lambda value, key: value[key] if isinstance(value, Mapping) else getattr(value, key), path, config)
+
+
+def _misfits(config: Config) -> Iterator[Misfit]:
+    """Values that are of the right kind and yet dangerous, alone or beside each other."""
+    for key, least, most, why in _BOUNDS:
+        value = value_at(config, tuple(key.split(".")))
+        if not least <= value <= most:
+            allowed = f"{format_duration(least)} to {format_duration(most)}"
+            yield (key,), f"expected {allowed}, found {format_duration(value)}: {why}"
+    nvml = config.collectors.nvml
+    if nvml.init_deadline < nvml.deadline:
+        found = f"{format_duration(nvml.init_deadline)} beside {format_duration(nvml.deadline)}"
+        yield (
+            ("collectors.nvml.init_deadline", "collectors.nvml.deadline"),
+            f"expected init_deadline to be no shorter than deadline, found {found}: the first pass does more, not less",
+        )
+    yield from exec_misfits(config.exec)
+    yield from notify_misfits(config.notify)
+    yield from _uncounted(config)
+    yield from _bad_names(config)
+    yield from host_misfits(config.host)
+    yield from catalogue_misfits(config.checks, config.xids, config.sxids)
+    yield from policy_misfits(config.policy, config.breaker)
+    yield from slurm_misfits(config.slurm)
+    yield from kubernetes_misfits(config.kubernetes)
+    yield from dstack_misfits(config.dstack)
+    yield from termination_misfits(config.termination)
+    yield from job_misfits(config.jobs)
+
+
+def _uncounted(config: Config) -> Iterator[Misfit]:
+    """Nobody may be held out for a failure where nobody counts who is: told before it matters."""
+    scheduler = config.slurm.enabled or config.kubernetes.enabled
+    counts = scheduler or config.breaker.prometheus or config.breaker.uncounted == "allow"
+    acts = [name for name, enabled in _uncounting(config) if enabled]
+    if config.mode == "enforce" and acts and not counts:
+        found = f"mode enforce with {', '.join(acts)}, and nobody who counts how many nodes are held out for failures"
+        yield ("breaker.uncounted", "breaker.prometheus", "mode"), f"found {found}: {UNCOUNTED}"
+
+
+def _uncounting(config: Config) -> Iterator[tuple[str, bool]]:
+    """Who holds a node out and knows of no other."""
+    yield "[dstack]", config.dstack.enabled or config.dstack.stop_shim_when_idle
+    yield "[nvhcd]", config.nvhcd.enabled
+    yield "[file]", config.file.path is not None
+    yield "[exec.exclude]", bool(config.exec.exclude.command)
+
+
+def _bad_names(config: Config) -> Iterator[Misfit]:
+    count = config.inventory.expected_gpus
+    if count is not None and not 0 <= count <= 256:
+        found = count if abs(count) < 10**9 else "a number far beyond"
+        yield ("inventory.expected_gpus",), f"expected 0 to 256, found {found}"
+    if not 0 < len(config.node) <= _NODE_MAX or not config.node.isprintable() or " " in config.node:
+        yield ("node",), f"expected a host's name of 1 to {_NODE_MAX} characters, found {config.node[:60]!r}"
+    socket = config.run.dir / "control.sock"
+    size = len(os.fsencode(socket))
+    if size > _SOCKET_PATH_MAX:
+        allowed = f"expected a path that leaves {socket} at most {_SOCKET_PATH_MAX} bytes"
+        yield ("run.dir",), f"{allowed}, found {size}: the name of a Unix socket cannot be longer"

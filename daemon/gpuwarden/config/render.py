@@ -1,0 +1,62 @@
+"""Configuration as TOML that can be read back, with the origin of every value beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from gpuwarden.base.durations import format_duration
+from gpuwarden.config.model import HIDDEN, PARSERS, Config
+from gpuwarden.config.sources import KeyPath, Origins
+
+
+def as_toml(config: Config, origins: Origins) -> str:
+    return "\n".join(_table(config, (), origins)) + "\n"
+
+
+def _table(table: Any, path: KeyPath, origins: Origins) -> Iterator[str]:
+    """Its own keys first, as TOML wants it, then the tables in it."""
+    tables: dict[KeyPath, Any] = {}
+    lines: list[str] = []
+    for name, value in _items(table):
+        here = (*path, name)
+        if isinstance(value, Mapping) or (is_dataclass(value) and not isinstance(value, tuple(PARSERS))):
+            tables[here] = value
+        else:
+            lines.append(_line(name, value, origins.get(here, "default")))
+    if path and lines:
+        yield from ("", f"[{'.'.join(map(_key, path))}]")
+    yield from lines
+    for here, value in tables.items():
+        yield from _table(value, here, origins)
+
+
+def _items(table: Any) -> Iterable[tuple[str, Any]]:
+    if isinstance(table, Mapping):
+        return table.items()
+    names = (field.name for field in fields(table) if field.name not in HIDDEN.get(type(table), ()))
+    return ((name, getattr(table, name)) for name in names)
+
+
+def _key(name: str) -> str:
+    return name if name.isidentifier() and name.isascii() else _quoted(name)
+
+
+def _line(name: str, value: Any, origin: str) -> str:
+    setting = f"# {name} is not set" if value is None else f"{name} = {_literal(value)}"
+    return f"{setting:<40}  # {_quoted(origin)[1:-1]}"
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, bool | int):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_literal, value))}]"
+    return _quoted(format_duration(value) if isinstance(value, float) else str(value))
+
+
+def _quoted(text: str) -> str:
+    """JSON escapes what TOML escapes, and in the same way, but for one character."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

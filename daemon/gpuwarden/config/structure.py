@@ -1,0 +1,209 @@
+"""A tree of plain values becomes frozen dataclasses, or faults: all of them at once, each with its key.
+
+Nothing is converted that somebody may have meant otherwise: "8" is no number and 5 is no duration. Every `float` field
+is a duration and is stored in seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+from cattrs import Converter
+from cattrs.errors import (
+    AttributeValidationNote,
+    ClassValidationError,
+    ForbiddenExtraKeysError,
+    IterableValidationError,
+)
+from cattrs.gen import make_dict_structure_fn, override
+
+from gpuwarden.base.durations import EXPECTED, parse_duration
+from gpuwarden.config.sources import KeyPath, Tree
+
+Parsers = Mapping[type, tuple[str, Callable[[str], Any]]]
+Hidden = Mapping[type, tuple[str, ...]]
+Keyed = tuple[KeyPath, str]
+T = TypeVar("T")
+
+_KINDS = {
+    bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a table", list: "a list",
+}  # fmt: skip
+
+
+def structure(tree: Tree, cls: type[T], *, parsers: Parsers, hidden: Hidden) -> tuple[T, list[Keyed]]:
+    """The value, and the faults; keys with a fault stand at their default in it.
+
+    `parsers`: for a class that is written as text, what is expected and what makes it of the text or raises
+    ValueError. `hidden` names fields that are no keys.
+    """
+    converter = _converter(parsers, hidden)
+    try:
+        return converter.structure(tree, cls), []
+    except ClassValidationError as error:
+        faults = list(_faults(error, (), hidden))
+        return converter.structure(_without(tree, {key for key, _ in faults}), cls), faults
+
+
+def _converter(parsers: Parsers, hidden: Hidden) -> Converter:
+    converter = Converter(detailed_validation=True, forbid_extra_keys=True)
+    converter.register_structure_hook(bool, _plain)
+    converter.register_structure_hook(int, _plain)
+    converter.register_structure_hook(str, _text)
+    converter.register_structure_hook(Path, _path)
+    converter.register_structure_hook_func(_is_literal, _choice)
+    converter.register_structure_hook_factory(_is_mapping, lambda kind: _tables(converter, get_args(kind)[1]))
+    converter.register_structure_hook_factory(_is_tuple, lambda kind: _list_of(converter, get_args(kind)[0]))
+    converter.register_structure_hook_factory(
+        lambda kind: dataclasses.is_dataclass(kind) and kind not in parsers,
+        lambda cls: _table(converter, cls, hidden.get(cls, ())),
+    )
+    for kind, (expected, parse) in {float: (EXPECTED, parse_duration), **parsers}.items():
+        converter.register_structure_hook(kind, _from_text(expected, parse))
+    return converter
+
+
+def _table(converter: Converter, cls: type, hidden: Iterable[str]) -> Callable[[Any, Any], Any]:
+    omitted: Any = {name: override(omit=True) for name in hidden}
+    fill: Any = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True, **omitted)
+
+    def table(value: Any, kind: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _unexpected("a table", value)
+        return fill(value, kind)
+
+    return table
+
+
+def _tables(converter: Converter, cls: type) -> Callable[[Any, Any], Any]:
+    """A table whose keys are the site's own, each with a table of the class."""
+
+    def tables(value: Any, _: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _unexpected("a table", value)
+        filled: dict[str, Any] = {}
+        errors: list[Exception] = []
+        for name, item in value.items():
+            try:
+                filled[name] = converter.structure(item, cls)
+            except Exception as error:  # noqa: BLE001 - whatever a hook raises is told with its key
+                error.add_note(AttributeValidationNote(f"table {name}", name, cls))
+                errors.append(error)
+        if errors:
+            raise ClassValidationError("tables", errors, dict)
+        return filled
+
+    return tables
+
+
+def _list_of(converter: Converter, item: Any) -> Callable[[Any, Any], Any]:
+    """A list of any length; a text is none, though it can be taken apart."""
+
+    def items(value: Any, _: Any) -> Any:
+        if not isinstance(value, list):
+            raise _unexpected("a list", value, ": put it in brackets")
+        kind: Any = list[item]
+        return tuple(converter.structure(value, kind))
+
+    return items
+
+
+def _is_tuple(kind: Any) -> bool:
+    return get_origin(kind) is tuple
+
+
+def _is_mapping(kind: Any) -> bool:
+    return get_origin(kind) is Mapping
+
+
+def _is_literal(kind: Any) -> bool:
+    return get_origin(kind) is Literal
+
+
+def _plain(value: Any, kind: type[T]) -> T:
+    if type(value) is kind:
+        return value
+    scalar = kind is str and not isinstance(value, dict | list)
+    raise _unexpected(_KINDS[kind], value, ": put it in quotes" if scalar else "")
+
+
+def _text(value: Any, kind: Any) -> Any:
+    if issubclass(kind, StrEnum):  # cattrs finds the hook of str for it, too
+        return kind(_one_of([word.value for word in kind], value))
+    return _plain(value, kind)
+
+
+def _from_text(expected: str, parse: Callable[[str], Any]) -> Callable[[Any, Any], Any]:
+    def parsed(value: Any, _: Any) -> Any:
+        if not isinstance(value, str):
+            raise _unexpected(expected, value, ": write it in quotes, as shown")
+        try:
+            return parse(value)
+        except ValueError:
+            raise _unexpected(expected, value) from None
+
+    return parsed
+
+
+def _path(value: Any, _: Any) -> Path:
+    text = _plain(value, str)
+    if not text.startswith("/") or "\0" in text:
+        raise _unexpected("an absolute path", value)
+    return Path(text)
+
+
+def _choice(value: Any, kind: Any) -> Any:
+    return _one_of(get_args(kind), value)
+
+
+def _one_of(choices: Sequence[Any], value: Any) -> Any:
+    if isinstance(value, str) and value in choices:
+        return value
+    raise _unexpected(f"one of {', '.join(filter(None, choices))}", value, _near(str(value), choices))
+
+
+def _unexpected(expected: str, found: object, hint: str = "") -> ValueError:
+    if isinstance(found, dict | list):
+        shown = _KINDS[type(found)]
+    elif isinstance(found, str):
+        shown = repr(found if len(found) <= 60 else f"{found[:60]}…")
+    else:
+        shown = f"{str(found).lower()[:60]} ({_KINDS.get(type(found), 'a date or time')})"
+    return ValueError(f"expected {expected}, found {shown}{hint}")
+
+
+def _near(word: str, known: Iterable[str]) -> str:
+    near = get_close_matches(word.lower(), list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _faults(error: BaseException, path: KeyPath, hidden: Hidden) -> Iterator[Keyed]:
+    if isinstance(error, ClassValidationError):
+        fields, others = error.group_exceptions()
+        for inner, note in fields:
+            yield from _faults(inner, (*path, note.name), hidden)
+        for inner in others:
+            yield from _faults(inner, path, hidden)
+    elif isinstance(error, IterableValidationError):
+        items, _ = error.group_exceptions()
+        for inner, item in items:
+            for below, message in _faults(inner, (), hidden):
+                yield path, f"item {item.index}: {': '.join((*below, message))}"
+    elif isinstance(error, ForbiddenExtraKeysError):
+        known = [f.name for f in dataclasses.fields(error.cl) if f.name not in hidden.get(error.cl, ())]
+        for key in sorted(error.extra_fields):
+            yield (*path, key), "unknown key" + (_near(key, known) or f"; known here are {', '.join(known)}")
+    else:
+        yield path, str(error)
+
+
+def _without(tree: Tree, faulty: set[KeyPath], path: KeyPath = ()) -> Tree:
+    return {
+        key: _without(value, faulty, (*path, key)) if isinstance(value, dict) else value
+        for key, value in tree.items()
+        if (*path, key) not in faulty
+    }

@@ -1,0 +1,151 @@
+"""What operators may ask of the running daemon through the control socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import pwd
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from gpuwarden.base.threads import detached
+from gpuwarden.collect.simulation import Simulation
+from gpuwarden.control.durable import Durable
+from gpuwarden.control.orders import Service as ActingService
+from gpuwarden.control.orders import acting_verbs
+from gpuwarden.control.record import record_verbs
+from gpuwarden.control.slurm import slurm_verbs
+from gpuwarden.engine.observers import TappedDesk
+from gpuwarden.engine.reload import ReloadError
+from gpuwarden.health.inventory import accepted
+from gpuwarden.health.model import Event
+from gpuwarden.ledger.reader import read_only
+from gpuwarden.publish import status
+from gpuwarden.publish.metrics.exposition import Holder
+from gpuwarden.publish.sockets.control import TRY_AGAIN, Peer, Verb, VerbError
+from gpuwarden_collectors.base import Clock
+
+LEDGER_ANSWERS_WITHIN = 3.0
+EVENTS_MOST = 10_000
+NAME_FOUND_WITHIN = 1.0
+
+
+class Service(ActingService, Protocol):
+    """What the verbs need of the daemon. `record` takes events that the desk has folded; `look` reads everything now."""
+
+    desk: TappedDesk
+    holder: Holder
+    recent: deque[Event]
+
+    def record(self, events: Sequence[Event]) -> None: ...
+    def look(self) -> None: ...
+    async def committed(self, within: float) -> bool: ...
+    def hook_asked(self) -> None: ...
+    async def reload(self) -> str: ...
+
+
+class Verbs:
+    def __init__(self, service: Service, ledger: Path, simulation: Simulation | None, clock: Clock) -> None:
+        self._service = service
+        self._ledger = ledger
+        self._simulation = simulation
+        self._clock = clock
+        self._reading: asyncio.Future[list[Event]] | None = None
+        self._turn = asyncio.Lock()
+
+    def table(self) -> Mapping[str, Verb]:
+        orders = {
+            "ack": self._acknowledge,
+            "accept": self._accept,
+            **acting_verbs(self._service, _name, self._clock),
+        }
+        return {
+            "status": self._status,
+            "events": self._events,
+            "inventory": self._inventory,
+            "inject": self._inject,
+            "reload": self._reload,
+            **Durable(self._service.committed, self._clock).table(orders),
+            **record_verbs(self._service, self._clock),
+            **slurm_verbs(self._service, self._service.hook_asked, self._clock),
+        }
+
+    async def events_since(self, since: float, limit: int) -> list[Event]:
+        """From the ledger; from memory, as far back as that goes, while the ledger cannot be read."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEDGER_ANSWERS_WITHIN), self._turn:
+                if self._reading is None or self._reading.done():  # one that hangs costs one thread
+                    self._reading = detached("events", lambda: self._from_ledger(since, limit))
+                    await asyncio.wait((self._reading,))
+                    if self._reading.exception() is None:
+                        return self._reading.result()
+        return [event for event in self._service.recent if event.at.wall >= since][:limit]
+
+    def _from_ledger(self, since: float, limit: int) -> list[Event]:
+        with read_only(self._ledger) as reader:
+            return [recorded.event for recorded in reader.events(since=since, limit=limit)]
+
+    async def _status(self, _: dict[str, Any], __: Peer) -> Any:
+        """As /v1/status, and who asks for the metrics: that is for operators alone."""
+        holder, now = self._service.holder, self._clock()
+        return status.status(holder.snapshot, now) | {"scraped": status.scraped(holder.scraped, now)}
+
+    async def _events(self, arguments: dict[str, Any], _: Peer) -> Any:
+        since, limit = arguments.get("since"), arguments.get("limit", 1000)
+        if not isinstance(since, int | float | None) or not isinstance(limit, int) or not 0 < limit <= EVENTS_MOST:
+            raise VerbError(f"events needs a `since` in Unix time, or null, and a `limit` of 1 to {EVENTS_MOST}")
+        happened = await self.events_since(since or 0.0, limit)
+        return status.events(self._service.holder.snapshot, happened)["events"]
+
+    async def _acknowledge(self, arguments: dict[str, Any], peer: Peer) -> Any:
+        finding = arguments.get("finding")
+        if not isinstance(finding, str):
+            raise VerbError("ack needs the id of a finding; `gpuwarden status` lists them")
+        by = await _name(peer.uid)
+        try:
+            event = self._service.desk.acknowledge(finding, by, self._clock())
+        except ValueError as error:
+            raise VerbError(str(error)) from error
+        self._service.record([event])
+        return f"acknowledged: {event.key}"
+
+    async def _inventory(self, _: dict[str, Any], __: Peer) -> Any:
+        return self._service.desk.inventory(self._clock())
+
+    async def _accept(self, _: dict[str, Any], __: Peer) -> Any:
+        try:
+            events = self._service.desk.accept_inventory(self._clock())
+        except ValueError as error:
+            raise VerbError(str(error), TRY_AGAIN) from error
+        self._service.record(events)
+        return accepted(events)
+
+    async def _reload(self, _: dict[str, Any], __: Peer) -> Any:
+        try:
+            return await self._service.reload()
+        except ReloadError as error:
+            raise VerbError(str(error)) from error
+
+    async def _inject(self, arguments: dict[str, Any], _: Peer) -> Any:
+        if self._simulation is None:
+            raise VerbError("faults are injected into simulated GPUs only, and this daemon watches real ones")
+        words, gpu = arguments.get("fault"), arguments.get("gpu")
+        if not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
+            raise VerbError("inject needs a fault; `gpuwarden inject --help` lists them")
+        if not isinstance(gpu, int | None):
+            raise VerbError("inject needs a GPU as a number, or none")
+        try:
+            done = self._simulation.inject(words, gpu, self._clock().boottime)
+        except ValueError as error:
+            raise VerbError(str(error)) from error
+        self._service.look()
+        return done
+
+
+async def _name(uid: int) -> str:
+    """What the host calls this user; the number where it has no name, or where its directory does not answer."""
+    looking = detached("name", lambda: pwd.getpwuid(uid).pw_name)
+    await asyncio.wait((looking,), timeout=NAME_FOUND_WITHIN)
+    return looking.result() if looking.done() and looking.exception() is None else f"uid {uid}"

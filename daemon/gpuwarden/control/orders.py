@@ -1,0 +1,91 @@
+"""What operators may order of policy through the control socket: exclude, restore, and the end of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from gpuwarden.control.rate_limit import Pushes
+from gpuwarden.engine.enforcement import Acting
+from gpuwarden.policy.orders import is_announced, is_sooner
+from gpuwarden.policy.situation import Situation
+from gpuwarden.publish.sockets.control import TRY_AGAIN, Peer, Verb, VerbError
+from gpuwarden_collectors.base import Clock
+
+NOTICE_MOST = 90 * 86_400.0
+"""Seconds; clouds announce maintenance that long before."""
+REASON_MOST = 10_000
+
+
+class Service(Protocol):
+    @property
+    def acting(self) -> Acting: ...
+    @property
+    def situation(self) -> Situation: ...
+    async def jobs_told(self) -> str:
+        """What jobs were told of the ends that are near, or would be, for people; empty while none is near."""
+
+
+def acting_verbs(service: Service, name_of: Callable[[int], Awaitable[str]], clock: Clock) -> Mapping[str, Verb]:
+    """`name_of` a user id."""
+
+    async def exclude(arguments: dict[str, Any], peer: Peer) -> Any:
+        text = _reason(arguments)
+        try:
+            return await service.acting.orders.exclude(await name_of(peer.uid), text)
+        except ValueError as error:
+            raise VerbError(str(error)) from error
+
+    async def restore(_: dict[str, Any], peer: Peer) -> Any:
+        try:
+            return await service.acting.orders.restore(await name_of(peer.uid), service.situation)
+        except ValueError as error:
+            raise VerbError(str(error)) from error
+
+    return {"exclude": exclude, "restore": restore, "notify-termination": _Notify(service, name_of, clock).verb}
+
+
+class _Notify:
+    def __init__(self, service: Service, name_of: Callable[[int], Awaitable[str]], clock: Clock) -> None:
+        self._service = service
+        self._name_of = name_of
+        self._clock = clock
+        self._pushes = Pushes(clock)
+
+    async def verb(self, arguments: dict[str, Any], peer: Peer) -> Any:
+        by = await self._name_of(peer.uid)
+        if arguments.get("cancel") is True:
+            self._in_turn(peer)
+            try:
+                self._service.acting.orders.call_off(by)
+            except ValueError as error:
+                raise VerbError(str(error)) from error
+            return "called off"
+        told = self._announced(_within(arguments), _reason(arguments), by, peer)
+        return "; ".join(filter(None, (told, await self._service.jobs_told())))
+
+    def _announced(self, within: float, text: str, by: str, peer: Peer) -> str:
+        acting, now = self._service.acting, self._clock()
+        if is_announced(acting.state, within, text, by, now):
+            return f"announced already: this machine ends in {within:g} s"
+        if not is_sooner(acting.state, within, now):
+            self._in_turn(peer)
+        return acting.orders.announce(within, text, by)
+
+    def _in_turn(self, peer: Peer) -> None:
+        if (seconds := self._pushes.wait(peer.uid)) > 0:
+            raise VerbError(f"too many announcements: this one is not taken; try again in {seconds:.0f} s", TRY_AGAIN)
+
+
+def _within(arguments: Mapping[str, Any]) -> float:
+    within = arguments.get("within")
+    if isinstance(within, bool) or not isinstance(within, int | float) or not 0 <= within <= NOTICE_MOST:
+        raise VerbError(f"notify-termination needs the seconds until the end, 0 to {NOTICE_MOST:.0f}")
+    return float(within)
+
+
+def _reason(arguments: Mapping[str, Any]) -> str:
+    text = arguments.get("reason", "")
+    if not isinstance(text, str) or len(text) > REASON_MOST:
+        raise VerbError(f"a reason is text of at most {REASON_MOST} characters")
+    return text

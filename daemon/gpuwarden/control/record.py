@@ -1,0 +1,146 @@
+"""The verb `record`: what the daemon sees, fetched piece by piece by `gpuwarden record`, so that nobody reads the GPUs twice.
+
+    {"verb": "record"}                                  ->  {"session": "…", "trace": "…lines…", "more": false, …}
+    {"verb": "record", "session": "…"}                  ->  the same, with what came since
+    {"verb": "record", "session": "…", "end": true}     ->  the last of it; ask on while `more`
+
+Lines are made in a thread of their own and wait in memory, at most `BYTES_MOST` of them. Who does not fetch for `FORGOTTEN`
+seconds is taken to be gone. The daemon writes no file, so that neither a full disk nor a path of somebody's choice
+is any concern of its.
+"""
+
+from __future__ import annotations
+
+import io
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+from gpuwarden.engine.observers import TappedDesk
+from gpuwarden.health.checkpoint import checkpoint
+from gpuwarden.publish.sockets.control import TRY_AGAIN, Peer, Verb, VerbError
+from gpuwarden.trace.recorder import Recording
+from gpuwarden.trace.records import Record
+from gpuwarden_collectors.base import Clock
+
+SESSIONS_MOST = 2
+BYTES_MOST = 8 << 20
+PIECE = 256 << 10
+"""Bytes of one answer, at least if there are as many: more would keep the loop busy for milliseconds."""
+FORGOTTEN = 20.0
+WRITTEN_WITHIN = 1.0
+
+
+class Service(Protocol):
+    desk: TappedDesk
+
+
+class Spool(io.BufferedIOBase):
+    """Lines on their way to a client. `write` raises OSError when too many wait."""
+
+    def __init__(self, most: int = BYTES_MOST) -> None:
+        self._most = most
+        self._lines: deque[bytes] = deque()
+        self._waiting = 0
+        self._lock = threading.Lock()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, line: Any) -> int:
+        with self._lock:
+            if self._waiting + len(line) > self._most:
+                raise OSError(f"it was not fetched fast enough: more than {self._most} bytes wait")
+            self._lines.append(bytes(line))
+            self._waiting += len(line)
+        return len(line)
+
+    def take(self, least: int) -> bytes:
+        """Whole lines, `least` bytes of them if there are as many."""
+        taken: list[bytes] = []
+        size = 0
+        with self._lock:
+            while self._lines and size < least:
+                taken.append(self._lines.popleft())
+                size += len(taken[-1])
+            self._waiting -= size
+        return b"".join(taken)
+
+    @property
+    def empty(self) -> bool:
+        return not self._lines
+
+
+class _Session(Recording):
+    """Listens until it is given up; then it is silent, and its thread ends by itself."""
+
+    def __init__(self, now: float, gone: Callable[[], None]) -> None:
+        self.spool = Spool()
+        self.asked = now
+        self._gone = gone
+        super().__init__(self.spool)
+
+    def _put(self, record: Record) -> None:
+        if record.at.boottime - self.asked > FORGOTTEN:
+            self._gone()
+        else:
+            super()._put(record)
+
+
+class _Sessions:
+    def __init__(self, service: Service, clock: Clock) -> None:
+        self._service = service
+        self._clock = clock
+        self._open: dict[str, _Session] = {}
+
+    def begin(self) -> str:
+        if len(self._open) >= SESSIONS_MOST:
+            raise VerbError(f"{len(self._open)} recordings are under way already; try again", TRY_AGAIN)
+        desk, now, name = self._service.desk, self._clock(), secrets.token_hex(8)
+        session = _Session(now.boottime, partial(self.give_up, name))
+        session.began(now, desk.view.boot_id, desk.rules, checkpoint(desk.state, now))
+        if desk.view.troubles:
+            session.troubled(now, desk.view.troubles)
+        desk.listeners.append(session)
+        self._open[name] = session
+        return name
+
+    def asked(self, name: str) -> _Session:
+        if name not in self._open:
+            raise VerbError(f"there is no recording {name[:40]!r}: it was not fetched for {FORGOTTEN:g} s", TRY_AGAIN)
+        session = self._open[name]
+        session.asked = self._clock().boottime
+        return session
+
+    def silence(self, session: _Session) -> None:
+        if session in self._service.desk.listeners:
+            self._service.desk.listeners.remove(session)
+
+    def give_up(self, name: str) -> None:
+        if (session := self._open.pop(name, None)) is not None:
+            self.silence(session)
+            session.close(0.0)
+
+
+def record_verbs(service: Service, clock: Clock) -> Mapping[str, Verb]:
+    sessions = _Sessions(service, clock)
+
+    async def record(arguments: dict[str, Any], _: Peer) -> Any:
+        name, ends = arguments.get("session"), arguments.get("end", False)
+        if not isinstance(name, str | None) or not isinstance(ends, bool):
+            raise VerbError("record needs a session as it was given out, or none")
+        name = sessions.begin() if name is None else name
+        session = sessions.asked(name)
+        if ends:
+            sessions.silence(session)
+        await session.flush(WRITTEN_WITHIN)
+        piece, error = session.spool.take(PIECE), session.error
+        more = not session.spool.empty
+        if not more and (ends or error):
+            sessions.give_up(name)
+        return {"session": name, "trace": piece.decode(), "more": more, "error": error, "dropped": session.dropped}
+
+    return {"record": record}

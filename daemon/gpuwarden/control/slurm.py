@@ -1,0 +1,77 @@
+"""What Slurm's scripts ask of the running daemon through the control socket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from gpuwarden.health.gpu.jobs import on_gpus
+from gpuwarden.health.model import Health
+from gpuwarden.publish.metrics.exposition import Holder
+from gpuwarden.publish.snapshot import Snapshot
+from gpuwarden.publish.sockets.control import Peer, Verb
+from gpuwarden_collectors.base import Clock
+
+
+class Service(Protocol):
+    """`look` reads everything now."""
+
+    holder: Holder
+
+    def look(self) -> None: ...
+
+
+def slurm_verbs(service: Service, hook_asked: Callable[[], None], clock: Clock) -> Mapping[str, Verb]:
+    """`hook_asked`: whoever waits for HealthCheckProgram may go on."""
+
+    async def look(_: dict[str, Any], __: Peer) -> Any:
+        service.look()
+        return "looking"
+
+    async def healthcheck(_: dict[str, Any], __: Peer) -> Any:
+        hook_asked()
+        snapshot = service.holder.snapshot
+        health = snapshot.health(clock())
+        if health is not Health.FAILURE:
+            return f"{health.value}: nothing to do"
+        return f"failure: {' '.join(snapshot.verdict.reasons[:8])}; {_state(snapshot)}"
+
+    async def jobs(_: dict[str, Any], __: Peer) -> Any:
+        return document(service.holder.snapshot)
+
+    return {"look": look, "slurm_healthcheck": healthcheck, "slurm_jobs": jobs}
+
+
+def _state(snapshot: Snapshot) -> str:
+    if snapshot.excluded_by:
+        return f"excluded by {' '.join(snapshot.excluded_by)}"
+    if snapshot.service.mode != "enforce":
+        return f"mode is {snapshot.service.mode}"
+    return snapshot.acted.breaker or "the daemon is at it"
+
+
+def document(snapshot: Snapshot) -> dict[str, Any]:
+    """Who is on which GPU; `known` is false where nobody reads it."""
+    if snapshot.jobs is None:
+        return {"known": False, "gpus": []}
+    listed = () if snapshot.nvml is None else snapshot.nvml.gpus
+    slots = [gpu.slot for gpu in snapshot.verdict.gpus]
+    by_slot = on_gpus(snapshot.jobs, slots, {facts.slot: facts for facts in listed})
+    return {
+        "known": True,
+        "gpus": [
+            {
+                "index": gpu.index,
+                "pci_bus_id": gpu.slot,
+                "health": gpu.health.value,
+                "jobs": [
+                    {
+                        "job": job.job, "uid": job.uid, "user": job.user, "job_name": job.job_name,
+                        "pids": list(job.pids), "ended": job.ended,
+                    }
+                    for job in by_slot.get(gpu.slot, ())
+                ],
+            }
+            for gpu in snapshot.verdict.gpus
+        ],
+    }  # fmt: skip

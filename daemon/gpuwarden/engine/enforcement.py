@@ -1,0 +1,338 @@
+"""Acting inside the daemon: policy decides in each step, a task for each actuator carries out, outcomes come back as events.
+
+One task for each actuator, so that no actuator is ever asked two things at once. Nothing here waits for one in a step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gpuwarden.actuators.base import Actuator
+from gpuwarden.actuators.reconciler import Limits, Outbox
+from gpuwarden.base.log import get_logger
+from gpuwarden.engine.operator_orders import Orders, Outcomes
+from gpuwarden.health.model import Event, EventKind, Json
+from gpuwarden.notify.notifications import Notifying
+from gpuwarden.policy import checkpoint
+from gpuwarden.policy.exclusion import Decision, decide
+from gpuwarden.policy.model import Act, Flag, Intent, Notice, Outcome, Result, Settings, Standing
+from gpuwarden.policy.notices import differences, imminent
+from gpuwarden.policy.situation import Situation, excluded
+from gpuwarden.policy.state import UNCOUNTED, PolicyState, fold, outcome_data
+from gpuwarden.publish.snapshot import Acted, Wanted
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.cloud.facts import Kind
+from gpuwarden_collectors.facts import Stamp
+
+log = get_logger("gpuwarden")
+
+FIRST_LOOK = 5.0
+"""Seconds, or where that is less a twelfth of `look_often`: a scheduler that may be asked often may be asked soon, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActingOptions:
+    """`look_every` seconds a node is looked at that nothing is wanted of, `look_often` one that is out or should be.
+
+    The first look comes within `first_look`, by chance: a fleet may be restarted in one go.
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    limits: Limits = field(default_factory=Limits)
+    look_every: float = 600.0
+    look_often: float = 60.0
+    first_look: float = FIRST_LOOK
+
+
+class Acting:
+    """`record` takes events that were folded here already: they are to be written, and a step made.
+
+    `changed` asks for a step; `committed` is whether what was recorded is on disk, after a short while at most. `orders`: what
+    operators order.
+    """
+
+    def __init__(
+        self,
+        actuators: Sequence[Actuator],
+        options: ActingOptions,
+        *,
+        record: Callable[[Sequence[Event]], None],
+        changed: Callable[[], None],
+        committed: Callable[[], Awaitable[bool]],
+        boot_id: str,
+        instance: str,
+        clock: Clock,
+        notifying: Notifying | None = None,
+    ) -> None:
+        self.state = PolicyState()
+        self._notifying = notifying
+        self._options = options
+        self._record = record
+        self._changed = changed
+        self._boot_id = boot_id
+        self._instance = instance
+        self._clock = clock
+        self._boxes = {
+            actuator.name: Outbox(
+                actuator, committed=committed, wanted=self._wanted, looked=changed, limits=options.limits, clock=clock
+            )
+            for actuator in actuators
+        }
+        self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
+        self._counts: Counter[str] = Counter()  # of what is tried again, by this process
+        self._outcomes = Outcomes()
+        self.orders = Orders(
+            self._boxes, self._outcomes, take=self._take, state=lambda: self.state,
+            settings=lambda: self._options.settings, boot_id=boot_id, clock=clock,
+        )  # fmt: skip
+        self._blocked: Mapping[str, str] = {}
+        self._waiting: frozenset[str] = frozenset()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # --- life
+
+    def run(self) -> None:
+        self._tasks = [asyncio.create_task(self._tend(box), name=name) for name, box in self._boxes.items()]
+        if self._notifying is not None:
+            self._notifying.run()
+
+    async def stop(self, timeout: float) -> None:  # noqa: ASYNC109 - what does not end by then is left behind
+        """What is wanted and not done stays in the ledger."""
+        for task in self._tasks:
+            task.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+                await asyncio.gather(*(box.actuator.close() for box in self._boxes.values()), return_exceptions=True)
+        if self._notifying is not None:
+            await self._notifying.stop(timeout)
+
+    def tell(self, events: Iterable[Event]) -> None:
+        """Whoever is to be notified of what happened, in both modes."""
+        if self._notifying is not None:
+            self._notifying.tell(events)
+
+    def adopt(self, options: ActingOptions) -> None:
+        """What is set from now on; whatever is being waited for is waited for as it was begun."""
+        self._options = options
+        if self._notifying is not None:
+            self._notifying.enforces(options.settings.enforce)
+        for box in self._boxes.values():
+            box.limits = options.limits
+
+    # --- the state
+
+    def remember(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self.state = fold(self.state, event)
+
+    def begin_again(self, events: Iterable[Event]) -> None:
+        """The state is the fold of these events and of nothing else."""
+        old = self.state
+        self.state = PolicyState(
+            clean=old.clean, sequence=old.sequence, unknown_since=old.unknown_since, foreign=old.foreign
+        )
+        self.remember(events)
+
+    def checkpoint(self, now: Stamp) -> list[Event]:
+        return checkpoint.checkpoint(self.state, now)
+
+    @property
+    def standings(self) -> dict[str, Standing]:
+        """What stood at each scheduler when it was last looked at."""
+        return {name: box.standing for name, box in self._boxes.items() if box.standing is not None}
+
+    # --- a step
+
+    def step(self, judged: Iterable[Event], situation: Situation, now: Stamp) -> tuple[Event, ...]:
+        """What policy decides after these events of the judge; they are folded, and are to be written before `carry_out`."""
+        try:
+            self.remember(judged)
+            decision = decide(self.state, self._completed(situation), self._options.settings, now)
+        except Exception:  # a fault of ours here must not end what is judged and published
+            log.exception("policy failed: nothing new is decided")
+            return ()
+        self.state, self._waiting = decision.state, decision.waiting
+        self._notice_blocked(decision)
+        return decision.events
+
+    def carry_out(self) -> None:
+        """Wake whoever has something else to do than before."""
+        for name, box in self._boxes.items():
+            due = self._due(name)
+            if (due.key if due else "") != box.key:
+                box.wake.set()
+
+    def hurry(self) -> None:
+        """Whoever pauses between two attempts makes the next one now, but for the breaker: a fleet may be hurried at once."""
+        for box in self._boxes.values():
+            if not box.held_back:
+                box.wake.set()
+
+    def _completed(self, situation: Situation) -> Situation:
+        return replace(
+            situation, boot_id=self._boot_id, instance=self._instance, actuators=tuple(self._boxes),
+            standings=self.standings,
+        )  # fmt: skip
+
+    def _notice_blocked(self, decision: Decision) -> None:
+        """Something new stands in the way: look afresh, now."""
+        for name in decision.blocked.keys() - self._blocked.keys():
+            self._boxes[name].wake.set()
+        self._blocked = decision.blocked
+
+    def _wanted(self, intent: Intent) -> bool:
+        pending = self.state.pending.get(intent.actuator)
+        return pending is not None and pending.key == intent.key
+
+    def _due(self, name: str) -> Intent | None:
+        return None if name in self._waiting else self.state.pending.get(name)
+
+    # --- carrying out
+
+    async def _tend(self, box: Outbox) -> None:
+        while True:
+            try:
+                await self._turn(box)
+            except Exception:  # a fault of ours in one actuator must end neither it nor the others
+                log.exception("an actuator failed unexpectedly", actuator=box.actuator.name)
+                await asyncio.sleep(self._options.look_often)
+
+    async def _turn(self, box: Outbox) -> None:
+        """Do what is wanted; if nothing is, look, and wait until something is or it is time to look again."""
+        name = box.actuator.name
+        box.wake.clear()
+        intent = self._due(name)
+        if intent is None:
+            box.idle()
+            if box.standing is None:
+                await box.pause(self._chance.uniform(0.0, self._options.first_look))
+            await box.look()
+            if self._due(name) is None:
+                await box.pause(self._look_after(box))
+            return
+        outcome, delay = await box.attempt(intent)
+        self._finished(intent, outcome)
+        if self._wanted(intent):
+            await box.pause(delay)
+
+    def _look_after(self, box: Outbox) -> float:
+        name = box.actuator.name
+        often = name in self.state.holds or name in self._blocked
+        seconds = self._options.look_often if often else self._options.look_every
+        return seconds * self._chance.uniform(0.9, 1.1)  # so that a fleet does not come in step
+
+    def _finished(self, intent: Intent, outcome: Outcome) -> None:
+        said = self._outcomes.put(intent, outcome)
+        if outcome.result in UNCOUNTED:
+            self._counts[f"{intent.act.value}_{outcome.result.value}"] += 1
+        if outcome.result is Result.RETRY:
+            if said is None or said[1].text != outcome.text:
+                log.info("not done yet", **outcome_data(intent, outcome.result, outcome.text))
+            self._changed()
+        elif outcome.result is not Result.REFUSED or said != (intent.key, outcome):
+            self._take(self._events(intent, outcome))
+        self._outcomes.settled()
+
+    def _events(self, intent: Intent, outcome: Outcome) -> list[Event]:
+        now = self._clock()
+        events = [self._event(EventKind.OUTCOME, outcome_data(intent, outcome.result, outcome.text), now)]
+        done = outcome.result is Result.DONE
+        about: dict[str, Json] = {"actuator": intent.actuator, "why": intent.why.value, "reason": intent.reason}
+        if intent.act is Act.EXCLUDE and (done or outcome.result is Result.ALREADY):
+            events.append(self._event(EventKind.EXCLUDED, {**about, "since": outcome.since}, now))
+        if intent.act is Act.RESTORE and (
+            done or (outcome.result is Result.ALREADY and intent.actuator in self.state.holds)
+        ):
+            events.append(self._event(EventKind.RESTORED, about, now))
+        return events
+
+    def _event(self, kind: EventKind, data: Mapping[str, Json], now: Stamp) -> Event:
+        return Event(kind=kind, at=now, boot_id=self._boot_id, data=data)
+
+    # --- what is announced
+
+    def told(self, source: str, notices: Iterable[Notice]) -> None:
+        """All that `source` announces of the end of this machine. What is the same as before is no news.
+
+        A shutdown that a scheduler ordered is none: it has drained the node and brings it back.
+        """
+        now = self._clock()
+        if any(Flag.REBOOT in standing.flags for standing in self.standings.values()):
+            notices = [notice for notice in notices if notice.kind != Kind.SHUTDOWN]
+        horizon = self._options.settings.horizon
+        news = list(differences(self.state.notices, source, notices, horizon=horizon, now=now))
+        if news:
+            self._take(news)
+
+    def _take(self, events: Sequence[Event]) -> None:
+        self.remember(events)
+        self._record(events)
+
+    # --- what is published
+
+    def trouble(self) -> str:
+        """What an actuator refuses for good of what is wanted or held there; one that is away is no fault of this node."""
+        refused = {name: box.refused for name, box in self._concerned() if box.refused}
+        for name, key, outcome in self._outcomes:
+            pending = self.state.pending.get(name)
+            if outcome.result is Result.REFUSED and pending is not None and pending.key == key:
+                refused[name] = outcome.text
+        return "; ".join(f"{name}: {text}" for name, text in refused.items())
+
+    def _concerned(self) -> Iterator[tuple[str, Outbox]]:
+        """Those of whom something is wanted, or who hold this node out."""
+        wanted = {*self.state.would, *self.state.pending, *self.state.holds}
+        return ((name, box) for name, box in self._boxes.items() if name in wanted)
+
+    def away(self) -> str:
+        """Who of them does not answer, for now."""
+        away = {
+            name: box.standing.trouble
+            for name, box in self._concerned()
+            if box.standing is not None and not box.standing.reachable and not box.refused
+        }
+        return "; ".join(f"{name}: {text}" for name, text in away.items())
+
+    def notify_trouble(self) -> str:
+        return self._notifying.trouble() if self._notifying is not None else ""
+
+    def shown(self) -> Acted:
+        standings = self.standings
+        pending = [
+            Wanted(
+                act=i.act, actuator=name, why=i.why, reason=i.reason, at=i.at, text=self._text(name, i.key),
+                waits=i.act is Act.EXCLUDE and name in standings and standings[name].waits,
+            )
+            for name, i in self.state.pending.items()
+        ]  # fmt: skip
+        would = [
+            Wanted(act=i.act, actuator=name, why=i.why, reason=i.reason, at=i.at, text="mode is observe")
+            for name, i in self.state.would.items()
+            if i.act is Act.EXCLUDE and not self._options.settings.enforce
+        ]
+        return Acted(
+            actuators=tuple(self._boxes), excluded=tuple(excluded(self.state, standings)), standings=standings,
+            pending=tuple(pending), would=tuple(would), blocked=dict(self._blocked), counts={**self.state.tried, **self._counts},
+            breaker=self._held_back(),
+            person=tuple(sorted(map(str, self.state.person))),
+            order="" if self.state.order is None else self.state.order.reason, notices=tuple(self.state.notices.values()),
+            notice=imminent(self.state.notices, self._options.settings.horizon, self._clock()),
+            told=self._notifying.shown() if self._notifying is not None else (),
+        )  # fmt: skip
+
+    def _held_back(self) -> str:
+        """Whom the breaker holds back, and why; by name where there are several."""
+        texts = {name: box.held_back for name, box in self._boxes.items() if box.held_back}
+        return "; ".join(f"{name}: {text}" if len(self._boxes) > 1 else text for name, text in texts.items())
+
+    def _text(self, name: str, key: str) -> str:
+        if name in self._waiting:
+            return "waits, since what it is for is not found just now"
+        outcome = self._outcomes.of(name, key)
+        return "not tried yet" if outcome is None else outcome.text

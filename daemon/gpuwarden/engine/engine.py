@@ -1,0 +1,171 @@
+"""Where observations arrive and judgements leave: the state, the view, and what happened since the last step.
+
+No clock, no I/O, no loop: the daemon, `gpuwarden check` and a replay drive it alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from gpuwarden.health.confirmation import remembered
+from gpuwarden.health.dcgm.xids import Known, xids_of
+from gpuwarden.health.inventory import Presence, accept, presences
+from gpuwarden.health.judge import Step, acknowledge, judge
+from gpuwarden.health.model import Event, EventKind, Key, Pin, Verdict
+from gpuwarden.health.state import State, fold
+from gpuwarden.health.view import Rules, Sight, View
+from gpuwarden.health.xid.witnesses import UNKNOWN_SLOT, undecided
+from gpuwarden.publish.snapshot import CollectorStatus, Service, Snapshot, XidCount
+from gpuwarden_collectors.base import Observation, PassOutcome
+from gpuwarden_collectors.dcgm.facts import DcgmFacts
+from gpuwarden_collectors.facts import HostEvent, Stamp, XidEvent
+
+WAITING_MOST = 100_000
+"""Host events that may wait for the next step; the sources are bounded too, this is the last line."""
+
+
+class Desk:
+    def __init__(self, boot_id: str, rules: Rules, remembered: Iterable[Event] = ()) -> None:
+        self.rules = rules
+        self.state = State()
+        self.remember(remembered)
+        self.view = View(boot_id=boot_id)
+        self.sequence = 0
+        self.observed_at: Stamp | None = None
+        self.collectors: dict[str, CollectorStatus] = {}
+        self.log_gaps = 0
+        self.log_lost = 0
+        self.discarded = 0
+        self.disbelieved = 0
+        self.kept_out: Mapping[str, int] = {}
+        """By reason, records that the reader of the kernel log disbelieved before they came here."""
+        self._waiting: list[HostEvent] = []
+        self._dcgm_taken: DcgmFacts | None = None  # whose Xids were judged
+
+    def remember(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self.state = fold(self.state, event)
+
+    def begin_again(self, events: Iterable[Event]) -> None:
+        """The state is the fold of these events and of nothing else."""
+        live = self.state
+        self.state = State(
+            windows=live.windows, host_windows=live.host_windows, unpaired=live.unpaired,
+            slots=live.slots, bus_observed=live.bus_observed, asked=live.asked,
+        )  # fmt: skip
+        self.remember(events)
+        self.state = replace(self.state, unconfirmed=remembered(self.state, live))
+
+    def observed(self, observation: Observation[Any]) -> bool:
+        """Take in a pass of any collector; whether it says anything else than the one before. Raises KeyError for a stranger."""
+        before = self.view.seen(observation.collector)
+        self.view = self.view.after(observation)
+        self.note(observation)
+        if observation.collector == "nvml" and observation.outcome in (PassOutcome.OBSERVED, PassOutcome.ABSENT):
+            self.sequence += 1  # both outcomes say something of the host
+            self.observed_at = observation.finished
+        after = self.view.seen(observation.collector)
+        return (before.outcome, before.facts) != (after.outcome, after.facts)
+
+    def happened(self, events: Iterable[HostEvent]) -> None:
+        for event in events:
+            if len(self._waiting) < WAITING_MOST:
+                self._waiting.append(event)
+            else:
+                self.discarded += 1
+
+    def troubles(self, troubles: Mapping[str, str]) -> None:
+        if dict(troubles) != dict(self.view.troubles):
+            self.view = replace(self.view, troubles=dict(troubles))
+
+    def log_read(self, read: bool) -> None:
+        """Whether the kernel log was read in this life to its end, and no line was lost."""
+        if read is not self.view.log_read:
+            self.view = replace(self.view, log_read=read)
+
+    def step(self, now: Stamp) -> Step:
+        step = judge(self.state, self.view, [*self._waiting, *self._xids_of_dcgm()], self.rules, now)
+        self.state, self._waiting = step.state, []  # only now: a step that fails loses no event
+        self._dcgm_taken = self.view.dcgm.facts or self._dcgm_taken
+        self.disbelieved += step.disbelieved
+        for event in step.events:
+            if event.kind == EventKind.LOG_GAP:
+                lost = event.data.get("count")
+                self.log_gaps += 1
+                self.log_lost += lost if isinstance(lost, int) else 0
+        return step
+
+    def _xids_of_dcgm(self) -> list[XidEvent]:
+        """Found out only now, since what was remembered by then is not told again."""
+        seen = self.view.dcgm
+        if seen.facts is None or seen.at is None or seen.facts is self._dcgm_taken:
+            return []
+        return xids_of(self._dcgm_taken, seen.facts, seen.at, Known(self.state.records, self.view.boot_id))
+
+    def acknowledge(self, finding: str, by: str, now: Stamp) -> Event:
+        """Raises ValueError, with the reason, for anything but a latched finding."""
+        event = acknowledge(self.state, Key.parse(finding), by, now, self.view.boot_id)
+        self.state = fold(self.state, event)
+        return event
+
+    def accept_inventory(self, now: Stamp) -> list[Event]:
+        """Raises ValueError while nobody can say what is in the machine."""
+        events = accept(self.state, Sight.of(self.view, self.rules, now))
+        self.remember(events)
+        return events
+
+    def undecided(self, now: Stamp) -> bool:
+        """Whether an Xid 79 waits for what the bus and NVML say to it."""
+        return undecided(self.state, now)
+
+    def away(self, now: Stamp) -> set[str]:
+        """Slots of expected GPUs that NVML does not list though the bus still does, as far as was seen."""
+        where = presences(self.state, Sight.of(self.view, self.rules, now))
+        return {slot for slot, (presence, _) in where.items() if presence is Presence.UNLISTED}
+
+    def inventory(self, now: Stamp) -> list[dict[str, object]]:
+        """Each GPU that belongs here or was seen here, as a document."""
+        sight = Sight.of(self.view, self.rules, now)
+        where = presences(self.state, sight)
+        rows = []
+        for slot in sorted({*self.state.pins, *sight.gpus, *(sight.devices or ())}):
+            pin = self.state.pins.get(slot, Pin(slot=slot))
+            presence, why = where.get(slot, (Presence.FOREIGN, "not expected here"))
+            rows.append(
+                {"pci_bus_id": slot, "uuid": pin.uuid, "name": pin.name, "serial": pin.serial, "why": why}
+                | {"expected": slot in self.state.pins, "presence": presence.value, "first_seen": pin.first_seen.wall}
+            )
+        return rows
+
+    def snapshot(self, service: Service, now: Stamp, *, verdict: Verdict, dropped: Mapping[str, int]) -> Snapshot:
+        xids = tuple(
+            XidCount(slot=key.subject.slot, xid=int(key.detail), count=record.count, last=record.last.wall)
+            for key, record in self.state.records.items()
+            if key.code == "xid"
+        )
+        return Snapshot(
+            service=service, sequence=self.sequence, made=now, observed=self.observed_at, verdict=verdict,
+            nvml=self.view.nvml.fresh(now, service.fresh_for), jobs=self.view.jobs.fresh(now, self.rules.host_fresh_for),
+            dcgm=self.view.dcgm.fresh(now, self.rules.dcgm_fresh_for),
+            collectors=tuple(self.collectors.values()), xids=xids,
+            site_failures=tuple(n for n, rule in self.rules.xids.items() if rule.severity == "failure"),
+            ready=self.observed_at is not None and verdict.expected is not None and self.view.pci.outcome is not None,
+            errors=self.view.troubles, dropped=dropped, log_gaps=self.log_gaps, log_lost=self.log_lost,
+            disbelieved={**self.kept_out, UNKNOWN_SLOT: self.disbelieved},
+        )  # fmt: skip
+
+    def note(self, observation: Observation[Any]) -> None:
+        old = self.collectors.get(observation.collector) or CollectorStatus(name=observation.collector)
+        timed_out = observation.outcome is PassOutcome.TIMED_OUT
+        good = observation.outcome is PassOutcome.OBSERVED
+        self.collectors[observation.collector] = CollectorStatus(
+            name=observation.collector,
+            outcome=observation.outcome,
+            duration=observation.finished.boottime - observation.started.boottime,
+            last_success=observation.finished if good else old.last_success,
+            timeouts=old.timeouts + timed_out,
+            error=observation.error,
+            worker=observation.worker,
+        )

@@ -1,0 +1,71 @@
+"""A desk at which others may listen: whatever is handed to it they are told too, in the same order.
+
+A listener must not block, and what it raises is its own end and nobody else's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from gpuwarden.engine.engine import Desk
+from gpuwarden.health.judge import Step
+from gpuwarden.health.model import Event
+from gpuwarden.health.view import Rules
+from gpuwarden_collectors.base import Clock, Observation
+from gpuwarden_collectors.facts import HostEvent, Stamp
+
+
+class Listener(Protocol):
+    def observed(self, observation: Observation[Any]) -> None: ...
+    def happened(self, at: Stamp, events: Iterable[HostEvent]) -> None: ...
+    def troubled(self, at: Stamp, troubles: Mapping[str, str]) -> None: ...
+    def ruled(self, at: Stamp, rules: Rules) -> None: ...
+    def acknowledged(self, at: Stamp, finding: str, by: str) -> None: ...
+    def accepted(self, at: Stamp) -> None: ...
+
+
+class TappedDesk(Desk):
+    """`listeners` may come and go at any time."""
+
+    def __init__(self, boot_id: str, rules: Rules, clock: Clock) -> None:
+        super().__init__(boot_id, rules)
+        self._clock = clock
+        self._told = rules
+        self.listeners: list[Listener] = []
+
+    def observed(self, observation: Observation[Any]) -> bool:
+        self._tell(lambda listener: listener.observed(observation))
+        return super().observed(observation)
+
+    def happened(self, events: Iterable[HostEvent]) -> None:
+        events = tuple(events)
+        self._tell(lambda listener: listener.happened(self._clock(), events))
+        super().happened(events)
+
+    def troubles(self, troubles: Mapping[str, str]) -> None:
+        if dict(troubles) != dict(self.view.troubles):
+            self._tell(lambda listener: listener.troubled(self._clock(), troubles))
+        super().troubles(troubles)
+
+    def step(self, now: Stamp) -> Step:
+        if self.rules is not self._told:  # a reload has replaced them
+            self._told = self.rules
+            self._tell(lambda listener: listener.ruled(now, self.rules))
+        return super().step(now)
+
+    def acknowledge(self, finding: str, by: str, now: Stamp) -> Event:
+        event = super().acknowledge(finding, by, now)
+        self._tell(lambda listener: listener.acknowledged(now, finding, by))
+        return event
+
+    def accept_inventory(self, now: Stamp) -> list[Event]:
+        events = super().accept_inventory(now)
+        self._tell(lambda listener: listener.accepted(now))
+        return events
+
+    def _tell(self, what: Callable[[Listener], None]) -> None:
+        for listener in tuple(self.listeners):
+            with contextlib.suppress(Exception):
+                what(listener)

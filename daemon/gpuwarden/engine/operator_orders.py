@@ -1,0 +1,145 @@
+"""What operators order: it is recorded as what happened, carried out as all that is wanted, and answered in words."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from gpuwarden.actuators.reconciler import Outbox
+from gpuwarden.health.model import Event
+from gpuwarden.policy import orders
+from gpuwarden.policy.model import Act, Intent, Outcome, Result, Settings
+from gpuwarden.policy.situation import Situation
+from gpuwarden.policy.state import PolicyState
+from gpuwarden_collectors.base import Clock
+
+SETTLES_WITHIN = 3.0
+"""Seconds that an operator waits for the outcome of an order; the control socket answers within 4."""
+
+
+class Outcomes:
+    """What came last of each actuator's intents. An iteration gives actuator, key of the intent, and outcome."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[str, Outcome]] = {}
+        self._settled = asyncio.Event()
+
+    def __iter__(self) -> Iterator[tuple[str, str, Outcome]]:
+        return ((name, key, outcome) for name, (key, outcome) in self._last.items())
+
+    def put(self, intent: Intent, outcome: Outcome) -> tuple[str, Outcome] | None:
+        """What came before it there, with the key of its intent."""
+        before = self._last.get(intent.actuator)
+        self._last[intent.actuator] = (intent.key, outcome)
+        return before
+
+    def of(self, name: str, key: str) -> Outcome | None:
+        """None if nothing came of this intent yet."""
+        known, outcome = self._last.get(name, ("", None))
+        return outcome if known == key else None
+
+    def forget(self, name: str) -> None:
+        self._last.pop(name, None)
+
+    def settled(self) -> None:
+        """Whatever followed from the last one is recorded."""
+        self._settled.set()
+
+    async def wait(self, keys: Mapping[str, str], within: float) -> None:
+        """Until something came of all these, by actuator, or for so many seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                while any(self.of(name, key) is None for name, key in keys.items()):
+                    self._settled.clear()
+                    await self._settled.wait()
+
+
+class Orders:
+    """`take` folds and records events. `state` and `settings` are asked each time: they change."""
+
+    def __init__(
+        self,
+        boxes: Mapping[str, Outbox],
+        outcomes: Outcomes,
+        *,
+        take: Callable[[Sequence[Event]], None],
+        state: Callable[[], PolicyState],
+        settings: Callable[[], Settings],
+        boot_id: str,
+        clock: Clock,
+    ) -> None:
+        self._boxes = boxes
+        self._outcomes = outcomes
+        self._take = take
+        self._state = state
+        self._settings = settings
+        self._boot_id = boot_id
+        self._clock = clock
+
+    async def exclude(self, by: str, text: str) -> str:
+        """What came of it, for people. Raises ValueError with the reason why it cannot be ordered, or cannot be done."""
+        return await self._order([orders.exclude(by, text, self._boot_id, self._clock())], Act.EXCLUDE)
+
+    async def restore(self, by: str, situation: Situation) -> str:
+        """As `exclude`."""
+        ordered = orders.restore(
+            self._state(), situation.verdict, self._boxes, by=by, boot_id=self._boot_id, now=self._clock(),
+            horizon=self._settings().horizon,
+        )  # fmt: skip
+        return await self._order(ordered, Act.RESTORE)
+
+    def announce(self, within: float, text: str, by: str) -> str:
+        """What follows from it, for people."""
+        self._take([orders.announce(within, text, by, self._boot_id, self._clock())])
+        settings = self._settings()
+        when = f"{settings.horizon:g} s before it" if within > settings.horizon else "at once"
+        told = f"the heartbeat says so {when}"
+        if self._boxes:
+            told += (
+                ", and the node is excluded" if settings.enforce else "; mode is observe, so that no scheduler is told"
+            )
+        return f"announced: this machine ends in {within:g} s; {told}"
+
+    def call_off(self, by: str) -> None:
+        """Raises ValueError where there is nothing to call off."""
+        self._take([orders.call_off(self._state(), by, self._boot_id, self._clock(), self._settings().horizon)])
+
+    async def _order(self, events: Sequence[Event], act: Act) -> str:
+        self._take(events)
+        keys = {name: intent.key for name, intent in self._state().pending.items() if intent.act is act}
+        for name in keys:  # whoever asks again has mended what it was refused for
+            self._outcomes.forget(name)
+            self._boxes[name].wake.set()
+        await self._outcomes.wait(keys, SETTLES_WITHIN)
+        said = {name: self._outcomes.of(name, key) for name, key in keys.items()}
+        told = [f"{name}: {_told(outcome)}" for name, outcome in said.items()]
+        if _undone(said.values()):
+            raise ValueError("; ".join(told))
+        return "; ".join(told) or self._nobody_asked(act)
+
+    def _nobody_asked(self, act: Act) -> str:
+        if self._boxes:
+            stands = "; ".join(hold.reason for hold in self._state().holds.values())
+            return f"excluded already, and left as it is: {stands}" if stands else "it waits for the scheduler"
+        done = "excluded" if act is Act.EXCLUDE else "no longer excluded by an operator"
+        return f"{done}: the heartbeat and the verdict file say so; no scheduler is configured"
+
+
+def _undone(outcomes: Iterable[Outcome | None]) -> bool:
+    return any(one is not None and one.result in (Result.DROPPED, Result.REFUSED) for one in outcomes)
+
+
+def _told(outcome: Outcome | None) -> str:
+    match outcome:
+        case None:
+            return "no answer yet: it stays wanted, and is done when the scheduler answers"
+        case Outcome(result=Result.DONE):
+            return "done"
+        case Outcome(result=Result.ALREADY):
+            return outcome.text or "so it was already"
+        case Outcome(result=Result.DROPPED):
+            return f"not done: {outcome.text}"
+        case Outcome(result=Result.REFUSED):
+            return f"refused: {outcome.text}"
+    return f"not done yet, and tried again: {outcome.text}"

@@ -1,0 +1,195 @@
+"""Who says that it has saved: by the socket, by a file, by its end, or by what lies in its checkpoint directory. As events.
+
+Nothing of it is required: who says nothing is waited for until its time is up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from gpuwarden.base.log import get_logger
+from gpuwarden.base.threads import detached
+from gpuwarden.health.model import Event
+from gpuwarden.policy.evacuation.delivery import TOLD_MOST
+from gpuwarden.policy.evacuation.events import saved
+from gpuwarden.policy.evacuation.model import BY_EXIT, DepartureState, JobState, jobs_of, key_of, open_departures
+from gpuwarden.publish.sockets.jobs import Acknowledged as BySocket
+from gpuwarden_collectors.acknowledgements.directory import CheckpointDirectories, Look, Watched
+from gpuwarden_collectors.acknowledgements.exits import Process, ended
+from gpuwarden_collectors.acknowledgements.files import AcknowledgementFiles, FilesLook
+from gpuwarden_collectors.base import Clock, CollectorError
+from gpuwarden_collectors.receivers.facts import LocalJob
+
+READ_WITHIN = 2.0
+"""Seconds for all files and ends of one look; 512 take some tens of milliseconds."""
+
+log = get_logger("gpuwarden")
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    files: FilesLook
+    ended: frozenset[Process] = field(default_factory=frozenset)
+
+
+class Answers:
+    """`take` gets the events of what is found out between two looks."""
+
+    def __init__(
+        self, run_dir: Path, proc: Path, take: Callable[[Sequence[Event]], None], *, boot_id: str, clock: Clock
+    ) -> None:
+        self._files = AcknowledgementFiles(run_dir)
+        self._directories = CheckpointDirectories()
+        self._proc = proc
+        self._take = take
+        self._boot_id = boot_id
+        self._clock = clock
+        self._folders: dict[str, tuple[str, int]] = {}  # job: its folder and its user
+        self._refused: frozenset[str] = frozenset()
+        self._reading: asyncio.Future[_Read] | None = None
+        self._looking: dict[str, asyncio.Task[None]] = {}
+
+    # --- folders
+
+    async def expect(self, jobs: Sequence[LocalJob]) -> None:
+        """Whoever is told finds a folder to answer in. Users name it: of two jobs with one name the first has it."""
+        taken = {folder for folder, _ in self._folders.values()}
+        new: dict[str, tuple[str, int]] = {}
+        for job in jobs:
+            key, folder = key_of(job), job.folder or job.id
+            if key not in self._folders and folder not in taken:
+                new[key] = folder, job.uid
+                taken.add(folder)
+        if new:
+            self._folders |= new
+            await asyncio.wait((detached("acknowledgements", lambda: self._make(new)),), timeout=READ_WITHIN)
+
+    def _make(self, new: Mapping[str, tuple[str, int]]) -> None:
+        for folder, uid in new.values():
+            try:
+                self._files.make(folder, uid)
+            except CollectorError as error:
+                log.warning("no folder for acknowledgements", reason=str(error))
+
+    async def stop(self) -> None:
+        for task in self._looking.values():
+            task.cancel()
+        await asyncio.gather(*self._looking.values(), return_exceptions=True)
+
+    async def forget(self) -> None:
+        """No end is near any more: nobody is waited for, and what was left here is removed."""
+        for job, task in self._looking.items():
+            task.cancel()
+            self._directories.forget(job)
+        self._folders, self._looking = {}, {}
+        removing = detached("acknowledgements", lambda: self._files.remove_others(frozenset()))
+        await asyncio.wait((removing,), timeout=READ_WITHIN)
+        if removing.done() and (left := removing.result()):
+            log.warning("not all acknowledgements were removed", reason=left)
+
+    # --- what is found out
+
+    def by_socket(self, said: BySocket) -> Event:
+        return saved(
+            said.job, "socket", saved=said.saved, rank=said.rank, process=(said.pid, said.started), step=said.step,
+            all_ranks=said.all_ranks, boot_id=self._boot_id, now=self._clock(),
+        )  # fmt: skip
+
+    async def look(self, state: DepartureState, jobs: Sequence[LocalJob]) -> list[Event]:
+        """What is new since `state`. Directories are looked at meanwhile, and told of later."""
+        known = jobs_of(state)
+        read = await self._read(known)
+        if read is None:
+            return []
+        self._complain(read.files)
+        notices = frozenset(open_departures(state))
+        self._look_at_directories(known, jobs)
+        return [*self._of_files(read.files, known, notices), *self._of_ended(read.ended, known)]
+
+    def misses(self, state: DepartureState, jobs: Sequence[LocalJob]) -> bool:
+        """Somebody who was told is alive and not among `jobs`: who is not seen has not ended, and may be saving."""
+        here = {(process.pid, process.started) for job in jobs for process in job.processes}
+        told = {process for job in jobs_of(state).values() for process in job.told} - here
+        return bool(told - ended(told, self._proc))
+
+    async def _read(self, known: Mapping[str, JobState]) -> _Read | None:
+        """None while an earlier read hangs."""
+        if self._reading is None:
+            folders = dict(self._folders.values())
+            told = {process for job in known.values() for process in job.told - job.acknowledged.processes}
+            self._reading = detached(
+                "acknowledgements", lambda: _Read(self._files.look(folders), ended(told, self._proc))
+            )
+        reading = self._reading
+        await asyncio.wait((reading,), timeout=READ_WITHIN)
+        if not reading.done():
+            return None
+        self._reading = None
+        return reading.result()
+
+    def _of_files(self, found: FilesLook, known: Mapping[str, JobState], notices: frozenset[str]) -> Iterator[Event]:
+        keys = {folder: job for job, (folder, _) in self._folders.items()}
+        for folder, all_said in found.said.items():
+            job = keys.get(folder, "")
+            if job not in known:
+                continue
+            answers = (said for said in all_said if said.notice in notices)
+            news = (said for said in answers if is_news(known[job], said.rank, all_ranks=said.all_ranks))
+            for said in islice(news, TOLD_MOST):
+                yield saved(
+                        job, "file", saved=said.saved, rank=said.rank, step=said.step,
+                        all_ranks=said.all_ranks, boot_id=self._boot_id, now=self._clock(),
+                    )  # fmt: skip
+
+    def _of_ended(self, gone: frozenset[Process], known: Mapping[str, JobState]) -> Iterator[Event]:
+        for job, state in known.items():
+            for process in sorted(state.told & gone - state.acknowledged.processes):
+                yield saved(job, BY_EXIT, saved=False, process=process, boot_id=self._boot_id, now=self._clock())
+
+    def _complain(self, found: FilesLook) -> None:
+        """Once of each: a user may leave there what they like."""
+        for text in frozenset(found.refused) - self._refused:
+            log.warning("an acknowledgement is not accepted", reason=text)
+        self._refused = frozenset(found.refused)
+
+    # --- directories
+
+    def _look_at_directories(self, known: Mapping[str, JobState], jobs: Sequence[LocalJob]) -> None:
+        self._looking = {job: task for job, task in self._looking.items() if not task.done()}
+        for job in jobs:
+            key = key_of(job)
+            state = known.get(key)
+            if state is None or state.told_at is None or state.acknowledged.whole or key in self._looking:
+                continue
+            if (watched := _watched(key, job, state, state.told_at.wall)) is not None:
+                self._looking[key] = asyncio.create_task(self._directory(watched))
+
+    async def _directory(self, watched: Watched) -> None:
+        if (await self._directories.look(watched)).look is Look.SAVED:
+            now = self._clock()
+            self._take([saved(watched.job, "directory", saved=True, whole=True, boot_id=self._boot_id, now=now)])
+
+
+def is_news(known: JobState, rank: int, process: Process | None = None, *, all_ranks: bool = False) -> bool:
+    """Else it was said before, or so much that no more is kept: a user may repeat it as often as they like."""
+    said = known.acknowledged
+    if all_ranks and not said.all_ranks:
+        return True
+    if len(said.ranks) >= TOLD_MOST or len(said.processes) >= 2 * TOLD_MOST:
+        return False
+    return rank not in said.ranks or (process is not None and process not in said.processes)
+
+
+def _watched(key: str, job: LocalJob, state: JobState, since: float) -> Watched | None:
+    """By the eyes of the first of its processes that was told and names a directory."""
+    for process in job.processes:
+        if process.directory and (process.pid, process.started) in state.told:
+            return Watched(
+                job=key, pid=process.pid, started=process.started, uid=process.uid, directory=process.directory,
+                since=since,
+            )  # fmt: skip
+    return None

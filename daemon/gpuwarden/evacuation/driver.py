@@ -1,0 +1,296 @@
+"""While this machine is about to go, or a GPU of it fails: look who is here, do what policy says is due, look again.
+
+One task does it all, one turn after the other. What takes long (a requeue, a signal through the controller) goes on
+beside it: see steps.py. Everything is an event before it is done and after it: a daemon that is killed in
+between goes on where this one was, and tells nobody twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+
+from gpuwarden.actuators.azure_approval import AzureApproval
+from gpuwarden.base.log import get_logger
+from gpuwarden.evacuation.acknowledgements import Answers, is_news
+from gpuwarden.evacuation.active_notices import Near
+from gpuwarden.evacuation.executor import Steps
+from gpuwarden.evacuation.job_scan import Looks, on_gpu
+from gpuwarden.health.model import Event
+from gpuwarden.policy.evacuation import events
+from gpuwarden.policy.evacuation.budget import FAILING_GPU
+from gpuwarden.policy.evacuation.model import DepartureState, id_of, jobs_of, key_of, open_departures
+from gpuwarden.policy.evacuation.plan import DepartureSettings, Seen, Step, awaits_jobs, plan
+from gpuwarden.policy.evacuation.preview import preview, summary
+from gpuwarden.policy.evacuation.state import fold
+from gpuwarden.policy.model import Notice
+from gpuwarden.publish.snapshot import Departures
+from gpuwarden.publish.sockets.jobs import Acknowledged, Caller
+from gpuwarden.publish.sockets.unix_socket import TRY_AGAIN, VerbError
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.receivers.facts import LocalJob
+
+AGAIN_AFTER = 1.0
+"""Seconds after a look that failed, or a fault of ours."""
+LOOK_IN_OBSERVE = 5.0
+WARM_EVERY = 300.0
+"""Seconds between two looks while no end is near: what is known of a process need not be read in the second that counts."""
+
+EARLY_MOST = 1_024
+"""Answers kept of jobs that are not known yet."""
+STOPS_WITHIN = 2.0
+TOLD_WITHIN = 2.0
+"""Seconds that whoever announces an end waits for what jobs are told; the control socket answers within 4."""
+
+log = get_logger("gpuwarden")
+
+
+class Departing:
+    """`record` takes events that were folded here already. `enforce` False: everything is looked at, and nothing done.
+
+    `names` of jobs may be told to whoever can connect. `approval` None: no end is let happen early.
+    """
+
+    def __init__(
+        self,
+        settings: DepartureSettings,
+        looks: Looks,
+        answers: Callable[[Callable[[Sequence[Event]], None]], Answers],
+        approval: AzureApproval | None = None,
+        *,
+        enforce: bool,
+        record: Callable[[Sequence[Event]], None],
+        committed: Callable[[], Awaitable[bool]],
+        names: bool,
+        boot_id: str,
+        clock: Clock,
+    ) -> None:
+        self.state = DepartureState(boot_id=boot_id)
+        self._settings = settings
+        self._looks = looks
+        self._answers = answers(self._take)
+        self._enforce = enforce
+        self._names = names
+        self._record = record
+        self._boot_id = boot_id
+        self._clock = clock
+        self._near = Near()
+        self._wake = asyncio.Event()
+        self._ending = False
+        self._tidied = False
+        self._task: asyncio.Task[None] | None = None
+        self._steps = Steps(
+            lambda: self.state, self._take, wake=self._wake.set, committed=committed, answers=self._answers,
+            slurm=looks.slurm, approval=approval, boot_id=boot_id, clock=clock,
+        )  # fmt: skip
+        self._preview: tuple[str, ...] = ()
+        self._trouble = ""
+        self._looked: tuple[Notice, ...] = ()
+        self._awaited = False
+        self._early: dict[tuple[str, int, bool], Acknowledged] = {}  # by job, rank and whether it speaks for all ranks
+
+    # --- life
+
+    def run(self) -> None:
+        self._task = asyncio.create_task(self._go_on())
+
+    async def stop(self) -> None:
+        """Whoever is to be told by now is told, if that takes no longer than STOPS_WITHIN. The rest stays in the ledger."""
+        self._ending = True
+        self._wake.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOPS_WITHIN):
+                if self._task is not None:
+                    await asyncio.shield(self._task)
+                await asyncio.gather(*map(asyncio.shield, self._steps.running))
+        tasks = [task for task in (self._task, *self._steps.running) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._answers.stop()
+        await self._steps.close()
+        await self._looks.close()
+
+    # --- the state
+
+    def remember(self, past: Iterable[Event]) -> None:
+        for event in past:
+            self.state = fold(self.state, event)
+
+    def begin_again(self, past: Iterable[Event]) -> None:
+        """The state is the fold of these events and of nothing else."""
+        self.state = DepartureState(boot_id=self._boot_id)
+        self.remember(past)
+
+    def checkpoint(self) -> list[Event]:
+        return events.checkpoint(self.state)
+
+    def step(self, near: Near, now: Stamp) -> tuple[Event, ...]:
+        """What begins or is over with it; folded, and to be written."""
+        changed = near != self._near
+        self._near = near
+        acted = (*near.notices, *near.later) if self._enforce else ()  # who enforced before has begun what is over now
+        begun = events.follow(self.state, acted, boot_id=self._boot_id, now=now)
+        self.remember(begun)
+        if changed or begun:
+            self._wake.set()
+        return begun
+
+    # --- acknowledgements by the socket
+
+    def current(self) -> Collection[str]:
+        return list(open_departures(self.state))
+
+    async def job_of(self, caller: Caller) -> str | None:
+        """Waits until that is known, as the socket for jobs does not do for ever."""
+        if caller.pid <= 0 or caller.started is None:
+            return None
+        return await self._looks.key_of((caller.pid, caller.started))
+
+    def acknowledged(self, said: Acknowledged) -> None:
+        """A job that read the notice itself may answer before it is told: that is kept until the job is known."""
+        known = jobs_of(self.state).get(said.job)
+        if known is None:
+            if len(self._early) >= EARLY_MOST:
+                raise VerbError(f"{said.job} was not seen yet, and too many wait to be heard; try again", TRY_AGAIN)
+            self._early[said.job, said.rank, said.all_ranks] = said
+        elif is_news(known, said.rank, (said.pid, said.started), all_ranks=said.all_ranks):
+            self._take([self._answers.by_socket(said)])
+            self._wake.set()
+
+    def _hear_early(self) -> None:
+        known, current = jobs_of(self.state), self.current()
+        for key in [key for key in self._early if key[0] in known]:
+            if (said := self._early.pop(key)).notice in current:  # it may have been withdrawn meanwhile
+                self.acknowledged(said)
+
+    def settled(self) -> bool:
+        """An end is near, everybody here was looked at for it, and no job that was told is waited for."""
+        looked = bool(self._near.notices) and self._looked == self._near.notices
+        return looked and not self._steps.running and not self._awaited
+
+    # --- what an operator is told
+
+    async def told(self) -> str:
+        """Who was told of the ends that are near, or would be; empty while none is near. Takes TOLD_WITHIN at most."""
+        if not self._near.notices:
+            return ""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TOLD_WITHIN):
+                while self._looked != self._near.notices or self._steps.running:  # noqa: ASYNC110 - none of them tells
+                    await asyncio.sleep(0.02)
+        if self._looked != self._near.notices:
+            return "who is here is not known yet: see gpuwarden status"
+        return summary(self.state, self._preview, enforce=self._enforce)
+
+    # --- turns
+
+    async def _go_on(self) -> None:
+        while True:
+            try:
+                again = await self._turn()
+            except Exception:  # a fault of ours must end neither this nor the daemon
+                log.exception("what is due before the end failed unexpectedly")
+                again = self._clock().boottime + AGAIN_AFTER
+            if self._ending:
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if again is None else max(again - self._clock().boottime, 0.0)):
+                    await self._wake.wait()
+
+    async def _turn(self) -> float | None:
+        """When to look again; None: when something changes."""
+        self._wake.clear()
+        near = self._near
+        if not near.notices:
+            self._early.clear()
+            if self._preview or not self._tidied:
+                self._preview, self._trouble, self._tidied = (), "", True
+                await self._answers.forget()
+            if not self._enforce or self._ending:
+                return None
+            await self._looks.warm()
+            return self._clock().boottime + WARM_EVERY
+        look = await self._looks.look(lambda seen: self._tell_early(seen, near))
+        self._say(look.trouble)
+        now = self._clock()
+        if (seen := look.seen) is None:
+            return now.boottime + AGAIN_AFTER
+        if not look.listed and self._answers.misses(self.state, seen.jobs):
+            seen = replace(seen, controller=False)  # nothing that ends a job is done by such a look
+        views = [(notice, self._view(notice, seen, near)) for notice in near.notices]
+        if self._enforce:
+            await self._expect(seen.jobs)
+            self._take(await self._answers.look(self.state, seen.jobs))
+            again = await self._carry_out(views, near)
+            self._hear_early()
+        else:
+            again = now.boottime + LOOK_IN_OBSERVE
+        now = self._clock()
+        self._awaited = self._enforce and any(
+            awaits_jobs(self.state, notice, view, self._settings, now) for notice, view in views
+        )
+        self._preview = tuple(
+            line
+            for notice, view in views
+            for line in preview(self.state, notice, view, self._settings, now, names=self._names)
+        )
+        self._looked = near.notices if look.listed else ()
+        return again
+
+    async def _tell_early(self, seen: Seen, near: Near) -> None:
+        """Whom no scheduler has to say anything of is told at once, however long it takes to answer."""
+        if self._enforce:
+            await self._carry_out([(notice, self._view(notice, seen, near)) for notice in near.notices], near)
+
+    async def _expect(self, jobs: Iterable[LocalJob]) -> None:
+        """Who is known has a folder to answer in: the one that an earlier daemon has made, if there is one."""
+        known = jobs_of(self.state)
+        await self._answers.expect([job for job in jobs if key_of(job) in known])
+
+    def _view(self, notice: Notice, seen: Seen, near: Near) -> Seen:
+        seen = replace(seen, unschedulable=near.unschedulable, closed=near.closed)
+        return on_gpu(seen, dict(near.holders).get(id_of(notice), frozenset())) if notice.kind == FAILING_GPU else seen
+
+    def _say(self, trouble: str) -> None:
+        if trouble and trouble != self._trouble:
+            log.warning("not all is known of who is here", reason=trouble)
+        self._trouble = trouble
+
+    # --- steps
+
+    async def _carry_out(self, views: Sequence[tuple[Notice, Seen]], near: Near) -> float:
+        """When to look again. One notice after the other: who is told for the one is not told for the next one, too."""
+        due: list[tuple[Notice, Step]] = []
+        again = []
+        for notice, seen in views:
+            planned = plan(self.state, notice, seen, self._settings, self._clock())
+            again.append(planned.again)
+            if planned.anew and self._looks.slurm is not None:
+                self._looks.slurm.ask_anew()
+            for step in filter(self._steps.is_free, planned.steps):
+                self._steps.write_down(notice, step)
+                due.append((notice, step))
+        await self._steps.tell(due)
+        if not self._ending:
+            self._steps.begin(due, near.reason)
+        return min(again)
+
+    def _take(self, happened: Sequence[Event]) -> None:
+        if happened:
+            self.remember(happened)
+            self._record(happened)
+
+    # --- what is published
+
+    def shown(self) -> Departures:
+        going_on = tuple(open_departures(self.state).values())
+        return Departures(
+            departures=going_on or tuple(self.state.departures.values())[-1:], preview=self._preview, outcomes=dict(self._steps.outcomes),
+            answers=self.state.answers,
+            signal_seconds=self._steps.signal_seconds,
+            trouble=self._trouble and f"not all is known of them: {self._trouble}",
+        )  # fmt: skip

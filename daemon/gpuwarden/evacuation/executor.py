@@ -1,0 +1,232 @@
+"""Carrying out what policy says is due: written down before it is done, and what came of it after.
+
+What takes long goes on beside the turns, one thing at a time for each job, one question of its steps beside it, and one thing each
+for the node and its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
+
+from gpuwarden.actuators.azure_approval import AzureApproval
+from gpuwarden.base.log import get_logger
+from gpuwarden.evacuation.acknowledgements import Answers
+from gpuwarden.evacuation.scheduler import give_up_node, put_elsewhere, steps_ended
+from gpuwarden.evacuation.signalling import WITHDRAWN, Told, tell_all, tell_here, watch
+from gpuwarden.evacuation.slurm_job_scan import SlurmLooks
+from gpuwarden.health.model import Event
+from gpuwarden.policy.evacuation import events
+from gpuwarden.policy.evacuation.budget import FAILING_GPU
+from gpuwarden.policy.evacuation.delivery import Way
+from gpuwarden.policy.evacuation.model import BY_STEP, DepartureState, Sent, id_of, open_departures
+from gpuwarden.policy.evacuation.plan import Approve, CheckSteps, LastWords, NameNot, Requeue, Step, Tell
+from gpuwarden.policy.model import Notice, Result
+from gpuwarden.publish.snapshot import NOTICE_TO_SIGNAL
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.slurm.errors import SlurmError
+
+log = get_logger("gpuwarden")
+
+Due = Sequence[tuple[Notice, Step]]
+
+
+class Steps:
+    """`state` is what is known now; `take` folds events and has them written; `wake` asks for another turn.
+
+    `approval` None: nothing takes one. `slurm` None: there is none here.
+    """
+
+    def __init__(
+        self,
+        state: Callable[[], DepartureState],
+        take: Callable[[Sequence[Event]], None],
+        *,
+        wake: Callable[[], None],
+        committed: Callable[[], Awaitable[bool]],
+        answers: Answers,
+        slurm: SlurmLooks | None,
+        approval: AzureApproval | None,
+        boot_id: str,
+        clock: Clock,
+    ) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self.signal_seconds = NOTICE_TO_SIGNAL
+        self._state = state
+        self._take = take
+        self._wake = wake
+        self._committed = committed
+        self._answers = answers
+        self._slurm = slurm
+        self._approval = approval
+        self._boot_id = boot_id
+        self._clock = clock
+        self._beside: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def running(self) -> list[asyncio.Task[None]]:
+        return [task for task in self._beside.values() if not task.done()]
+
+    async def close(self) -> None:
+        if self._approval is not None:
+            await self._approval.close()
+
+    def is_free(self, step: Step) -> bool:
+        self._beside = {key: task for key, task in self._beside.items() if not task.done()}
+        return _key(step) not in self._beside
+
+    def write_down(self, notice: Notice, step: Step) -> None:
+        """What is remembered of a step before anything is done."""
+        name, now = id_of(notice), self._clock()
+        if isinstance(step, Tell):
+            self._take(
+                events.signalling(
+                    name, step.key, step.delivery, step.slurm, remaining=step.remaining, boot_id=self._boot_id, now=now
+                )
+            )
+        elif isinstance(step, NameNot):
+            self._take([self._not_requeued(step.key, step.text, permanent=step.permanent, named=True)])
+        elif isinstance(step, Approve):
+            self._take([events.approving(name, boot_id=self._boot_id, now=now)])
+
+    def begin(self, due: Due, reason: str) -> None:
+        """All but telling. `reason`: what our termination is called at the scheduler."""
+        for notice, step in due:
+            if isinstance(step, Requeue):
+                self._go(step, self._requeue(notice, step))
+            elif isinstance(step, CheckSteps):
+                self._go(step, self._check_steps(step))
+            elif isinstance(step, LastWords):
+                self._go(step, self._last_words(notice, step, reason))
+            elif isinstance(step, Approve):
+                self._go(step, self._approve(notice, step))
+
+    async def tell(self, due: Due) -> None:
+        """Once it is on disk: those of this host in one go, the others each beside the rest."""
+        sent = [(notice, step) for notice, step in due if isinstance(step, Tell) and step.delivery.receivers]
+        if not sent:
+            return
+        written = asyncio.ensure_future(self._committed())
+        await self._answers.expect([step.job for _, step in sent])
+        for notice, step in sent:
+            if step.delivery.way in (Way.JOB_WIDE, Way.BATCH) and self._slurm is not None:
+                self._go(step, self._tell_all(notice, step, written))
+            elif step.delivery.way is Way.WATCH:
+                self._go(step, self._watch(notice, step))
+        await written
+        here = [(notice, step) for notice, step in sent if step.delivery.way is Way.LOCAL and self._goes_on(notice)]
+        for notice, step in sent:
+            if step.delivery.way is Way.LOCAL and not self._goes_on(notice):
+                self._told(notice, step, WITHDRAWN)
+        for (notice, step), told in zip(here, await tell_here([step for _, step in here]), strict=True):
+            self._told(notice, step, told)
+
+    # --- beside the turns
+
+    def _go(self, step: Step, work: Coroutine[Any, Any, None]) -> None:
+        if not self.is_free(step):
+            work.close()
+            return
+        self._beside[_key(step)] = asyncio.create_task(self._guarded(work))
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception:  # a fault of ours with one job must not reach the others
+            log.exception("what is due before the end failed unexpectedly")
+        self._wake()
+
+    def _goes_on(self, notice: Notice) -> bool:
+        """It was not withdrawn meanwhile, or another one still announces the same end."""
+        of_gpu = notice.kind == FAILING_GPU
+        return any((one.kind == FAILING_GPU) == of_gpu for one in open_departures(self._state()).values())
+
+    async def _tell_all(self, notice: Notice, step: Tell, written: Awaitable[bool]) -> None:
+        assert self._slurm is not None  # noqa: S101 - checked by who calls
+        now, goes_on = self._clock().wall, lambda: self._goes_on(notice)
+        self._told(notice, step, await tell_all(self._slurm, step, written, goes_on, now))
+
+    async def _watch(self, notice: Notice, step: Tell) -> None:
+        self._told(notice, step, await watch(step.delivery.text))
+
+    def _told(self, notice: Notice, step: Tell, told: Told) -> None:
+        now = self._clock()
+        event = events.signalled(
+            id_of(notice), step.key, step.delivery.way, told.result, count=told.count, text=told.text,
+            boot_id=self._boot_id, now=now,
+        )  # fmt: skip
+        local = step.delivery.local_only and told.result is Sent.SENT
+        self.outcomes["local_only" if local else told.result.value] += 1
+        if told.result is Sent.SENT and _was_here(step, notice):
+            self.signal_seconds = self.signal_seconds.with_value(max(0.0, now.boottime - notice.at.boottime))
+        self._take([event])
+
+    async def _requeue(self, notice: Notice, step: Requeue) -> None:
+        assert self._slurm is not None  # noqa: S101 - who knows the job has asked Slurm
+        if not self._goes_on(notice):
+            return
+
+        def pending(text: str) -> None:
+            now, restarts = self._clock(), step.slurm.restarts
+            self._take([events.requeued(step.key, restarts, text, boot_id=self._boot_id, now=now)])
+
+        if (stays := await put_elsewhere(self._slurm, step.slurm, pending)) is not None:
+            self._take([self._not_requeued(step.key, stays.text, permanent=stays.permanent)])
+
+    async def _check_steps(self, step: CheckSteps) -> None:
+        assert self._slurm is not None  # noqa: S101 - who knows the job has asked Slurm
+        try:
+            ended = await steps_ended(self._slurm, step.slurm)
+        except SlurmError as error:
+            log.warning("the steps of a job were not read: its time decides", job=step.key, reason=str(error))
+            return
+        if ended:
+            now = self._clock()
+            self._take([
+                events.saved(step.key, BY_STEP, saved=False, all_ranks=True, boot_id=self._boot_id, now=now)
+            ])  # fmt: skip
+
+    def _not_requeued(self, job: str, text: str, *, permanent: bool, named: bool = False) -> Event:
+        return events.not_requeued(
+            job, text, permanent=permanent, named=named, boot_id=self._boot_id, now=self._clock()
+        )
+
+    async def _last_words(self, notice: Notice, step: LastWords, reason: str) -> None:
+        assert self._slurm is not None  # noqa: S101 - policy says nothing where there is no Slurm
+        if not self._goes_on(notice):
+            return
+        result, text = await give_up_node(self._slurm, step.what, reason)
+        now = self._clock()
+        self._take([events.last_words(id_of(notice), step.what, result, text, boot_id=self._boot_id, now=now)])
+
+    async def _approve(self, notice: Notice, step: Approve) -> None:
+        """Only of what is on disk: a daemon that comes after this one must know how often it was tried."""
+        name = id_of(notice)
+        result, text = Result.RETRY, "the ledger takes nothing just now"
+        if await self._committed() and self._approval is not None:
+            result, text = await self._approval.approve(step.id, lambda: name in open_departures(self._state()))
+        self._take([events.approved(name, result, text, boot_id=self._boot_id, now=self._clock())])
+
+
+def _key(step: Step) -> str:
+    match step:
+        case LastWords():
+            return "last words"
+        case Approve():
+            return "approval"
+        case CheckSteps():
+            return f"steps of {step.key}"
+    return step.key
+
+
+def _was_here(step: Tell, notice: Notice) -> bool:
+    """Before the end was announced; who came later could not be told sooner. Of a GPU nothing was announced."""
+    if notice.kind == FAILING_GPU:
+        return False
+    return any(aim.receiver.started / _TICKS < notice.at.boottime for aim in step.delivery.receivers)
+
+
+_TICKS = os.sysconf("SC_CLK_TCK")

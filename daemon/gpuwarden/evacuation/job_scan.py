@@ -1,0 +1,181 @@
+"""One look at who is here: the processes of this host, and what Slurm says of the jobs they belong to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from gpuwarden.base.threads import detached
+from gpuwarden.evacuation.slurm_job_scan import SlurmLook, SlurmLooks
+from gpuwarden.evacuation.slurm_pids import Listed
+from gpuwarden.policy.evacuation.delivery import Process
+from gpuwarden.policy.evacuation.model import key_of
+from gpuwarden.policy.evacuation.plan import Seen
+from gpuwarden_collectors.base import CollectorError
+from gpuwarden_collectors.receivers.facts import Kind, LocalJob
+from gpuwarden_collectors.receivers.reader import ReceiversReader
+
+NEW_EVERY = 1.0
+"""Seconds between two looks for the sake of somebody who is not known: anybody may ask to be."""
+SCANNED_WITHIN = 3.0
+"""Seconds for all processes of the host; 2,000 take some tens of milliseconds."""
+AT_ONCE = 0.1
+"""Seconds that containers wait for Slurm, which has nothing to say of them: a quiet one answers within 20 ms."""
+
+Early = Callable[[Seen], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """`seen` None: the processes of this host could not be read. `listed` False: of Slurm's jobs those may be missing that only slurmd
+    tells of, for it is silent. `trouble` is for people, empty if all answered.
+    """
+
+    seen: Seen | None
+    listed: bool = True
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """`as_of`: loop time of what slurmd says of the jobs; where there is no Slurm, of the look."""
+
+    jobs: tuple[LocalJob, ...]
+    as_of: float
+
+
+class Looks:
+    """`slurm` None: there is none here. `gpu_pids`: the processes that hold a GPU, as NVML last listed them."""
+
+    def __init__(
+        self, reader: ReceiversReader, slurm: SlurmLooks | None, gpu_pids: Callable[[], Collection[int]]
+    ) -> None:
+        self.slurm = slurm
+        self._reader = reader
+        self._gpu_pids = gpu_pids
+        self._owners: Mapping[int, int] = {}
+        self._reading: asyncio.Future[_Read] | None = None
+        self._keys: dict[Process, str] = {}
+        self._as_of = float("-inf")
+        self._anew: asyncio.Task[None] | None = None
+        self._began_anew = float("-inf")
+
+    async def close(self) -> None:
+        if self._anew is not None:
+            self._anew.cancel()
+            await asyncio.gather(self._anew, return_exceptions=True)
+        if self.slurm is not None:
+            await self.slurm.close()
+
+    async def look(self, early: Early) -> Look:
+        """Takes SCANNED_WITHIN and half a second at most. `early` gets the containers, where Slurm takes its time."""
+        if self.slurm is None:
+            jobs, error = await self._scan(await self._listed())
+            return Look(seen=None if jobs is None else Seen(jobs=jobs), trouble=error)
+        asking, listing = asyncio.create_task(self.slurm.look()), asyncio.create_task(self._listed())
+        try:
+            if (await asyncio.wait((asking, listing), timeout=AT_ONCE))[1]:
+                await self._containers(early)
+            listed = await listing
+            jobs, error = await self._scan(listed)
+            told = await asking
+        finally:
+            asking.cancel()
+            listing.cancel()
+        if told.answered:
+            self._owners = {number: job.uid for number, job in told.jobs.items()}
+        if any(job.kind is Kind.SLURM and job.id not in map(str, told.jobs) for job in jobs or ()):
+            self.slurm.ask_anew()
+        trouble = "; ".join(filter(None, (error, listed.trouble, told.trouble)))
+        return Look(seen=None if jobs is None else _seen(jobs, told), listed=not listed.trouble, trouble=trouble)
+
+    async def _listed(self) -> Listed:
+        return self._known() if self.slurm is None else await self.slurm.pids.listed()
+
+    def _known(self) -> Listed:
+        """Without asking. Where there is no Slurm, nothing of it is here."""
+        return Listed(as_of=asyncio.get_running_loop().time()) if self.slurm is None else self.slurm.pids.last
+
+    async def _containers(self, early: Early) -> None:
+        """Of others slurmd may say that they are of a job."""
+        if self._reading is not None:  # somebody who asks for a key has slurmd's list, too
+            return
+        jobs, _ = await self._scan(self._known())
+        containers = tuple(job for job in jobs or () if job.kind is Kind.CONTAINER)
+        if containers:
+            await early(Seen(jobs=containers))
+
+    async def warm(self) -> None:
+        """Look at the processes of this host, so that the next look takes a third of the time. Nobody else is asked."""
+        await self._scan(self._known())
+
+    async def key_of(self, process: Process) -> str | None:
+        """The job that a process belongs to, None for none. For one that is new the host is looked at once more, and once a second
+        at most; whoever asks meanwhile waits for that look, and for the next one if slurmd did not list for it.
+
+        It returns when that is known: give it a time.
+        """
+        asked = asyncio.get_running_loop().time()
+        while (key := self._keys.get(process)) is None and self._as_of < asked:
+            if self._anew is None or self._anew.done():
+                self._anew = asyncio.create_task(self._look_anew())
+            await asyncio.shield(self._anew)
+        return key
+
+    async def _look_anew(self) -> None:
+        clock = asyncio.get_running_loop().time
+        await asyncio.sleep(max(self._began_anew + NEW_EVERY - clock(), 0.0))
+        self._began_anew = clock()
+        await self._scan(await self._listed())
+
+    async def _scan(self, listed: Listed) -> tuple[tuple[LocalJob, ...] | None, str]:
+        """All jobs here, or why they cannot be told. A scan that hangs is left to its thread, and no other begun beside it.
+
+        One that goes on already does if it was begun with a list as new.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + SCANNED_WITHIN
+        while True:
+            if self._reading is None:
+                self._reading = self._begin(listed)
+            reading = self._reading
+            await asyncio.wait((reading,), timeout=max(until - loop.time(), 0.0))
+            if not reading.done():
+                return None, f"the processes of this host could not be read within {SCANNED_WITHIN:g} s"
+            if self._reading is reading:  # else somebody who waited beside has begun the next one
+                self._reading = None
+            try:
+                read = reading.result()
+            except CollectorError as error:
+                return None, str(error)
+            self._remember(read)
+            if read.as_of >= listed.as_of:
+                return read.jobs, ""
+
+    def _begin(self, listed: Listed) -> asyncio.Future[_Read]:
+        pids, owners = frozenset(self._gpu_pids()), self._owners
+        return detached("receivers", lambda: _Read(self._reader.read(pids, listed.still_there(), owners), listed.as_of))
+
+    def _remember(self, read: _Read) -> None:
+        """Without a newer list a process that is new may be a rank, and not on its own as it seems to be."""
+        keys = _keys(read.jobs)
+        if read.as_of <= self._as_of:
+            lone = _keys(job for job in read.jobs if job.kind is Kind.PROCESS)
+            known = {process: self._keys[process] for process in lone if process in self._keys}
+            keys = {process: key for process, key in keys.items() if process not in lone} | known
+        self._keys, self._as_of = keys, max(self._as_of, read.as_of)
+
+
+def _keys(jobs: Iterable[LocalJob]) -> dict[Process, str]:
+    return {(process.pid, process.started): key_of(job) for job in jobs for process in job.processes}
+
+
+def _seen(jobs: tuple[LocalJob, ...], told: SlurmLook) -> Seen:
+    return Seen(jobs=jobs, slurm=told.jobs, controller=told.answered, fresh=told.fresh, trees=told.trees)
+
+
+def on_gpu(seen: Seen, holders: Collection[int]) -> Seen:
+    """Only jobs of which a process holds this GPU are concerned; what they have beside it still belongs to them."""
+    there = (job for job in seen.jobs if any(process.pid in holders for process in job.processes))
+    return replace(seen, concerned=frozenset(map(key_of, there)))

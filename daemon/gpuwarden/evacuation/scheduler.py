@@ -1,0 +1,66 @@
+"""What Slurm is asked to do at the end: to put a job elsewhere, and to give up this node. The answers are in the words of policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpuwarden.actuators.base import ActuatorError
+from gpuwarden.actuators.slurm.last_words import LastWord, LastWordResult, last_words
+from gpuwarden.actuators.slurm.requeue import SETTLES_AFTER, Requeueing, requeue
+from gpuwarden.evacuation.slurm_job_scan import SlurmLooks
+from gpuwarden.policy.evacuation.delivery import ALIVE
+from gpuwarden.policy.model import Result
+from gpuwarden_collectors.slurm.departing import read_job, read_steps
+from gpuwarden_collectors.slurm.departing_facts import SlurmJob
+
+ENDING_TURNS = 20
+"""Times, of 3 s each, that it is waited for the processes of a requeued job to end: KillWait is 30 s by default."""
+_RESULTS = {
+    LastWordResult.DONE: Result.DONE,
+    LastWordResult.ALREADY: Result.ALREADY,
+    LastWordResult.NOT_OURS: Result.DROPPED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NotRequeued:
+    """`permanent`: and never will be."""
+
+    text: str
+    permanent: bool
+
+
+async def put_elsewhere(slurm: SlurmLooks, job: SlurmJob, pending: Callable[[str], None]) -> NotRequeued | None:
+    """`pending` is called once the job is requeued, for people and for policy; its processes may take KillWait to end."""
+    said = False
+    for _ in range(ENDING_TURNS):
+        try:
+            settles = 0.0 if said else SETTLES_AFTER  # it was said after a turn that took longer
+            outcome = await requeue(slurm.commands, job, slurm.node, settles=settles)
+        except ActuatorError as error:
+            return None if said else NotRequeued(str(error), error.permanent)
+        if outcome.result in (Requeueing.REQUEUED, Requeueing.WAITS) and not said:
+            said = True
+            pending(outcome.text)
+        if outcome.result is not Requeueing.WAITS:
+            break
+    return None if said else NotRequeued(outcome.text, outcome.result is not Requeueing.NOT_YET)
+
+
+async def steps_ended(slurm: SlurmLooks, job: SlurmJob) -> bool:
+    """No step of `job` runs any more, on any of its nodes, though its script does. Raises SlurmError."""
+    steps = await read_steps(slurm.commands, job)
+    if not steps or any(step[:1].isdigit() for step in steps):
+        return False
+    found = await read_job(slurm.commands, job)  # it may run anew, and its ranks not yet
+    return found is not None and found.restarts == job.restarts and found.state in ALIVE
+
+
+async def give_up_node(slurm: SlurmLooks, what: str, reason: str) -> tuple[Result, str]:
+    """`what` as policy's step says it, `reason` our termination's. What came of it, and for people why."""
+    try:
+        outcome = await last_words(slurm.commands, slurm.node, LastWord(what), reason)
+    except ActuatorError as error:
+        return Result.REFUSED if error.permanent else Result.RETRY, str(error)
+    return _RESULTS[outcome.result], outcome.text

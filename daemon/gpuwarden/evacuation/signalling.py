@@ -1,0 +1,109 @@
+"""Who is to be told is told, the way that was chosen; and what came of it, in the words of policy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from gpuwarden.actuators import signals
+from gpuwarden.actuators.base import ActuatorError
+from gpuwarden.actuators.slurm.job_mark import Marking, mark, unmark
+from gpuwarden.actuators.slurm.job_signals import Signalling, signal_batch, signal_job
+from gpuwarden.base.log import get_logger
+from gpuwarden.evacuation.slurm_job_scan import SlurmLooks
+from gpuwarden.policy.evacuation.budget import MARK_TAKES
+from gpuwarden.policy.evacuation.delivery import Delivery, Way
+from gpuwarden.policy.evacuation.model import Sent
+from gpuwarden.policy.evacuation.plan import Tell
+from gpuwarden_collectors.slurm.departing_facts import SlurmJob
+
+log = get_logger("gpuwarden")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """`count`: the processes of this host that got it, as far as is known."""
+
+    result: Sent
+    count: int = 0
+    text: str = ""
+
+
+WITHDRAWN = Told(result=Sent.UNSENT, text="not sent: the end was called off in the meantime")
+
+
+async def tell_here(steps: Sequence[Tell]) -> list[Told]:
+    """All ranks of these jobs that are on this host, in one go."""
+    aims = [(number, aim) for number, step in enumerate(steps) for aim in step.delivery.receivers]
+    orders = [
+        signals.Order(pid=a.receiver.pid, started=a.receiver.started, uid=a.receiver.uid, signal=a.signal)
+        for _, a in aims
+    ]
+    sent = await signals.tell(orders)
+    of_job: list[list[signals.Sent]] = [[] for _ in steps]
+    for (number, _), one in zip(aims, sent, strict=True):
+        of_job[number].append(one)
+    return [_told(step.delivery, results) for step, results in zip(steps, of_job, strict=True)]
+
+
+def _told(delivery: Delivery, results: Sequence[signals.Sent]) -> Told:
+    got = sum(one.result is signals.Result.SENT for one in results)
+    unknown = any(one.result is signals.Result.UNKNOWN for one in results)
+    missed = Counter(one.text for one in results if one.result is not signals.Result.SENT)
+    text = "; ".join([delivery.text, *(f"{n} not: {why}" if n > 1 else why for why, n in missed.items())][:8])
+    return Told(result=Sent.SENT if got else Sent.UNKNOWN if unknown else Sent.UNSENT, count=got, text=text)
+
+
+async def tell_all(
+    slurm: SlurmLooks, step: Tell, written: Awaitable[bool], goes_on: Callable[[], bool], now: float
+) -> Told:
+    """The whole job, or its batch script, through Slurm. Nothing is sent before it is `written`, nor once the departure does
+    not go on. `now` in Unix time.
+    """
+    assert step.slurm is not None  # noqa: S101 - no other delivery goes this way
+    if step.delivery.way is Way.BATCH:
+        await written
+        return await _through_slurm(slurm, step.slurm, step.delivery) if goes_on() else WITHDRAWN
+    try:
+        marked = await mark(slurm.commands, step.slurm, slurm.node, now)
+    except ActuatorError as error:
+        return Told(result=Sent.UNSENT, text=str(error))
+    finally:
+        await written
+    if marked.result is Marking.TAKEN:
+        return await watch(marked.text)
+    if marked.result is not Marking.MARKED:
+        return Told(result=Sent.UNSENT, text=marked.text)
+    told = await _through_slurm(slurm, step.slurm, step.delivery) if goes_on() else WITHDRAWN
+    if told.result is Sent.UNSENT:
+        await _take_back(slurm, step.slurm, marked.mark)
+    return told
+
+
+async def watch(text: str) -> Told:
+    """Another node tells the job, and has MARK_TAKES seconds for it: requeued before that, a rank would get Slurm's SIGTERM in
+    place of the signal that it asks for. Nothing else is begun for the job meanwhile.
+    """
+    await asyncio.sleep(MARK_TAKES)
+    return Told(result=Sent.WATCHED, text=text)
+
+
+async def _take_back(slurm: SlurmLooks, job: SlurmJob, mark: str) -> None:
+    """If that does not work either, other nodes take the mark for good until it is too old."""
+    try:
+        await unmark(slurm.commands, job, mark)
+    except ActuatorError as error:
+        log.warning("the mark of a job that was not told stands", job=job.called, reason=str(error))
+
+
+async def _through_slurm(slurm: SlurmLooks, job: SlurmJob, delivery: Delivery) -> Told:
+    send = signal_batch if delivery.way is Way.BATCH else signal_job
+    try:
+        sent = await send(slurm.commands, job, delivery.signal)
+    except ActuatorError as error:
+        return Told(result=Sent.UNSENT if error.permanent else Sent.UNKNOWN, text=str(error))
+    if sent.result is not Signalling.SENT:
+        return Told(result=Sent.UNSENT, text=sent.text)
+    return Told(result=Sent.SENT, count=len(delivery.receivers), text=sent.text)

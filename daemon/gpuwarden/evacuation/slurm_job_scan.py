@@ -1,0 +1,115 @@
+"""What Slurm says of the jobs on this node while its end is near, asked so that a controller that hangs holds up nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from gpuwarden.collect.slurm_jobs import conf_path
+from gpuwarden.config.slurm import SlurmOptions
+from gpuwarden.evacuation.slurm_pids import SlurmPids
+from gpuwarden_collectors.slurm import departing
+from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.departing_facts import SlurmJob
+from gpuwarden_collectors.slurm.errors import SlurmError
+from gpuwarden_collectors.slurm.nodes import find_name, is_node_name
+
+CONTROLLER_WITHIN = 1.0
+"""Seconds that telling waits for the controller; a quiet one answers within 20 ms. Without it a job is told on this host only."""
+KEPT_FOR = 5.0
+"""Seconds for which an answer of the controller does: a cloud may take back a hundred nodes at once, and each looks every second."""
+NAME_VARIABLE = "SLURMD_NODENAME"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmLook:
+    """`answered`: the controller did, within CONTROLLER_WITHIN, `fresh`: to this question. `trouble`: what it said if it did not
+    answer well.
+    """
+
+    jobs: Mapping[int, SlurmJob] = field(default_factory=dict)
+    answered: bool = False
+    fresh: bool = False
+    trees: bool | None = None
+    trouble: str = ""
+
+
+class SlurmLooks:
+    """`hostname`: of this machine, for finding its name in Slurm. What is not answered in time is waited for in the next look.
+
+    `pids`: what slurmd lists.
+    """
+
+    def __init__(
+        self,
+        options: SlurmOptions,
+        *,
+        inherited: Mapping[str, str] = os.environ,
+        hostname: str = "",
+    ) -> None:
+        make = partial(Commands, conf=options.conf, folder=options.folder, timeout=options.timeout, inherited=inherited)
+        self.commands = make()
+        self.pids = SlurmPids(make(), self._name)
+        told = inherited.get(NAME_VARIABLE, "")
+        self.node = options.node or (told if is_node_name(told) else "")
+        self._hostname = hostname or os.uname().nodename
+        self._conf = conf_path(options, inherited)
+        self._trees: bool | None = None
+        self._trees_told = False
+        self._asked: asyncio.Task[dict[int, SlurmJob]] | None = None
+        self._kept: SlurmLook | None = None
+        self._kept_until = 0.0
+        self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
+
+    async def close(self) -> None:
+        if self._asked is not None:
+            self._asked.cancel()
+        await self.pids.close()
+        await self.commands.close()
+
+    async def look(self) -> SlurmLook:
+        """Takes CONTROLLER_WITHIN at most, and raises nothing."""
+        now = asyncio.get_running_loop().time()
+        if self._kept is not None and now < self._kept_until:
+            return replace(self._kept, fresh=False)
+        asks = self._asked is None
+        if self._asked is None:
+            self._asked = asyncio.create_task(self._ask())
+        await asyncio.wait((self._asked,), timeout=CONTROLLER_WITHIN)
+        if not self._asked.done():
+            return SlurmLook(trees=self._trees, trouble=f"slurmctld has not answered for {CONTROLLER_WITHIN:g} s")
+        asked, self._asked, self._kept = self._asked, None, None
+        try:
+            self._kept = SlurmLook(jobs=asked.result(), answered=True, fresh=asks, trees=self._trees)
+        except SlurmError as error:
+            return SlurmLook(trees=self._trees, trouble=str(error))
+        self._kept_until = now + KEPT_FOR * self._chance.uniform(0.8, 1.2)
+        return self._kept
+
+    def ask_anew(self) -> None:
+        """A job is here that the last answer does not know, or more is to be known than it can say."""
+        self._kept = None
+
+    async def _ask(self) -> dict[int, SlurmJob]:
+        """Raises SlurmError."""
+        node = await self._name()
+        jobs, trees = await asyncio.gather(
+            departing.read_jobs(self.commands, node), self._whole_trees(), return_exceptions=True
+        )
+        if not isinstance(trees, BaseException):
+            self._trees, self._trees_told = trees, True
+        if isinstance(jobs, BaseException):
+            raise jobs
+        return jobs
+
+    async def _whole_trees(self) -> bool | None:
+        return self._trees if self._trees_told else await departing.signals_whole_trees(self.commands, self._conf)
+
+    async def _name(self) -> str:
+        if not self.node:
+            self.node = await find_name(self.commands, self._hostname)
+        return self.node

@@ -1,0 +1,94 @@
+"""Which processes of this host are of Slurm's jobs, as slurmd lists them. That it says nothing is not that there are none.
+
+A process stays its job's for as long as it lives. So what was listed once holds until slurmd lists anew: of a job whose
+ranks are merely not listed it would look as if they had ended, and it would be requeued while they save.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+from gpuwarden.base.threads import detached
+from gpuwarden_collectors.process_stat import process_stat
+from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.departing import listpids
+from gpuwarden_collectors.slurm.departing_facts import ListedPid
+from gpuwarden_collectors.slurm.errors import SlurmError
+
+LISTED_WITHIN = 0.5
+"""Seconds that a look waits for the list; a quiet host has it within 20 ms. What comes later is for the next look."""
+SILENT_AFTER = 10.0
+"""Seconds without a list after which people are told: it takes its time on a host under load."""
+
+_NEVER = float("-inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """`pids`: those of all steps here, `started` when each began, in ticks since boot. `as_of`: loop time at which slurmd
+    was asked for them, -inf if it never has answered. `trouble`: why there is no newer list, empty while that is no wonder.
+    """
+
+    pids: Mapping[int, ListedPid] = field(default_factory=dict)
+    started: Mapping[int, int] = field(default_factory=dict)
+    as_of: float = _NEVER
+    trouble: str = ""
+
+    @property
+    def known(self) -> bool:
+        return self.as_of > _NEVER
+
+    def still_there(self) -> dict[int, ListedPid]:
+        """Without those that have ended: their numbers may be others' by now. Reads /proc, for some 20 us each."""
+        return {pid: self.pids[pid] for pid, started in self.started.items() if _started(pid) == started}
+
+
+class SlurmPids:
+    """`node` gives the name of this one in Slurm; it may raise SlurmError. `last`: what is known without asking.
+
+    With `commands` of its own: those that wait for the controller must not take its turn, for slurmd's folder answers always.
+    """
+
+    def __init__(self, commands: Commands, node: Callable[[], Awaitable[str]]) -> None:
+        self._commands = commands
+        self._node = node
+        self.last = Listed()
+        self._error = ""
+        self._listing: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        if self._listing is not None:
+            self._listing.cancel()
+        await self._commands.close()
+
+    async def listed(self) -> Listed:
+        """As of now, or what is known since before. Takes LISTED_WITHIN at most, and raises nothing."""
+        clock = asyncio.get_running_loop().time
+        if self._listing is None:
+            self._listing = asyncio.create_task(self._list())
+        await asyncio.wait((self._listing,), timeout=LISTED_WITHIN)
+        last = self.last
+        if last.known and clock() - last.as_of < SILENT_AFTER:
+            return last
+        why = self._error or f"no answer within {LISTED_WITHIN:g} s"
+        trouble = f"slurmd does not list the processes of jobs here: {why}"
+        return Listed(pids=last.pids, started=last.started, as_of=last.as_of, trouble=trouble)
+
+    async def _list(self) -> None:
+        asked = asyncio.get_running_loop().time()
+        try:
+            pids = await listpids(self._commands, await self._node())
+            started = await detached("listed", lambda: {pid: at for pid in pids if (at := _started(pid)) is not None})
+            self.last, self._error = Listed(pids=pids, started=started, as_of=asked), ""
+        except SlurmError as error:
+            self._error = str(error)
+        finally:
+            self._listing = None
+
+
+def _started(pid: int) -> int | None:
+    """None for one that is gone. Numbers are those that /proc has here, whatever folder the daemon looks through."""
+    stat = process_stat("/proc", pid)
+    return None if stat is None else stat.started

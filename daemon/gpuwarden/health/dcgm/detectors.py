@@ -1,0 +1,156 @@
+"""Signs of DCGM itself, and the findings that are its own: the detectors of the rows in `dcgm_conditions.py`.
+
+An engine that is absent is no fault and leaves no finding. One that is here and does not answer is; what it said
+before is neither cleared nor raised by its silence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from gpuwarden.health.dcgm.conditions import DCGM_CONDITIONS
+from gpuwarden.health.dcgm.silence import heard, may_end
+from gpuwarden.health.dcgm.statements import Word, words
+from gpuwarden.health.look import NOTHING, Detector, Look, gpus, node_look
+from gpuwarden.health.model import NODE, Advice, Evidence, Key, Sighting, Subject, gpu
+from gpuwarden.health.state import State
+from gpuwarden.health.view import Sight
+from gpuwarden_collectors.base import PassOutcome
+from gpuwarden_collectors.dcgm.facts import NOT_ANSWERING, PAUSED, DcgmFacts, DcgmGpuStatus, DcgmTrouble
+from gpuwarden_collectors.facts import GpuAnswer, NvmlProblem
+
+
+def dcgm_unresponsive(state: State, sight: Sight) -> Look:
+    """A pass that ran into its deadline, or whose error says that nobody answers. No engine at all ends it in time.
+
+    An engine that has not answered yet has as long to start as a driver: its container waits for that one.
+    """
+    latest = sight.view.dcgm.latest
+    if latest is None:
+        return NOTHING
+    if latest.outcome is PassOutcome.ABSENT:
+        return Look((), _given_up("dcgm_unresponsive", state, sight))
+    failed = latest.outcome is PassOutcome.FAILED and latest.error.startswith(NOT_ANSWERING)
+    if latest.outcome is not PassOutcome.TIMED_OUT and not failed:
+        return node_look(())
+    raised = any(track.raised for track in state.tracks_of("dcgm_unresponsive"))
+    if not raised and sight.nvml is not None and sight.nvml.problem is NvmlProblem.DRIVER_NOT_LOADED:
+        return node_look(())  # an engine holds the driver: to reload the one, the other is stopped first
+    evidence: Evidence = {"why": latest.error}
+    starting = sight.now.boottime < sight.rules.boot_grace
+    if (at := sight.view.dcgm.at) is not None:
+        evidence, starting = {**evidence, "silent_seconds": round(sight.now.boottime - at.boottime)}, False
+    return node_look((Sighting(Key("dcgm_unresponsive", NODE), evidence, rise=math.inf if starting else None),))
+
+
+def unusable(sight: Sight) -> Iterator[Sighting]:
+    """DCGM that is here and answers, or would, but cannot be read as it is installed or configured. A driver that is not
+    loaded makes such errors too, and is told by itself.
+    """
+    latest = sight.view.dcgm.latest
+    if latest is None or latest.outcome is not PassOutcome.FAILED or latest.error.startswith(NOT_ANSWERING):
+        return
+    if sight.nvml is None or sight.nvml.problem is not None:
+        return
+    rise = DIAGNOSTIC if PAUSED in latest.error else None
+    yield Sighting(
+        Key("collector_failed", NODE, "dcgm"), {"why": latest.error}, advice=Advice.FIX_CONFIGURATION, rise=rise
+    )
+
+
+DIAGNOSTIC = 4 * 3600.0
+"""Seconds: own choice, twice the one to two hours of DCGM's longest diagnostic (its user guide: dcgmi diag -r 4)."""
+
+
+# Trouble: seconds for which it must be seen.
+_TROUBLES: dict[DcgmTrouble, float] = {
+    DcgmTrouble.NO_GPUS: 120.0,  # an engine that was started before the driver, while the driver is loaded
+    DcgmTrouble.BLIND: 30.0,
+}
+
+
+def dcgm_impaired(state: State, sight: Sight) -> Look:
+    """Only while the driver answers: before it is loaded, and while it is reloaded, an engine has nothing to see."""
+    facts = sight.dcgm
+    if facts is None or not any(sight.answering):
+        return Look((), _given_up("dcgm_impaired", state, sight))
+    found = {
+        problem.trouble: Sighting(
+            Key("dcgm_impaired", NODE, problem.trouble.value),
+            {"why": problem.text},
+            rise=_TROUBLES.get(problem.trouble),
+        )
+        for problem in facts.problems
+    }
+    return node_look(found.values())
+
+
+def dcgm_disagrees(state: State, sight: Sight) -> Look:
+    """GPUs that answer the driver and that DCGM has not, and GPUs that DCGM has and nobody else knows of."""
+    facts = sight.dcgm
+    nvml_answers = sight.nvml is not None and sight.nvml.problem is None
+    if facts is None or not nvml_answers or not facts.gpus:
+        return Look((), _given_up("dcgm_disagrees", state, sight))
+    differences = dict(_differences(state, sight, facts))
+    sightings = [Sighting(Key("dcgm_disagrees", gpu(slot)), evidence) for slot, evidence in differences.items()]
+    slots = dict.fromkeys((*sight.gpus, *state.pins, *(each.slot for each in facts.gpus if each.slot)))
+    tracked = {track.key.subject for track in state.tracks_of("dcgm_disagrees")}
+    return Look(tuple(sightings), gpus(tuple(slots)) | tracked)
+
+
+_AWAY = (DcgmGpuStatus.LOST, DcgmGpuStatus.INACCESSIBLE, DcgmGpuStatus.DETACHED)
+_HERE = (DcgmGpuStatus.OK, DcgmGpuStatus.FAKE)
+
+
+def _differences(state: State, sight: Sight, facts: DcgmFacts) -> Iterator[tuple[str, Evidence]]:
+    statuses = {each.slot: each.status for each in facts.gpus}
+    nameless = "" in statuses
+    for slot, nvml in sight.gpus.items():
+        if nvml.answer is not GpuAnswer.OK or slot in state.given_up:
+            continue
+        status = statuses.get(slot)
+        if status in _AWAY:
+            yield slot, {"nvml": "answers", "dcgm": f"status {status}"}
+        elif status is None and not nameless:
+            yield slot, {"nvml": "answers", "dcgm": "does not list it"}
+    for slot, status in statuses.items():
+        known = not slot or slot in sight.gpus or slot in state.pins or slot in state.given_up
+        if not known and status in _HERE:
+            yield slot, {"nvml": "does not list it", "dcgm": f"status {status}"}
+
+
+def _given_up(code: str, state: State, sight: Sight) -> frozenset[Subject]:
+    tracks = state.tracks_of(code)
+    return frozenset(track.key.subject for track in tracks if may_end(track, (), sight))
+
+
+DETECTORS: Mapping[str, Detector] = {
+    "dcgm_unresponsive": dcgm_unresponsive,
+    "dcgm_impaired": dcgm_impaired,
+    "dcgm_disagrees": dcgm_disagrees,
+}
+_ROWS = frozenset(row.code for row in DCGM_CONDITIONS)
+
+
+def family(state: State, sight: Sight) -> Mapping[str, Look]:
+    """What DCGM says that no condition of ours is about, by the code that it makes (`dcgm_faulty_memory`)."""
+    found = words(state, sight)
+    tracks = [track for track in state.tracks.values() if _is_own(track.key.code)]
+    heard_of = heard(sight) if tracks else frozenset()
+    looks = {}
+    for code in {*(key.code for key in found), *(track.key.code for track in tracks)}:
+        sightings = tuple(
+            _sighting(word) for key, word in found.items() if key.code == code and word.severity is not None
+        )
+        ends = (t.key.subject for t in tracks if t.key.code == code and may_end(t, heard_of, sight))
+        looks[code] = Look(sightings, frozenset(ends))
+    return looks
+
+
+def _is_own(code: str) -> bool:
+    return code.startswith("dcgm_") and code not in _ROWS
+
+
+def _sighting(word: Word) -> Sighting:
+    return Sighting(word.key, {"source": "dcgm", "dcgm": word.text}, word.severity, word.advice)

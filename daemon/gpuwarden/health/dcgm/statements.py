@@ -1,0 +1,178 @@
+"""What DCGM says in its newest pass, one word for each fault and subject.
+
+A GPU is known by the entity of an incident, never by its text, which can name another. What comes from an Xid is no
+word here: the engine keeps such incidents through resets of the GPU, so their first appearance is an event (see
+dcgm_xids) and what they say afterwards is nothing. A word about anything that stands in no PCI slot that we know is
+about the node, with the kind and number of the entity as the detail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from gpuwarden.health.dcgm.catalogue import DCGM_CODES, dcgm_row, incident_health, own_code
+from gpuwarden.health.gpu.detectors import RECOVERY_ACTIONS
+from gpuwarden.health.model import NODE, Advice, Health, Key, Severity, Subject, gpu
+from gpuwarden.health.nvlink.imex import imex_fault, imex_used
+from gpuwarden.health.state import State, counts
+from gpuwarden.health.view import Sight
+from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmIncident, DcgmTrouble
+
+FRESH = 600.0
+"""Seconds for which an incident that began before our eyes is new, where only its beginning counts."""
+WORDS_MOST = 256
+"""More than any host has wrong at once; what goes beyond is one word, so that a broken engine cannot fill memory."""
+
+_POWER_UNREADABLE, _XID_ERROR, _TOO_MANY = 11, 101, 69
+_SWITCH_ERRORS = (15, 16)
+_CONNECTX = 9
+_ENTITIES = {1: "gpu", 3: "switch", 7: "cpu", _CONNECTX: "connectx"}  # dcgm_fields.h: dcgm_field_entity_group_t
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """What DCGM holds against one subject. `severity` None: only worth quoting. `lasts` as in the table of codes.
+
+    `fresh`: it began within `FRESH`, before our eyes.
+    """
+
+    key: Key
+    text: str
+    severity: Severity | None
+    advice: Advice
+    lasts: float
+    fresh: bool
+
+
+def words(state: State, sight: Sight, condition: str = "") -> dict[Key, Word]:
+    """What belongs to a condition of ours, or to none, by what it is about; several incidents of one fault are one word."""
+    found: dict[Key, Word] = {}
+    facts = sight.dcgm
+    if facts is None or not (facts.incidents or condition in _OF_READINGS):
+        return found
+    mine = [incident for incident in facts.incidents if _home(incident) == condition]
+    for word in (*_of_incidents(mine, state, sight, facts), *_of_readings(condition, sight, facts)):
+        if word.key.subject.slot in state.given_up:
+            continue
+        if word.key not in found and len(found) >= WORDS_MOST:
+            row = dcgm_row(_TOO_MANY)
+            word = replace(word, key=Key(own_code(row), NODE), text=row.meaning, severity=Severity.WARNING)  # noqa: PLW2901
+        known = found.get(word.key)
+        found[word.key] = word if known is None else _together(known, word)
+    return found
+
+
+def _together(one: Word, other: Word) -> Word:
+    worse = one if one.severity is Severity.FAILURE or other.severity is None else other
+    text = one.text if other.text in one.text or len(one.text) > 300 else f"{one.text}; {other.text}"
+    return replace(worse, text=text, lasts=min(one.lasts, other.lasts), fresh=one.fresh or other.fresh)
+
+
+# --- incidents
+
+
+def _home(incident: DcgmIncident) -> str:
+    """Our condition that it belongs to. The numbers of Xids and SXids are what counts, and an incident has none."""
+    agrees = dcgm_row(incident.code).agrees if incident.slot else ""
+    return "" if agrees in ("xid", "sxid") else agrees
+
+
+def _of_incidents(incidents: Sequence[DcgmIncident], state: State, sight: Sight, facts: DcgmFacts) -> Iterator[Word]:
+    if not incidents:
+        return
+    blind = any(problem.trouble is DcgmTrouble.BLIND for problem in facts.problems)
+    numbers = {g.id for g in facts.gpus if g.readings.last_xid is not None}
+    for incident in incidents:
+        if incident.xid is not None or (incident.code == _XID_ERROR and incident.entity_id in numbers):
+            continue
+        if blind and incident.code == _POWER_UNREADABLE:
+            continue  # said of every GPU at once: the engine reads nothing at all
+        if incident.code in _SWITCH_ERRORS and _told_by_the_driver(state):
+            continue
+        if incident.code == _IMEX and not imex_used(sight):
+            continue
+        yield _word(incident, sight)
+
+
+def _told_by_the_driver(state: State) -> bool:
+    """The kernel log has an NVSwitch error of this boot, with its number, which DCGM has not."""
+    return any(record.key.code == "sxid" and counts(state, record) for record in state.records.values())
+
+
+def _word(incident: DcgmIncident, sight: Sight) -> Word:
+    row = dcgm_row(incident.code)
+    health = incident_health(incident.code, incident.health)
+    severity = None if health is Health.HEALTHY else Severity(health.value)
+    fresh = not incident.preexisting and sight.now.boottime - incident.first_seen.boottime <= FRESH
+    if incident.preexisting and incident.code in _SWITCH_ERRORS:
+        severity = severity and Severity.WARNING  # counted since the driver was loaded: of any age
+    if incident.latched:  # an Xid without its number, which the engine keeps whatever becomes of the GPU
+        severity = Severity.WARNING if fresh else None
+    return Word(
+        key=_key(incident),
+        text=_quoted(incident),
+        severity=severity,
+        advice=Advice.INSPECT_HARDWARE if incident.entity_kind == _CONNECTX else row.advice,
+        lasts=row.lasts,
+        fresh=fresh,
+    )
+
+
+def _key(incident: DcgmIncident) -> Key:
+    row, home = dcgm_row(incident.code), _home(incident)
+    if not incident.slot:
+        kind = _ENTITIES.get(incident.entity_kind, f"kind_{incident.entity_kind}")
+        return Key(own_code(row), NODE, f"{kind}_{incident.entity_id}" if incident.entity_kind else "")
+    if home == "nvlink_down" and incident.link is not None:
+        return Key(home, Subject("link", incident.slot, str(incident.link)))
+    return Key(home or own_code(row), gpu(incident.slot))
+
+
+def _quoted(incident: DcgmIncident) -> str:
+    """Our meaning of the code, since its text can name another GPU; its text where nobody has described it."""
+    row = dcgm_row(incident.code)
+    said = {0: "pass", 10: "warn", 20: "fail"}.get(incident.health, str(incident.health))
+    meaning = row.meaning if incident.code in DCGM_CODES else incident.message[:200] or row.meaning
+    return f"{said}, code {incident.code}: {meaning}"
+
+
+# --- readings
+
+
+_FAULTY_MEMORY, _IMEX = 52, 122
+_UNKNOWN_ACTION = ("unknown", Severity.FAILURE, Advice.CONTACT_SUPPORT)
+
+
+_OF_READINGS = ("", "gpu_recovery_action")
+"""The conditions of which a reading alone may say something."""
+
+
+def _of_readings(condition: str, sight: Sight, facts: DcgmFacts) -> Iterator[Word]:
+    if condition == "gpu_recovery_action":
+        yield from _recovery_actions(facts)
+    if condition:
+        return
+    for each in facts.gpus:
+        if each.slot and (bad := each.readings.memory_unrepairable):
+            yield _read(_FAULTY_MEMORY, gpu(each.slot), f"field 1507 (memory beyond repair) is {bad}")
+    if (text := imex_fault(facts)) and imex_used(sight):
+        yield _read(_IMEX, NODE, text)
+
+
+def _recovery_actions(facts: DcgmFacts) -> Iterator[Word]:
+    for each in facts.gpus:
+        if each.slot and (action := each.readings.recovery_action):
+            name, severity, advice = RECOVERY_ACTIONS.get(action, _UNKNOWN_ACTION)
+            yield Word(
+                key=Key("gpu_recovery_action", gpu(each.slot)), text=f"field 1523 (recovery action) is {action}, {name}",
+                severity=severity, advice=advice, lasts=60.0, fresh=True,
+            )  # fmt: skip
+
+
+def _read(code: int, subject: Subject, text: str) -> Word:
+    row = dcgm_row(code)
+    key = Key(own_code(row), subject)
+    return Word(
+        key=key, text=text, severity=Severity(row.worst.value), advice=row.advice, lasts=row.lasts, fresh=True,
+    )  # fmt: skip

@@ -1,0 +1,193 @@
+"""Signs in the readings of one GPU: memory, temperature, power, PCIe, and what the driver itself asks for."""
+
+from __future__ import annotations
+
+import math
+
+from gpuwarden.health.gpu.slowdown import slowdown_offset
+from gpuwarden.health.look import Detector, per_gpu
+from gpuwarden.health.model import Advice, Evidence, Key, Severity, Sighting, gpu
+from gpuwarden.health.state import State, counts
+from gpuwarden.health.view import Sight
+from gpuwarden_collectors.facts import GpuFacts
+
+W, F = Severity.WARNING, Severity.FAILURE
+
+
+def flag(code: str, reading: str) -> Detector:
+    """A reading that is wrong when it is not zero."""
+
+    def check(_: State, __: Sight, facts: GpuFacts) -> Sighting | None:
+        value = getattr(facts.readings, reading)
+        return Sighting(Key(code, gpu(facts.slot)), {reading: value}) if value else None
+
+    return per_gpu(check, reading)
+
+
+def _contained(state: State, facts: GpuFacts) -> bool | None:
+    """The driver contained it: Xid 94 since boot or reset, no 48, 95 or 140, none in SRAM, rows are remapped at reset.
+
+    None: nothing is against it but that there is no 94.
+    """
+    records = (state.records.get(Key("xid", gpu(facts.slot), number)) for number in ("94", "48", "95", "140"))
+    here = {record.key.detail for record in records if record is not None and counts(state, record)}
+    readings = facts.readings
+    remappable = readings.remapped_rows_pending is not None and not readings.remapped_rows_failure
+    if here & {"48", "95", "140"} or readings.ecc_uncorrected_volatile_sram or not remappable:
+        return False
+    return True if "94" in here else None
+
+
+LINE_AFTER_COUNTER = 2.0
+"""Seconds: a pass may see the counter before the driver's line about it was read, and the line may say that it was contained."""
+
+
+def ecc_uncorrectable(state: State, _: Sight, facts: GpuFacts) -> Sighting | None:
+    count = facts.readings.ecc_uncorrected_volatile
+    if not count:
+        return None
+    contained = _contained(state, facts)
+    evidence = {"uncorrected_since_driver_load": count, "contained": contained is True}
+    severity, advice = (W, Advice.RESTART_APP) if contained else (F, Advice.RESET_GPU)
+    rise = LINE_AFTER_COUNTER if contained is None else None
+    return Sighting(Key("ecc_uncorrectable", gpu(facts.slot)), evidence, severity, advice, rise)
+
+
+def sram_threshold(_: State, __: Sight, facts: GpuFacts) -> Sighting | None:
+    if not facts.readings.sram_threshold_exceeded:
+        return None
+    count = facts.readings.ecc_uncorrected_volatile_sram or 0
+    return Sighting(
+        Key("sram_threshold", gpu(facts.slot)), {"uncorrected_sram_since_driver_load": count}, F if count else W
+    )
+
+
+RETIRED_PAGES_LIMIT = 63
+"""Pages retired for any cause from which DCGM fails a GPU (DCGM_FR_RETIRED_PAGES_LIMIT, dcgm health module)."""
+
+
+def retired_pages(_: State, __: Sight, facts: GpuFacts) -> Sighting | None:
+    readings = facts.readings
+    pages = (readings.retired_pages_single_bit or 0) + (readings.retired_pages_double_bit or 0)
+    evidence = {"pages": pages, "pending": bool(readings.retired_pages_pending)}
+    if pages >= RETIRED_PAGES_LIMIT:
+        return Sighting(Key("retired_pages", gpu(facts.slot)), evidence, F, Advice.CONTACT_SUPPORT)
+    if readings.retired_pages_pending:
+        return Sighting(Key("retired_pages", gpu(facts.slot)), evidence, W, Advice.RESET_GPU)
+    return None
+
+
+CORRECTED_PER_HOUR = 1000
+"""Own choice: fleets see a handful a day on a healthy GPU and 1e5 a day from a bad one (study of 10,693 Ampere GPUs)."""
+
+
+def ecc_correctable_rate(state: State, _: Sight, facts: GpuFacts) -> Sighting | None:
+    series = state.windows.get((facts.slot, "ecc_corrected_volatile"))
+    if series is None:
+        return None
+    grown, seconds = series.growth(3600.0)
+    if grown < CORRECTED_PER_HOUR:
+        return None
+    return Sighting(Key("ecc_correctable_rate", gpu(facts.slot)), {"corrected": grown, "seconds": round(seconds)})
+
+
+RECOVERY_ACTIONS: dict[int, tuple[str, Severity, Advice]] = {
+    1: ("reset", F, Advice.RESET_GPU),
+    2: ("reboot", F, Advice.REBOOT),
+    3: ("drain P2P", W, Advice.RESET_GPU),
+    4: ("drain and reset", F, Advice.RESET_GPU),
+    5: ("recover IMEX domain", F, Advice.RESTART_SERVICE),
+    6: ("bus reset", F, Advice.REBOOT),
+    7: ("system reboot", F, Advice.REBOOT),
+}
+"""What the driver asks for (nvmlDeviceGpuRecoveryAction_t); an unknown number is a failure, since 0 means none."""
+
+
+def gpu_recovery_action(_: State, __: Sight, facts: GpuFacts) -> Sighting | None:
+    action = facts.readings.recovery_action
+    if not action:
+        return None
+    name, severity, advice = RECOVERY_ACTIONS.get(action, ("unknown", F, Advice.CONTACT_SUPPORT))
+    evidence: Evidence = {"action": name, "value": action}
+    return Sighting(Key("gpu_recovery_action", gpu(facts.slot)), evidence, severity, advice)
+
+
+def thermal_limit(_: State, __: Sight, facts: GpuFacts) -> Sighting | None:
+    """Beyond a limit that the driver itself names; at the shutdown point the board is about to switch off."""
+    r, offset = facts.readings, slowdown_offset(facts)
+    slowdown = r.temperature_slowdown or (r.temperature_gpu_max and r.temperature_gpu_max - offset)
+    over = {
+        name: value
+        for name, value, limit in (
+            ("temperature", r.temperature, slowdown),
+            ("temperature_memory", r.temperature_memory, r.temperature_memory_max),
+        )
+        if value is not None and limit and value >= limit
+    }
+    if r.temperature_margin is not None and r.temperature_margin <= (offset or -1):
+        over |= {"temperature_margin": r.temperature_margin, "slowdown_offset": offset}
+    if not over:
+        return None
+    shutdown = bool(r.temperature and r.temperature_shutdown and r.temperature >= r.temperature_shutdown)
+    return Sighting(Key("thermal_limit", gpu(facts.slot)), over, F if shutdown else W, rise=10.0 if shutdown else None)
+
+
+SLOWED_SHARE, SLOWED_WINDOW = 0.6, 600.0
+"""Slowed for 6 of the last 10 minutes: the share that gpud uses, here measured as time and not as samples."""
+
+
+def slowed(code: str, counter: str, reason_bit: int) -> Detector:
+    """Slowed by the hardware for most of a window: by the driver's own clock of it, else by how the passes find it."""
+
+    def check(state: State, _: Sight, facts: GpuFacts) -> Sighting | None:
+        series = state.windows.get((facts.slot, counter))
+        if series is None or getattr(facts.readings, counter) is None:
+            if not (facts.readings.clock_event_reasons or 0) & reason_bit:
+                return None
+            long = SLOWED_SHARE * SLOWED_WINDOW
+            return Sighting(Key(code, gpu(facts.slot)), {"reason_bit": hex(reason_bit)}, rise=long)
+        grown, seconds = series.growth(SLOWED_WINDOW)
+        if grown / 1e9 < SLOWED_SHARE * SLOWED_WINDOW:
+            return None
+        evidence = {"slowed_seconds": round(grown / 1e9), "of_seconds": round(seconds)}
+        return Sighting(Key(code, gpu(facts.slot)), evidence)
+
+    return per_gpu(check, "clock_event_reasons")
+
+
+def pcie_link_degraded(state: State, sight: Sight, facts: GpuFacts) -> Sighting | None:
+    """Narrower than card and slot allow, or than was accepted; or slower, while busy (the generation drops when idle, by design)."""
+    r, pin = facts.readings, state.pins.get(facts.slot)
+    possible = (pin.pcie_width if pin is not None else 0) or r.pcie_width_max
+    if r.pcie_width and possible and r.pcie_width < possible:
+        alike = sum([each.readings.pcie_width == r.pcie_width for each in sight.answering])
+        evidence: Evidence = {
+            "width": r.pcie_width, "width_possible": possible, "as_wide": f"{alike} of {len(sight.answering)} GPUs",
+        }  # fmt: skip
+        return Sighting(Key("pcie_link_degraded", gpu(facts.slot)), evidence)
+    busy = (r.utilization_gpu or 0) >= 50 and (r.performance_state or 0) <= 2
+    if busy and r.pcie_generation and r.pcie_generation_max and r.pcie_generation < r.pcie_generation_max:
+        evidence = {"generation": r.pcie_generation, "generation_possible": r.pcie_generation_max}
+        return Sighting(Key("pcie_link_degraded", gpu(facts.slot)), evidence)
+    return None
+
+
+GTPS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
+
+
+def pcie_replay_rate(state: State, _: Sight, facts: GpuFacts) -> Sighting | None:
+    """More replays a minute than the bit error rate of the specification allows (DCGM's rule: ceil(GT/s x 0.06 x lanes))."""
+    r = facts.readings
+    series = state.windows.get((facts.slot, "pcie_replays"))
+    if series is None:
+        return None
+    allowed = math.ceil(GTPS.get(r.pcie_generation_max or 5, 64.0) * 0.06 * (r.pcie_width_max or 16))
+    grown, seconds = series.growth(300.0)
+    if seconds < 60.0 or grown <= allowed * seconds / 60.0:
+        return None
+    evidence = {"replays": grown, "seconds": round(seconds), "allowed_per_minute": allowed}
+    return Sighting(Key("pcie_replay_rate", gpu(facts.slot)), evidence)
+
+
+def inforom_invalid(_: State, __: Sight, facts: GpuFacts) -> Sighting | None:
+    return Sighting(Key("inforom_invalid", gpu(facts.slot))) if facts.readings.inforom_valid == 0 else None

@@ -1,0 +1,221 @@
+"""Signs of the driver, of the GPUs as a whole, and of the daemon itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from gpuwarden.health.components import errors_of
+from gpuwarden.health.dcgm import detectors as dcgm_looks
+from gpuwarden.health.inventory import (
+    Presence,
+    absent,
+    answers_nvml,
+    driver_silent,
+    expected_count,
+    known_count,
+    presences,
+)
+from gpuwarden.health.look import NOTHING, Detector, Look, gpu_look, node_look
+from gpuwarden.health.model import NODE, Evidence, Key, Sighting, Subject, gpu
+from gpuwarden.health.state import State, counts
+from gpuwarden.health.view import Sight
+from gpuwarden.health.xid.witnesses import contradicted, is_fallen
+from gpuwarden_collectors.base import PassOutcome
+from gpuwarden_collectors.facts import CallError, GpuAnswer, NvmlProblem
+
+NODE_PROBLEMS = {
+    NvmlProblem.LIBRARY_MISMATCH: "driver_library_mismatch",
+    NvmlProblem.NO_PERMISSION: "device_permission",
+    NvmlProblem.OTHER: "nvml_unavailable",
+}
+
+
+def problem(code: str) -> NvmlProblem | None:
+    return next((p for p, c in NODE_PROBLEMS.items() if c == code), None)
+
+
+CONTRADICTED = 10.0
+"""Seconds for which the bus alone may say that a GPU is gone while NVML has an answer of it: two passes, of which the next
+confirms a GPU that is really gone."""
+
+
+def gpu_missing(state: State, sight: Sight) -> Look:
+    """A pinned GPU that is gone, or unlisted for longer than a driver reload, a reset or a MIG change takes."""
+    where = presences(state, sight)
+    fell_off = _fallen_off(state)
+    all_unlisted = driver_silent(state, sight) or (sight.nvml is not None and sight.nvml.problem is not None)
+    sightings: list[Sighting] = []
+    examined: set[Subject] = set()
+    for slot, (presence, why) in where.items():
+        if presence is Presence.UNSEEN or (presence is Presence.UNLISTED and all_unlisted):
+            continue
+        examined.add(gpu(slot))
+        if presence is Presence.GONE:
+            sightings.append(_missing(state, slot, why, CONTRADICTED if answers_nvml(slot, sight) else 0.0))
+        elif presence is Presence.UNLISTED:
+            sightings.append(_missing(state, slot, why, 0.0 if slot in fell_off else sight.rules.missing_grace))
+    if _countable(sight):
+        examined.add(NODE)
+        sightings += _fewer_than_configured(state, sight)
+    return Look(tuple(sightings), frozenset(examined))
+
+
+def _fallen_off(state: State) -> set[str]:
+    """Slots with an Xid 79 since the last boot and reset, unless bus and NVML contradicted it."""
+    return {
+        r.key.subject.slot
+        for r in state.records.values()
+        if is_fallen(r.key) and counts(state, r) and not contradicted(state, r.key)
+    }
+
+
+def _countable(sight: Sight) -> bool:
+    """Whether all GPUs that are here can be known by now: from the bus, once NVML had its turn to say more, or from NVML."""
+    listed = sight.nvml is not None and sight.nvml.problem is None
+    return listed or (sight.devices is not None and sight.view.nvml.outcome is not None)
+
+
+def _missing(state: State, slot: str, why: str, rise: float) -> Sighting:
+    pin = state.pins[slot]
+    return Sighting(Key("gpu_missing", gpu(slot)), {"why": why, "uuid": pin.uuid, "serial": pin.serial}, rise=rise)
+
+
+def _fewer_than_configured(state: State, sight: Sight) -> Iterator[Sighting]:
+    """Fewer GPUs were ever seen than the configuration expects: no slot can be named, so the node is the subject."""
+    expected, source = expected_count(state, sight)
+    known = known_count(state, sight)
+    if source == "configured" and expected is not None and known < expected:
+        why = "fewer GPUs than configured were ever seen here"
+        evidence: Evidence = {"expected": expected, "known": known, "why": why}
+        yield Sighting(Key("gpu_missing", NODE), evidence, rise=sight.rules.missing_grace)
+
+
+def driver_not_loaded(state: State, sight: Sight) -> Look:
+    """No GPU through NVML while the bus has some. A slow boot and a driver reload look the same for a while."""
+    if sight.view.nvml.outcome is None or (sight.nvml is None and not absent(sight)):
+        return NOTHING
+    said = sight.nvml.problem if sight.nvml is not None else None
+    if said in NODE_PROBLEMS:
+        return node_look(())
+    expected, _ = expected_count(state, sight)
+    wanted = bool(expected) or bool(state.pins)
+    if not wanted or not (driver_silent(state, sight) or (said is not None and not state.pins)):
+        return node_look(())
+    why = "the NVML library is not installed" if sight.nvml is None else sight.nvml.problem_text or "NVML lists no GPU"
+    in_grace = sight.now.boottime < sight.rules.boot_grace
+    rise = math.inf if in_grace else sight.rules.driver_grace
+    return node_look((Sighting(Key("driver_not_loaded", NODE), {"why": why}, rise=rise),))
+
+
+def nvml_problem(code: str) -> Detector:
+    """A detector for one way in which NVML as a whole refuses to answer."""
+
+    def look(_: State, sight: Sight) -> Look:
+        if sight.nvml is None:
+            return _worker_trouble(sight) if code == "nvml_unavailable" else NOTHING
+        if sight.nvml.problem is not problem(code):
+            return node_look(())
+        evidence = {"why": sight.nvml.problem_text, "driver": sight.nvml.driver_version}
+        return node_look((Sighting(Key(code, NODE), evidence),))
+
+    return look
+
+
+def _worker_trouble(sight: Sight) -> Look:
+    """The reader of NVML fails or dies (a hang is `driver_unresponsive`, a missing library `driver_not_loaded`)."""
+    latest = sight.view.nvml.latest
+    if latest is None or latest.outcome is not PassOutcome.FAILED:
+        return NOTHING
+    return node_look((Sighting(Key("nvml_unavailable", NODE), {"why": latest.error}),))
+
+
+GSP_XIDS = ("119", "120")
+
+
+def driver_unresponsive(state: State, sight: Sight) -> Look:
+    """NVML does not answer: two deadlines missed and 20 s of silence, or one with Xid 119/120 or a worker in D state."""
+    latest = sight.view.nvml.latest
+    if latest is None or latest.worker is None:
+        return NOTHING
+    worker = latest.worker
+    if latest.outcome in (PassOutcome.OBSERVED, PassOutcome.ABSENT):
+        return node_look(())
+    if worker.silent_since is None or worker.missed == 0:
+        return NOTHING
+    silence = sight.now.boottime - worker.silent_since.boottime
+    waited = worker.missed >= sight.rules.unresponsive_misses and silence >= sight.rules.unresponsive_after
+    certain = worker.stuck or worker.abandoned or _gsp_trouble(state, worker.silent_since.boottime)
+    if not (waited or certain):
+        return NOTHING
+    evidence = {
+        "silent_seconds": round(silence),
+        "missed_deadlines": worker.missed,
+        "worker_in_d_state": worker.stuck,
+        "worker_left_behind": worker.abandoned or worker.parked,
+    }
+    return node_look((Sighting(Key("driver_unresponsive", NODE), evidence),))
+
+
+def _gsp_trouble(state: State, silent_since: float) -> bool:
+    """An Xid 119 or 120 of this boot from shortly before the silence, or later."""
+    return any(
+        r.key.code == "xid" and r.key.detail in GSP_XIDS and counts(state, r) and r.last.boottime > silent_since - 60.0
+        for r in state.records.values()
+    )  # fmt: skip
+
+
+def gpu_unresponsive(_: State, sight: Sight) -> Look:
+    """A GPU that NVML lists but that answers every question with a timeout or an unknown error."""
+    bad = (GpuAnswer.TIMEOUT, GpuAnswer.UNKNOWN)
+    sightings = [
+        Sighting(Key("gpu_unresponsive", gpu(f.slot)), {"answer": f.answer.value, "calls": _calls(f.errors)})
+        for f in sight.gpus.values()
+        if f.answer in bad
+    ]
+    return gpu_look(sightings, [f for f in sight.gpus.values() if f.answer is not GpuAnswer.LOST])
+
+
+def gpu_reset_required(_: State, sight: Sight) -> Look:
+    """It ends by an answer alone: a GPU that has fallen silent has not been reset."""
+    sightings = [
+        Sighting(Key("gpu_reset_required", gpu(f.slot)), {"calls": _calls(f.errors)})
+        for f in sight.gpus.values()
+        if f.answer is GpuAnswer.RESET_REQUIRED
+    ]
+    return gpu_look(sightings, sight.answering)
+
+
+def _calls(errors: tuple[CallError, ...]) -> str:
+    return ", ".join(f"{e.call}: {e.text or e.code}" for e in errors[:3])
+
+
+def component_failed(code: str) -> Detector:
+    """A detector for what the daemon itself cannot do."""
+
+    def look(_: State, sight: Sight) -> Look:
+        return node_look(_component_failures(code, sight))
+
+    return look
+
+
+def _component_failures(code: str, sight: Sight) -> Iterator[Sighting]:
+    for detail, text in errors_of(code, sight.view.troubles):
+        yield Sighting(Key(code, NODE, detail), {"why": text})
+
+
+HOST_COLLECTORS = ("pci", "infiniband", "storage", "memory", "processes", "services", "plugin")
+
+
+def collector_failed(_: State, sight: Sight) -> Look:
+    """A source that exists on this host and cannot be read (NVML and DCGM, which hang, have conditions of their own)."""
+    return node_look(_failures(sight))
+
+
+def _failures(sight: Sight) -> Iterator[Sighting]:
+    for name in HOST_COLLECTORS:
+        latest = sight.view.seen(name).latest
+        if latest is not None and latest.outcome in (PassOutcome.FAILED, PassOutcome.TIMED_OUT):
+            yield Sighting(Key("collector_failed", NODE, name), {"why": latest.error})
+    yield from _component_failures("collector_failed", sight)
+    yield from dcgm_looks.unusable(sight)

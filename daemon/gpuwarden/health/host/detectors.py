@@ -1,0 +1,284 @@
+"""The detectors of the rows in `host_conditions.py`.
+
+A collector whose newest pass failed or is too old says nothing: what is found stays found, and nothing is added. What a
+finding is about and facts cannot tell just now (a mount that hangs has no free space) is left as it is, too; everything
+else that is not seen wrong is looked at and well, also what is not there any more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from typing import NamedTuple
+
+from gpuwarden.health.host import mounts as mount_signs
+from gpuwarden.health.host import ports as port_signs
+from gpuwarden.health.host import services as host_signs
+from gpuwarden.health.host.learning import followed, infiniband_now, now_known
+from gpuwarden.health.host.memory import HostMemory, port_subject
+from gpuwarden.health.look import NOTHING, Detector, Look
+from gpuwarden.health.memory import State, Track
+from gpuwarden.health.model import NODE, Key, Severity, Sighting, Subject
+from gpuwarden.health.nvlink.detectors import REGISTERED
+from gpuwarden.health.nvlink.fabric_manager import FABRIC_MANAGER, Fabric, undecided
+from gpuwarden.health.nvlink.imex import UNIT as IMEX_UNIT
+from gpuwarden.health.nvlink.imex import multi_node
+from gpuwarden.health.view import Sight
+from gpuwarden.health.windows import Windows
+from gpuwarden_collectors.base import PassOutcome
+from gpuwarden_collectors.facts import PciKind
+from gpuwarden_collectors.host_facts import (
+    InfinibandFacts,
+    MemoryFacts,
+    PluginFacts,
+    ProcessesFacts,
+    ServicesFacts,
+    StorageFacts,
+)
+
+BOOT_GRACE = 300.0
+"""Seconds of uptime, as NVSentinel has them for system services: what a boot brings up late is not down yet."""
+
+_THE_NODE = frozenset((NODE,))
+
+Signs = Iterable[Sighting]
+Seen = tuple[Signs, AbstractSet[Subject]]
+"""What is wrong, and the subjects of which nothing can be said just now."""
+
+
+class _Setting(NamedTuple):
+    """All that the signs of a row look at beside the facts of its collector and the windows of counters: where none of it
+    changed, neither did they.
+
+    The rest as in `Fabric`, flat, since objects are compared.
+    """
+
+    tracks: Mapping[Key, Track]
+    host: HostMemory
+    booting: bool
+    switches: bool | None
+    fabric: bool | None
+    multi_node: bool | None
+    completed: bool | None
+    process: bool | None
+    gpus: bool
+
+
+def _setting(state: State, sight: Sight) -> _Setting:
+    def make() -> _Setting:
+        booting = sight.now.boottime < BOOT_GRACE
+        process = None if sight.processes is None else sight.processes.fabric_manager
+        used, completed = _fabric(sight)
+        return _Setting(
+            state.tracks,
+            state.host,
+            booting,
+            _has_switches(sight),
+            used,
+            multi_node(sight),
+            completed,
+            process,
+            bool(sight.answering),
+        )
+
+    of = (sight.now, sight.nvml, sight.view.pci.facts, sight.processes, state.tracks, state.host)
+    return sight.view.once("host setting", of, make)
+
+
+def _look(code: str, state: State, sightings: Signs = (), unseen: AbstractSet[Subject] = frozenset()) -> Look:
+    """Everything that has this finding and is not `unseen` was looked at."""
+    tracked = {track.key.subject for track in state.tracks_of(code)}
+    return Look(tuple(sightings), frozenset(tracked - unseen))
+
+
+def _detector(code: str, collector: str, see: Callable[..., Seen], *, counts: bool) -> Detector:
+    """`see` is given the tracks of this condition, the setting, the facts, and if it `counts` the windows.
+
+    Most collectors look less often than the judge judges: what they gave is looked at once.
+    """
+
+    def look(state: State, sight: Sight) -> Look:
+        facts = _now(collector, sight)
+        if facts is None:
+            return _look(code, state) if collector in sight.rules.off else NOTHING
+        setting = _setting(state, sight)
+        given = (setting, facts, state.host_windows) if counts else (setting, facts)
+        of = (*setting, *given[1:])
+        return sight.view.once(code, of, lambda: _look(code, state, *see(state.tracks_of(code), *given)))
+
+    return look
+
+
+def _now(collector: str, sight: Sight) -> object | None:
+    if collector == "infiniband":
+        return infiniband_now(sight)
+    if collector == "plugin" and sight.view.plugin.outcome is PassOutcome.ABSENT:
+        return PluginFacts()  # no site check is configured: then none has anything to say
+    return now_known(sight, collector, getattr(sight, collector))
+
+
+def _not_while_booting(setting: _Setting, sightings: Signs) -> Signs:
+    return (replace(sighting, rise=math.inf) for sighting in sightings) if setting.booting else sightings
+
+
+# --- Ports ---------------------------------------------------------------------------------------------------------
+
+
+def _port_down(_: Sequence[Track], setting: _Setting, facts: InfinibandFacts) -> Seen:
+    down = port_signs.infiniband_down(facts, setting.host.ports)
+    return _not_while_booting(setting, down), port_signs.unseen_ports(facts)
+
+
+def _rate_low(_: Sequence[Track], setting: _Setting, facts: InfinibandFacts) -> Seen:
+    """A port that is down has no rate."""
+    known = setting.host.ports
+    idle = {
+        port_subject(port.name)
+        for port in facts.ports
+        if port.name in known and (port.state != "active" or port.rate_gbps is None)
+    }
+    return port_signs.infiniband_rate_low(facts, known), idle
+
+
+def _flapping(tracks: Sequence[Track], setting: _Setting, facts: InfinibandFacts, windows: Windows) -> Seen:
+    """It ends only for a port that was followed for as long as the rule looks back, or that is known no more."""
+    young = {
+        track.key.subject
+        for track in tracks
+        if track.key.subject.part in setting.host.ports
+        and not followed(windows, str(track.key.subject), port_signs.FLAPS_WINDOW)
+    }
+    return port_signs.infiniband_flapping(facts, windows), young
+
+
+# --- Mounts --------------------------------------------------------------------------------------------------------
+
+
+def _full(_: Sequence[Track], __: _Setting, facts: StorageFacts) -> Seen:
+    return mount_signs.disk_full(facts), mount_signs.unseen_mounts(facts)
+
+
+def _missing(_: Sequence[Track], setting: _Setting, facts: StorageFacts) -> Seen:
+    return _not_while_booting(setting, mount_signs.mount_missing(facts)), frozenset()
+
+
+def _hung(_: Sequence[Track], __: _Setting, facts: StorageFacts) -> Seen:
+    return mount_signs.mount_hung(facts), mount_signs.unasked_mounts(facts)
+
+
+def _read_only(_: Sequence[Track], setting: _Setting, facts: StorageFacts) -> Seen:
+    return mount_signs.mount_read_only(facts, setting.host.mounts), frozenset()
+
+
+# --- Memory, processes, services -----------------------------------------------------------------------------------
+
+
+def _memory_low(_: Sequence[Track], __: _Setting, facts: MemoryFacts) -> Seen:
+    return host_signs.memory_low(facts), frozenset()
+
+
+def _memory_lost(tracks: Sequence[Track], _: _Setting, facts: MemoryFacts, windows: Windows) -> Seen:
+    """It ends only where all controllers were followed for an hour, or a reboot made them count anew."""
+    names = [name for name, _counter in host_signs.memory_counters(facts)]
+    old_enough = all(followed(windows, name, host_signs.ECC_WINDOW) for name in names)
+    young = {track.key.subject for track in tracks if not old_enough and track.released is None}
+    return host_signs.memory_ecc_uncorrectable(facts, windows), young
+
+
+def _process_hung(_: Sequence[Track], __: _Setting, facts: ProcessesFacts) -> Seen:
+    """It ends only when processes were followed for as long as it takes to see one that is stuck."""
+    young = facts.followed_for is not None and facts.followed_for < host_signs.STUCK_FOR
+    return host_signs.process_hung(facts), _THE_NODE if young else frozenset()
+
+
+def _service_down(tracks: Sequence[Track], setting: _Setting, facts: ServicesFacts, windows: Windows) -> Seen:
+    """One that restarted again and again is well only after it was followed for as long as the rule looks back."""
+    young = {
+        track.key.subject
+        for track in tracks
+        if _restarted(track) and not followed(windows, str(track.key.subject), host_signs.RESTARTS_WINDOW)
+    }
+    if not setting.multi_node:  # IMEX has nothing to do on a single node, and ends with an error there
+        facts = ServicesFacts(services=tuple(s for s in facts.services if s.unit != IMEX_UNIT or s.configured))
+        young |= {host_signs.service_subject(IMEX_UNIT)} if setting.multi_node is None else set()
+    fabric = Fabric(*setting[3:])
+    of_it = [s for s in facts.services if s.unit == FABRIC_MANAGER]
+    if any(undecided(service, fabric) for service in of_it):
+        young.add(host_signs.service_subject(FABRIC_MANAGER))
+        facts = ServicesFacts(services=tuple(s for s in facts.services if s.unit != FABRIC_MANAGER))
+    failed = {track.key.subject for track in tracks if track.severity is Severity.FAILURE}
+    return _not_while_booting(setting, host_signs.service_down(facts, windows, fabric, failed)), young
+
+
+def _has_switches(sight: Sight) -> bool | None:
+    pci = sight.view.pci.facts
+    if pci is None:
+        return None
+    return sight.view.once("switches", (pci,), lambda: any(device.kind is PciKind.SWITCH for device in pci.devices))
+
+
+def _fabric(sight: Sight) -> tuple[bool | None, bool | None]:
+    """Whether a GPU says that it belongs to an NVLink fabric (not all switches are on the PCI bus), and whether each that does
+    is registered in it; None while none says.
+    """
+    said = [facts.readings for facts in sight.answering if facts.readings.fabric_state is not None]
+    using = [readings for readings in said if readings.fabric_state]
+    completed = all(readings.fabric_state == REGISTERED and not readings.fabric_status for readings in using)
+    return (bool(using) if said else None), (completed if using else None)
+
+
+def _restarted(track: Track) -> bool:
+    restarts = track.evidence.get("restarts")
+    return isinstance(restarts, int) and restarts >= host_signs.RESTARTS
+
+
+# --- Site checks ---------------------------------------------------------------------------------------------------
+
+
+def _plugin_failed(state: State, sight: Sight) -> Look:
+    """It ends when the check tells something, or is configured no more."""
+    facts = _now("plugin", sight)
+    if not isinstance(facts, PluginFacts):
+        return _look("plugin_failed", state) if "plugin" in sight.rules.off else NOTHING
+    told = {result.name for result in facts.results if host_signs.speaks(result, sight.now)}
+    silent = {host_signs.plugin_subject(name) for name in set(facts.names) - told}
+    return _look("plugin_failed", state, host_signs.plugin_failed(facts, sight.now), silent)
+
+
+def family(state: State, sight: Sight) -> Mapping[str, Look]:
+    """Site checks by their codes: those that have just spoken, and those with a finding that are configured no more."""
+    facts = _now("plugin", sight)
+    if not isinstance(facts, PluginFacts):
+        return {}
+    told = {host_signs.plugin_code(r.name): r for r in facts.results if host_signs.speaks(r, sight.now)}
+    configured = {host_signs.plugin_code(name) for name in facts.names}
+    over = {key.code for key in state.tracks if _of_a_plugin(key.code)} - configured
+    looks = {code: _look(code, state, host_signs.plugin(result)) for code, result in told.items()}
+    return {**looks, **{code: _look(code, state) for code in sorted(over)}}
+
+
+def _of_a_plugin(code: str) -> bool:
+    return code.startswith(host_signs.plugin_code("")) and code != "plugin_failed"
+
+
+_TABLE: tuple[tuple[str, str, Callable[..., Seen], bool], ...] = (
+    ("infiniband_down", "infiniband", _port_down, False),
+    ("infiniband_flapping", "infiniband", _flapping, True),
+    ("infiniband_rate_low", "infiniband", _rate_low, False),
+    ("disk_full", "storage", _full, False),
+    ("mount_missing", "storage", _missing, False),
+    ("mount_hung", "storage", _hung, False),
+    ("mount_read_only", "storage", _read_only, False),
+    ("memory_low", "memory", _memory_low, False),
+    ("memory_ecc_uncorrectable", "memory", _memory_lost, True),
+    ("process_hung", "processes", _process_hung, False),
+    ("service_down", "services", _service_down, True),
+)
+"""Code, collector, its signs, and whether these look at counters."""
+
+DETECTORS: Mapping[str, Detector] = {
+    **{code: _detector(code, collector, see, counts=counts) for code, collector, see, counts in _TABLE},
+    "plugin_failed": _plugin_failed,
+}

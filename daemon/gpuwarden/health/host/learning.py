@@ -1,0 +1,204 @@
+"""How the judge's memory of the host beside its GPUs grows: what is learned and forgotten, and the windows of counters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+from gpuwarden.health.host.memory import (
+    CONTROLLERS_KEPT,
+    MOUNTS_KEPT,
+    PORTS_KEPT,
+    HostMemory,
+    KnownPort,
+    forgotten,
+    mount_learned,
+    mount_subject,
+    port_key,
+    port_learned,
+    port_subject,
+    uncorrected_learned,
+)
+from gpuwarden.health.host.ports import port_counters
+from gpuwarden.health.host.services import memory_counters, service_counters
+from gpuwarden.health.model import Event
+from gpuwarden.health.state import State
+from gpuwarden.health.view import Sight
+from gpuwarden.health.windows import Series, Windows
+from gpuwarden_collectors.base import PassOutcome
+from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.host_facts import InfinibandFacts, MemoryFacts, PortFacts, StorageFacts
+
+FORGET_AFTER = 600.0
+"""Seconds of uptime before which a mount that is not there is not forgotten: a boot may bring it yet."""
+
+_NO_PORTS = InfinibandFacts()
+
+Facts = TypeVar("Facts")
+Readings = Mapping[tuple[str, str], int]
+
+
+def now_known(sight: Sight, collector: str, facts: Facts | None) -> Facts | None:
+    """The facts, if they are fresh and the newest pass gave them."""
+    return facts if sight.view.seen(collector).outcome is PassOutcome.OBSERVED else None
+
+
+def infiniband_now(sight: Sight) -> InfinibandFacts | None:
+    """*Absent* says that the kernel has no RDMA device at all: no port is there."""
+    if sight.view.infiniband.outcome is PassOutcome.ABSENT:
+        return _NO_PORTS
+    return now_known(sight, "infiniband", sight.infiniband)
+
+
+# --- What is learned and forgotten -----------------------------------------------------------------------------------
+
+
+def learn_host(state: State, sight: Sight) -> Iterator[Event]:
+    """Events for ports that are active, or faster than ever, for mounts that are writable, and for what is no matter any more."""
+    if (infiniband := now_known(sight, "infiniband", sight.infiniband)) is not None:
+        known = state.host.ports
+        for name, port in sight.view.once("ports to learn", (infiniband, known), partial(_ports, known, infiniband)):
+            if port is None:
+                yield forgotten(port_subject(name), sight.now, sight.view.boot_id)
+            else:
+                yield port_learned(name, port, sight.now, sight.view.boot_id)
+    if (storage := now_known(sight, "storage", sight.storage)) is not None:
+        mounts, booting = state.host.mounts, sight.now.boottime < FORGET_AFTER
+        make = partial(_mounts, mounts, storage, booting=booting)
+        for path, source in sight.view.once("mounts to learn", (storage, mounts, booting), make):
+            if source is None:
+                yield forgotten(mount_subject(path), sight.now, sight.view.boot_id)
+            else:
+                yield mount_learned(path, source, sight.now, sight.view.boot_id)
+
+
+def learn_counts(state: State, sight: Sight) -> Iterator[Event]:
+    """Events for uncorrected errors of memory controllers that are in the windows now: a restart counts on from there."""
+    memory, known = now_known(sight, "memory", sight.memory), state.host.uncorrected
+    if memory is None:
+        return
+    for controller, count in sight.view.once("counts to learn", (memory, known), partial(_counts, known, memory)):
+        yield uncorrected_learned(controller, count, sight.now, sight.view.boot_id)
+
+
+def _counts(known: Mapping[str, int], memory: MemoryFacts) -> list[tuple[str, int]]:
+    counts = [(name.removeprefix("memory/"), count) for (name, _), count in memory_counters(memory).items()]
+    room = len(known) < CONTROLLERS_KEPT
+    return [(name, count) for name, count in counts if known.get(name) != count and (name in known or room)]
+
+
+def _ports(known: Mapping[str, KnownPort], infiniband: InfinibandFacts) -> list[tuple[str, KnownPort | None]]:
+    """By name, what is new of a port; None of one that is no matter any more."""
+    news: list[tuple[str, KnownPort | None]] = []
+    for name in known:
+        device = name.rpartition("/")[0]
+        if any(re.match(pattern, device) for pattern in infiniband.excluded):
+            news.append((name, None))
+    for port in infiniband.ports:
+        if port.state != "active" or (port.name not in known and len(known) >= PORTS_KEPT):
+            continue
+        before = known.get(port.name, KnownPort())
+        route = _carries_route(port, before, known, infiniband)
+        now = KnownPort(max(before.gbps, port.rate_gbps or 0.0), port.link_layer or before.link_layer, route)
+        if port.name not in known or now != before:
+            news.append((port.name, now))
+    return news
+
+
+def _carries_route(
+    port: PortFacts, before: KnownPort, known: Mapping[str, KnownPort], infiniband: InfinibandFacts
+) -> bool:
+    """Whether the default route goes over a port that is active.
+
+    It leaves a port for another one; while there is none, or it goes elsewhere, the port keeps it. While a port that had it
+    is down, whatever port it goes over instead is only its stand-in.
+    """
+    if port.default_route:
+        active = {other.name for other in infiniband.ports if other.state == "active"}
+        return before.default_route or not any(p.default_route and name not in active for name, p in known.items())
+    return before.default_route and not any(other.default_route for other in infiniband.ports)
+
+
+def _mounts(known: Mapping[str, str], storage: StorageFacts, *, booting: bool) -> list[tuple[str, str | None]]:
+    """By path, what is mounted there now; None of a mount that is no matter any more."""
+    here = {mount.path for mount in storage.mounts if mount.mounted or mount.expected}
+    gone = [path for path in known if path not in here and not booting]
+    news: list[tuple[str, str | None]] = [(path, None) for path in gone]
+    for mount in storage.mounts:
+        room = mount.path in known or len(known) - len(gone) < MOUNTS_KEPT
+        if mount.mounted and not mount.read_only and known.get(mount.path) != mount.source and room:
+            news.append((mount.path, mount.source))
+    return news
+
+
+def accept_host(state: State, sight: Sight) -> Iterator[Event]:
+    """Events by which the ports are accepted as they are: those that are down are given up, the others are this fast."""
+    infiniband = infiniband_now(sight)
+    if infiniband is None:
+        return
+    here = {port.name: port for port in infiniband.ports}
+    for name, known in state.host.ports.items():
+        port = here.get(name)
+        if port is None or port.state not in ("active", ""):
+            yield forgotten(port_subject(name), sight.now, sight.view.boot_id)
+        elif port.rate_gbps is not None and port.rate_gbps < known.gbps:
+            slower = replace(known, gbps=port.rate_gbps)
+            yield port_learned(name, slower, sight.now, sight.view.boot_id)
+
+
+# --- Counters --------------------------------------------------------------------------------------------------------
+
+
+def counted_host(state: State, sight: Sight) -> State:
+    """With the counters of the newest passes in its windows. Those of what is gone, and of nobody any more, are dropped."""
+    windows = state.host_windows
+    for kind, at, facts, counters in _counting(sight):
+        of = (at, facts, state.host, windows)
+        make = partial(_counted, state.host, windows, kind, at.boottime, partial(counters, facts))
+        windows = sight.view.once(f"{kind} windows", of, make)
+    return state if windows is state.host_windows else replace(state, host_windows=windows)
+
+
+def _counted(host: HostMemory, windows: Windows, kind: str, at: float, count: Callable[[], Readings]) -> Windows:
+    """The windows with one pass more of one collector; the same if it was counted already."""
+    readings, prefix = count(), f"{kind}/"
+    known = {name for name, _ in readings}
+    if kind == "port":
+        known.update(map(port_key, host.ports))
+    result = {key: series for key, series in windows.items() if key[0] in known or not key[0].startswith(prefix)}
+    for key, value in readings.items():
+        series = windows.get(key)
+        if series is None or at < series.at:  # the latter: another boot
+            result[key] = _begun(host, key[0], at, value)
+        elif at > series.at:
+            result[key] = series.add(at, value)
+    return windows if result == windows else result
+
+
+def _begun(host: HostMemory, name: str, at: float, value: int) -> Series:
+    """A new window; for a memory controller, with what was counted since the daemon before this one looked."""
+    kind, _, controller = name.partition("/")
+    known = host.uncorrected.get(controller) if kind == "memory" else None
+    return Series.start(at, value) if known is None else Series.start(at, known).add(at, value)
+
+
+def _counting(sight: Sight) -> Iterator[tuple[str, Stamp, Any, Callable[[Any], Readings]]]:
+    """The passes that count anything: what their subjects are called, when it was read, and how to count."""
+    infiniband = now_known(sight, "infiniband", sight.infiniband)
+    memory = now_known(sight, "memory", sight.memory)
+    services = now_known(sight, "services", sight.services)
+    if infiniband is not None and sight.view.infiniband.at is not None:
+        yield "port", sight.view.infiniband.at, infiniband, port_counters
+    if memory is not None and sight.view.memory.at is not None:
+        yield "memory", sight.view.memory.at, memory, memory_counters
+    if services is not None and sight.view.services.at is not None:
+        yield "service", sight.view.services.at, services, service_counters
+
+
+def followed(windows: Windows, name: str, seconds: float) -> bool:
+    """Whether the counters of a thing were followed for so long. One without counters has nothing to wait for."""
+    spans = [series.followed for (of, _), series in windows.items() if of == name]
+    return not spans or max(spans) >= seconds

@@ -1,0 +1,85 @@
+"""Signs of mounts: full, missing, hung, read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpuwarden.health.host.memory import mount_subject
+from gpuwarden.health.model import Evidence, Key, Severity, Sighting, Subject
+from gpuwarden_collectors.host_facts import MountFacts, StorageFacts
+
+W, F = Severity.WARNING, Severity.FAILURE
+FULL_SHARE = 0.95
+PLENTY = 100 << 30
+"""Bytes. A shared file system of petabytes may be 95 % full for years; one with 100 GiB left is about to stop jobs."""
+
+
+def unseen_mounts(storage: StorageFacts) -> frozenset[Subject]:
+    """Mounts that are there, and nobody can say how full they are."""
+    return frozenset(mount_subject(m.path) for m in storage.mounts if m.mounted and m.bytes_total is None)
+
+
+def unasked_mounts(storage: StorageFacts) -> frozenset[Subject]:
+    return frozenset(mount_subject(mount.path) for mount in storage.mounts if not mount.asked)
+
+
+def disk_full(storage: StorageFacts) -> list[Sighting]:
+    """Space as `df` reckons it, what is reserved for root left aside; or inodes. Never more than a warning."""
+    return [
+        Sighting(Key("disk_full", mount_subject(mount.path)), {**_evidence(mount), **full})
+        for mount in storage.mounts
+        if not mount.read_only and (full := _full(mount))
+    ]
+
+
+def _full(mount: MountFacts) -> Evidence:
+    full: dict[str, float] = {}
+    if mount.bytes_total and mount.bytes_free is not None and mount.bytes_available is not None:
+        used = mount.bytes_total - mount.bytes_free
+        share = used / max(1, used + mount.bytes_available)
+        if share >= FULL_SHARE and mount.bytes_available < PLENTY:
+            full = {"used_percent": round(100 * share, 1), "bytes_available": mount.bytes_available}
+    if mount.inodes_total and mount.inodes_free is not None:
+        share = 1 - mount.inodes_free / mount.inodes_total
+        if share >= FULL_SHARE:
+            full |= {"inodes_used_percent": round(100 * share, 1), "inodes_free": mount.inodes_free}
+    return full
+
+
+def mount_missing(storage: StorageFacts) -> list[Sighting]:
+    """Expected and not mounted. One that the kernel mounts on first use is not missing."""
+    return [
+        Sighting(Key("mount_missing", mount_subject(mount.path)), {"why": "nothing is mounted there"})
+        for mount in storage.mounts
+        if mount.expected and not mount.mounted and not mount.automount
+    ]
+
+
+def mount_hung(storage: StorageFacts) -> list[Sighting]:
+    """It does not answer, or with an error (a stale file handle): jobs that touch it hang or die."""
+    sightings = []
+    for mount in storage.mounts:
+        if mount.hung_for is None and not mount.error:
+            continue
+        why = mount.error or "does not answer"
+        evidence: Evidence = {**_evidence(mount), "why": why, "hung_for": round(mount.hung_for or 0.0)}
+        sightings.append(Sighting(Key("mount_hung", mount_subject(mount.path)), evidence, _severity(mount)))
+    return sightings
+
+
+def mount_read_only(storage: StorageFacts, writable_before: Mapping[str, str]) -> list[Sighting]:
+    """The kernel makes a file system read-only when its disk fails under it. Another one on the same path is another."""
+    return [
+        Sighting(Key("mount_read_only", mount_subject(mount.path)), _evidence(mount), _severity(mount))
+        for mount in storage.mounts
+        if mount.mounted and mount.read_only and writable_before.get(mount.path) == mount.source
+    ]
+
+
+def _severity(mount: MountFacts) -> Severity:
+    """Nobody can work on a node without what it is expected to have, nor without its root."""
+    return F if mount.expected or mount.path == "/" else W
+
+
+def _evidence(mount: MountFacts) -> Evidence:
+    return {"type": mount.type, "source": mount.source}

@@ -1,0 +1,114 @@
+"""Signs of InfiniBand and RoCE ports. Their past is an argument: what is remembered of them, the windows of counters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from gpuwarden.health.host.memory import KnownPort, port_key, port_subject
+from gpuwarden.health.model import Advice, Evidence, Key, Severity, Sighting, Subject
+from gpuwarden.health.windows import Windows
+from gpuwarden_collectors.host_facts import InfinibandFacts, PortFacts
+
+DOWN_COUNTERS = ("link_downed", "carrier_down", "seen_down")
+LINK_DOWNED_MOST = 255
+"""`link_downed` has eight bits, and stops there (InfiniBand specification, PortCounters)."""
+FLAPS, FLAPS_WINDOW = 3, 3 * 3600.0
+"""Three times down within three hours: what Azure's health agent takes for a flapping link."""
+ETHERNET, INFINIBAND = "Ethernet", "InfiniBand"
+
+Ports = Mapping[str, KnownPort]
+
+
+def port_counters(infiniband: InfinibandFacts) -> dict[tuple[str, str], int]:
+    """The counters whose growth is asked for below, by the port as a subject and the name of the counter."""
+    return {
+        (port_key(port.name), name): value
+        for port in infiniband.ports
+        for name in DOWN_COUNTERS
+        if (value := getattr(port, name)) is not None and (name != "seen_down" or is_blind(port))
+    }
+
+
+def is_blind(port: PortFacts) -> bool:
+    """Its own counter of outages stands at its maximum: what passes see is all that can be counted."""
+    return port.link_downed == LINK_DOWNED_MOST and port.carrier_down is None
+
+
+def unseen_ports(infiniband: InfinibandFacts) -> frozenset[Subject]:
+    return frozenset(port_subject(port.name) for port in infiniband.ports if not port.state)
+
+
+def infiniband_down(infiniband: InfinibandFacts, known: Ports) -> list[Sighting]:
+    """Ports that were once active and are not, or are not there at all: an adapter that is gone takes them along.
+
+    A port that is not of the job fabric warns. All of several others at once are hardly the cables.
+    """
+    here = {port.name: port for port in infiniband.ports}
+    down = [name for name in known if name not in here or here[name].state not in ("active", "")]
+    roles = other_roles(known) if down else {}
+    fabric = [name for name in known if name not in roles]
+    all_of_them = len(fabric) > 1 and set(fabric) <= set(down)
+    return [
+        Sighting(
+            Key("infiniband_down", port_subject(name)),
+            {**_how_down(here.get(name)), **({"role": roles[name]} if name in roles else {})},
+            severity=Severity.WARNING if name in roles else None,
+            advice=Advice.RESTART_SERVICE if all_of_them and name not in roles else None,
+        )
+        for name in down
+    ]
+
+
+BESIDE, ROUTE, SLOWER = "Ethernet beside InfiniBand", "carries the default route", "slower than the others, and fewer"
+
+
+def other_roles(known: Ports) -> dict[str, str]:
+    """The Ethernet ports that are not of the job fabric (management, front end, storage), each with the sign of it.
+
+    Where all ports have such a sign, or there is one port alone, they are all that jobs have.
+    """
+    ethernet = {name for name, port in known.items() if port.link_layer == ETHERNET}
+    if any(port.link_layer == INFINIBAND for port in known.values()):
+        return dict.fromkeys(sorted(ethernet), BESIDE)
+    routed = {name: ROUTE for name in known if name in ethernet and known[name].default_route}
+    rest = {name: port.gbps for name, port in known.items() if name not in routed}
+    if not rest:
+        return {}
+    rates = Counter(rest.values())
+    fastest = max(rates)
+    odd = {rate for rate, alike in rates.items() if 0 < rate < fastest and (alike == 1 or alike < rates[fastest])}
+    return {**routed, **{name: SLOWER for name, rate in rest.items() if name in ethernet and rate in odd}}
+
+
+def _how_down(port: PortFacts | None) -> Evidence:
+    if port is None:
+        return {"why": "the port is gone"}
+    return {"state": port.state, "physical_state": port.physical_state, "link_layer": port.link_layer}
+
+
+def infiniband_flapping(infiniband: InfinibandFacts, windows: Windows) -> list[Sighting]:
+    """By the port's counters, so that an interruption between two passes counts; by what passes saw where these are blind."""
+    sightings = []
+    for port in infiniband.ports:
+        series = [windows.get((port_key(port.name), name)) for name in DOWN_COUNTERS]
+        downs = sum([one.growth(FLAPS_WINDOW)[0] for one in series if one is not None])
+        if downs >= FLAPS:
+            evidence: Evidence = {"downs": downs, "hours": round(FLAPS_WINDOW / 3600)}
+            if is_blind(port):
+                evidence = {**evidence, "counted_by": "passes, since link_downed stands at its maximum"}
+            sightings.append(Sighting(Key("infiniband_flapping", port_subject(port.name)), evidence))
+    return sightings
+
+
+def infiniband_rate_low(infiniband: InfinibandFacts, known: Ports) -> list[Sighting]:
+    """Slower than this port itself once was: lanes lost, or trained down."""
+    return [
+        Sighting(
+            Key("infiniband_rate_low", port_subject(port.name)),
+            {"gbps": port.rate_gbps, "gbps_before": known[port.name].gbps},
+        )
+        for port in infiniband.ports
+        if port.state == "active" and port.name in known
+        if port.rate_gbps is not None and port.rate_gbps < known[port.name].gbps
+    ]

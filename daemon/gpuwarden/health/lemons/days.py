@@ -1,0 +1,54 @@
+"""Which events add a day to the memory of lemons, and to whose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuwarden.health.lemons.memory import NODE_OWNER, What
+from gpuwarden.health.memory import State, board, case, failures
+from gpuwarden.health.model import Event, EventKind, Key, Severity
+
+REMAPS = ("row_remap_pending", "row_remap_failed", "xid.63", "xid.64")
+OF_THE_NODE = ("driver_unresponsive",)
+"""Failures that name no GPU and are the hardware's all the same."""
+
+
+def days_of(state: State, event: Event) -> Iterator[tuple[str, What]]:
+    """By owner, what `event` adds to the memory of lemons; `state` is the one before it."""
+    key = event.key
+    if event.kind == EventKind.BOOT and event.boot_id != state.boot_id:
+        yield from _owned(state, What.REBOOTS)
+    elif event.kind == EventKind.EXCLUDED:
+        yield from _owned(state, What.EXCLUSIONS)
+    elif event.kind == EventKind.REQUEUED:
+        yield from _owned(state, What.REQUEUES)
+    elif key is None:
+        return
+    elif event.kind == EventKind.RESET and event.data.get("ok") is True:
+        stood = failures(state, key.subject.slot, event.at.wall)
+        yield from ((board(state, track.key.subject.slot), What.RESETS) for track in stood)
+    elif event.kind in (EventKind.RAISED, EventKind.XID) and (owner := _owner(state, key)):
+        known = state.tracks.get(key)
+        stands = known is not None and known.raised
+        severity = known.severity if event.kind == EventKind.XID and known is not None else event.data.get("severity")
+        failed = severity == Severity.FAILURE
+        if failed and event.kind == EventKind.RAISED and not stands:
+            yield owner, What.FAILURES
+        if failed and key.code == "xid" and (stands or event.kind == EventKind.RAISED):
+            yield owner, What.XIDS
+        if case(state, key)[1] in REMAPS:
+            yield owner, What.REMAPS
+
+
+def _owner(state: State, key: Key) -> str:
+    """The board that a finding is about; the node for its switches and its driver; "" for what makes no lemon."""
+    if key.subject.slot in state.pins:
+        return board(state, key.subject.slot)
+    return NODE_OWNER if key.subject.kind == "switch" or key.code in OF_THE_NODE else ""
+
+
+def _owned(state: State, what: What) -> Iterator[tuple[str, What]]:
+    """For each owner of a failure that stands."""
+    for track in state.tracks.values():
+        if track.raised and track.severity is Severity.FAILURE and (owner := _owner(state, track.key)):
+            yield owner, what

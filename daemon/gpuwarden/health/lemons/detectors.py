@@ -1,0 +1,41 @@
+"""Signs that a node is a lemon: what its memory of 28 days says (`lemons.py`)."""
+
+from __future__ import annotations
+
+from gpuwarden.health.lemons.memory import LEMON_FROM, WEAK, WINDOW, report
+from gpuwarden.health.look import Look, node_look
+from gpuwarden.health.memory import LEMON_NODE, State, board
+from gpuwarden.health.model import NODE, Json, Key, LemonDays, Sighting
+from gpuwarden.health.view import Sight
+
+BOARDS_NAMED = 4
+
+
+def lemon_days(state: State, sight: Sight) -> tuple[LemonDays, ...]:
+    """On how many days what happened, for every GPU that belongs here and for the node."""
+
+    def make() -> tuple[LemonDays, ...]:
+        return report(state.lemons, {slot: board(state, slot) for slot in state.pins}, sight.now.wall)
+
+    return sight.view.once("lemons", (state.lemons, state.pins, sight.now), make) if state.lemons else ()
+
+
+def lemon_node(state: State, sight: Sight) -> Look:
+    """One kind of trouble came on so many different days, on the boards that are here or on the node itself."""
+    if not state.lemons:
+        return node_look(())
+    rows = lemon_days(state, sight)
+    node = [row for row in rows if not row.slot]
+    if not any(row.days >= LEMON_FROM and row.what not in WEAK for row in node):
+        return node_look(())
+    evidence: dict[str, Json] = {f"days_with_{row.what}": row.days for row in node}
+    evidence |= {"of_days": WINDOW, "gpus": _worst_boards([row for row in rows if row.slot])}
+    return node_look((Sighting(Key(LEMON_NODE, NODE), evidence),))
+
+
+def _worst_boards(rows: list[LemonDays]) -> str:
+    days: dict[str, int] = {}
+    for row in rows:
+        days[row.slot] = max(days.get(row.slot, 0), row.days)
+    worst = sorted(days, key=lambda slot: (-days[slot], slot))[:BOARDS_NAMED]
+    return ", ".join(f"{slot} on {days[slot]}" for slot in worst)

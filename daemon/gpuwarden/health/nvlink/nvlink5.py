@@ -1,0 +1,87 @@
+"""Reading the lines of NVLink 5 (Xids 144 to 150): which rule of the vendor's decode sheet a line meets.
+
+A line names the unit and gives register words, `UNIT Fatal|Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 …)`. Bits 25 to 20
+of the first word are the sub-code, the second word is the error status, compared as a whole. The unit stands in the
+first word too: bits 9 to 5 with drivers before R575, 6 to 0 from R575 on (one bit more in some rules). A rule holds if name,
+unit bits, sub-code and status all fit.
+
+Without a known driver version both places are tried. That cannot go wrong: rules of one name, sub-code and status say
+the same, so the place decides only whether any rule fits (a test goes through all of them).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gpuwarden.health.nvlink.nvlink5_catalogue import NVLINK5_RULES, Nvlink5Rule
+
+NVLINK5_XIDS = frozenset(range(144, 151))
+R575 = 575
+"""The driver branch that moved the unit within the first word."""
+
+_LINE = re.compile(
+    r"(?P<units>[A-Z][A-Z0-9_]{1,15}(?:/[A-Z][A-Z0-9_]{1,15})?) +(?P<word>Fatal|Nonfatal) +XC\d{1,3} +i\d{1,3} +"
+    r"Link +(?P<link>-?\d{1,4}) +\(0x(?P<info>[0-9a-fA-F]{1,8}) +0x(?P<status>[0-9a-fA-F]{1,8})\b"
+)
+_SIGN = re.compile(r"([A-Z0-9_/]{2,33}) ([FN]) ([0-9a-f]{1,8}) ([0-9a-f]{1,8})")
+_ASKED = 0x03F0_07FF  # the bits of the first word that some rule asks for; the rest differs from line to line
+
+
+@dataclass(frozen=True, slots=True)
+class Nvlink5Line:
+    """What a line says. `info` and `status` are its first two register words; `fatal` is its own word."""
+
+    units: tuple[str, ...]
+    fatal: bool
+    info: int
+    status: int
+
+    @property
+    def sub_code(self) -> int:
+        return self.info >> 20 & 0x3F
+
+    @property
+    def sign(self) -> str:
+        """In short, as far as rules ask for it; `nvlink5_sign` reads it."""
+        return f"{'/'.join(self.units)} {'F' if self.fatal else 'N'} {self.info & _ASKED:x} {self.status:x}"
+
+
+def nvlink5_line(text: str) -> Nvlink5Line | None:
+    """From the text of an Xid; None for one of another form."""
+    found = _LINE.match(text)
+    if found is None:
+        return None
+    units = tuple(found["units"].split("/"))
+    return Nvlink5Line(units, found["word"] == "Fatal", int(found["info"], 16), int(found["status"], 16))
+
+
+def nvlink5_sign(sign: str) -> Nvlink5Line | None:
+    found = _SIGN.fullmatch(sign)
+    if found is None:
+        return None
+    return Nvlink5Line(tuple(found[1].split("/")), found[2] == "F", int(found[3], 16), int(found[4], 16))
+
+
+def branch(driver_version: str) -> int | None:
+    """575 of `575.51.02`; None if there is no telling."""
+    first, _, rest = driver_version.strip().partition(".")
+    return int(first) if rest and first.isascii() and first.isdigit() and len(first) <= 6 else None
+
+
+def decode(xid: int, line: Nvlink5Line, driver: int | None) -> Nvlink5Rule | None:
+    """The rule that the line meets under a driver of this branch (None: unknown); None if none is known."""
+    fits = (rule for rule in NVLINK5_RULES if rule.xid == xid and _fits(rule, line))
+    return next((rule for rule in fits if _unit_fits(rule, line.info, driver)), None)
+
+
+def _fits(rule: Nvlink5Rule, line: Nvlink5Line) -> bool:
+    return rule.sub_code == line.sub_code and rule.status == line.status and not set(line.units).isdisjoint(rule.units)
+
+
+def _unit_fits(rule: Nvlink5Rule, info: int, driver: int | None) -> bool:
+    before = info >> 5 & (0x3F if rule.wide else 0x1F)
+    since = info & (0xFF if rule.wide else 0x7F)
+    return (before == rule.before and (driver is None or driver < R575)) or (
+        since == rule.since and (driver is None or driver >= R575)
+    )

@@ -1,0 +1,70 @@
+"""What a sighting comes to: the row of its condition, what the sighting itself says, what the site wants, what was done before.
+
+The site's word wins over the sighting's, and that over the row's. Only for a grace that has no end, as that of a boot, does
+the site's rise time not count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpuwarden.health import flaps
+from gpuwarden.health.condition import Condition
+from gpuwarden.health.conditions import condition
+from gpuwarden.health.gpu.jobs import under
+from gpuwarden.health.memory import State, Track, case
+from gpuwarden.health.model import Advice, Evidence, Key, Latch, Severity, Sighting
+from gpuwarden.health.repair_history import escalated
+from gpuwarden.health.view import CheckRule, Sight
+
+AS_THE_TABLE_HAS_IT = CheckRule()
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    severity: Severity
+    advice: Advice
+    latch: Latch
+    evidence: Evidence
+
+
+def rise(row: Condition, rule: CheckRule, sighting: Sighting) -> float:
+    if sighting.rise == math.inf or rule.rise is None:
+        return row.rise if sighting.rise is None else sighting.rise
+    return rule.rise
+
+
+def fall(state: State, row: Condition, rule: CheckRule, track: Track) -> float:
+    """Longer for what flaps."""
+    seconds = row.fall if rule.fall is None else rule.fall
+    held = _flapping(state)
+    return max(seconds, flaps.QUIET) if held and track.key in held else seconds
+
+
+def _flapping(state: State) -> Mapping[Key, Evidence]:
+    """By condition that flaps, what a finding says of it."""
+    held: Mapping[Key, Evidence] | None = state.made.get("flapping")
+    if held is None:
+        rows = ((key, condition(key.code)) for key, times in state.raises.items() if len(times) > 1)
+        told = ((key, flaps.evidence(state.raises, key, row.flaps)) for key, row in rows if row is not None)
+        held = state.made["flapping"] = {key: evidence for key, evidence in told if evidence}
+    return held
+
+
+def weigh(
+    state: State, row: Condition, rule: CheckRule, sighting: Sighting, *, known: Track | None, sight: Sight
+) -> Weight:
+    severity = rule.severity or sighting.severity or row.severity
+    advice, key = sighting.advice or row.advice, sighting.key
+    failure = severity is Severity.FAILURE
+    evidence = under(sighting.evidence, known.evidence if known else None, sight, state.pins, key.subject.slot)
+    if failure and state.treatments and key.subject.slot:
+        first = sight.now if known is None else known.first_seen
+        advice, why = escalated(advice, state.treatments.get(case(state, key)), first.wall, sight.now.wall)
+        evidence = {**evidence, **why} if why else evidence
+    if (held := _flapping(state)) and key in held:
+        evidence = {**evidence, **held[key]}
+    old_latch = Latch.NONE if known is None else known.latch
+    return Weight(severity, advice, row.latch if failure else old_latch, evidence)

@@ -1,0 +1,123 @@
+"""Signs in the records of momentary events: Xids, NVSwitch errors, fatal PCIe errors.
+
+A record is seen in the step that brings it, however old its line is (the daemon may have been away), and for `SEEN_FOR`
+seconds more, so that a storm is one sighting. What remains of it then is the latch (a failure) or the fall time (a
+warning) of its finding. A line that comes when its finding is latched already adds to its count and time (`fold`), and is no
+sighting: a storm of one line in ten seconds is not one turn of the latch in ten seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpuwarden.health.inventory import Presence, presence
+from gpuwarden.health.look import Look
+from gpuwarden.health.memory import Record, State, buried, counts
+from gpuwarden.health.model import Advice, Evidence, Json, Latch, Severity, Sighting
+from gpuwarden.health.view import Sight
+from gpuwarden.health.xid.catalogue import XidClass, xid_row
+from gpuwarden.health.xid.rules import ruling, unread
+from gpuwarden.health.xid.ruling import Ruling, of_site
+from gpuwarden.health.xid.sxid_catalogue import sxid_row
+from gpuwarden.health.xid.sxid_rules import GPU_WITHIN, sxid_ruling
+from gpuwarden.health.xid.witnesses import ASKED_FOR, asked_since, contradicted, is_fallen
+from gpuwarden_collectors.facts import GpuAnswer
+
+SEEN_FOR = 5.0
+UNREAD_FOR = 120.0
+"""Seconds for which a bare number is seen whose line was waited for in vain: longer than any pause between two steps."""
+
+
+def recent(state: State, sight: Sight, code: str) -> Iterator[Record]:
+    """Records of this boot that are news, or history that a present reading confirms."""
+    for record in state.records.values():
+        if record.key.code != code or not counts(state, record) or record.key.subject.slot in state.given_up:
+            continue
+        if record.history:
+            if record.key not in state.tracks and _confirmed(record, sight):
+                yield record
+        elif record.key in state.news or (_seen(state, record, sight) and not buried(state, record.key)):
+            yield record
+
+
+def _seen(state: State, record: Record, sight: Sight) -> bool:
+    age = sight.now.boottime - record.last.boottime
+    if is_fallen(record.key) and (record.key not in state.tracks or contradicted(state, record.key)):
+        return sight.now.boottime - asked_since(state, record) <= ASKED_FOR
+    return age <= (UNREAD_FOR if record.key.code == "xid" and unread(record) else SEEN_FOR)
+
+
+def _confirmed(record: Record, sight: Sight) -> bool:
+    """Something is wrong with the GPU now, so that an old line about it still matters."""
+    slot = record.key.subject.slot
+    facts = sight.gpus.get(slot)
+    if facts is None:
+        where, _ = presence(slot, sight)
+        gone = where is Presence.GONE or (where is Presence.UNLISTED and bool(sight.gpus))  # not the driver as a whole
+        return gone and record.key.code == "xid" and slot != ""
+    r = facts.readings
+    signs = (r.recovery_action, r.ecc_uncorrected_volatile, r.remapped_rows_pending, r.remapped_rows_failure)
+    return facts.answer is not GpuAnswer.OK or any(signs)
+
+
+def _evidence(record: Record, **more: Json) -> Evidence:
+    return {**more, "text": record.text}
+
+
+def _look(state: State, code: str, sightings: list[Sighting]) -> Look:
+    return Look(tuple(sightings), frozenset(track.key.subject for track in state.tracks_of(code)))
+
+
+def _sighting(state: State, record: Record, said: Ruling, evidence: Evidence) -> Sighting | None:
+    """None where it is only recorded, or where the finding says all of it already: a failure is never made milder.
+
+    What comes back after a reset is said again, since the reset did not help.
+    """
+    if said.klass is XidClass.RECORD:
+        return None
+    severity, track = Severity(said.klass.value), state.tracks.get(record.key)
+    if track is not None and track.latch is not Latch.NONE and track.released is None:
+        reset = state.resets.get(record.key.subject.slot)
+        in_vain = reset is not None and reset > track.first_seen
+        milder = severity is Severity.WARNING and track.severity is Severity.FAILURE
+        if milder or (track.latched and severity is track.severity and not in_vain):
+            return None
+    return Sighting(record.key, {**evidence, **said.evidence}, severity, said.advice, count=record.batch)
+
+
+def xid(state: State, sight: Sight) -> Look:
+    sightings = []
+    for record in recent(state, sight, "xid"):
+        if (said := ruling(state, sight, record)) is not None:
+            row = xid_row(int(record.key.detail))
+            evidence = _evidence(record, xid=row.xid, meaning=row.meaning)
+            sightings.append(_sighting(state, record, said, evidence))
+    return _look(state, "xid", [each for each in sightings if each is not None])
+
+
+def sxid(state: State, sight: Sight) -> Look:
+    sightings = []
+    news = list(recent(state, sight, "sxid"))
+    for record in (*news, *_pending(state, sight, news)):
+        row = sxid_row(int(record.key.detail))
+        table = sxid_ruling(state, record, row)
+        if table.klass is not XidClass.FAILURE and record not in news:
+            continue
+        said = of_site(table, sight.rules.sxids.get(record.key.detail), Advice.REBOOT)
+        sightings.append(_sighting(state, record, said, _evidence(record, sxid=row.sxid, meaning=row.meaning)))
+    return _look(state, "sxid", [each for each in sightings if each is not None])
+
+
+def _pending(state: State, sight: Sight, news: Sequence[Record]) -> Iterator[Record]:
+    """Warnings that what befalls a GPU within `GPU_WITHIN` still makes failures: there is one only while there is a track of them."""
+    for track in state.tracks_of("sxid"):
+        record = state.records.get(track.key)
+        if record is None or record in news or record.history or track.severity is Severity.FAILURE:
+            continue
+        if counts(state, record) and 0.0 <= sight.now.boottime - record.last.boottime <= GPU_WITHIN:
+            yield record
+
+
+def pcie_aer_fatal(state: State, sight: Sight) -> Look:
+    records = recent(state, sight, "pcie_aer_fatal")
+    return _look(state, "pcie_aer_fatal", [Sighting(r.key, _evidence(r), count=r.batch) for r in records])

@@ -1,0 +1,88 @@
+"""What the line of an Xid says beyond its number, as far as a rule asks for it: its *sign*, a short text of our own.
+
+| Xid | sign |
+|---|---|
+| 13 | where: `GPC 7 TPC 3` |
+| 31 | where: `GPC 2 T1_3`, or without the GPC, which older drivers do not print |
+| 45 | `after 31`, if the line says what it followed; else `process`, if it names one; else `unnamed` |
+| 144 to 150 | unit, its word, the bits that decide (`nvlink5.py`) |
+| 154 | `to 2`: the new recovery action, as NVML numbers them |
+
+Only the kernel log has this: NVML and DCGM report the bare number, which gives "". A line of one of these Xids in a form that
+nobody has described has the sign `unreadable` (13 and 31: none, since most of their lines name no place).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from gpuwarden.health.nvlink.nvlink5 import NVLINK5_XIDS, nvlink5_line
+from gpuwarden_collectors.facts import Source, XidEvent
+
+UNREADABLE, UNNAMED, PROCESS = "unreadable", "unnamed", "process"
+
+_SM = re.compile(r"\(GPC (\d{1,3}), TPC (\d{1,3})\b")
+_MMU = re.compile(r"\bENGINE \w{1,40} (?:GPC(\d{1,3}) )?GPCCLIENT_(\w{1,20}) faulted")
+_AFTER = re.compile(r"\bcaused by previous Xid (\d{1,5})\b")
+_RECOVERY = re.compile(r"GPU recovery action changed from 0x[0-9a-fA-F]{1,8} \(.{0,60}?\) to 0x([0-9a-fA-F]{1,8}) \(")
+
+
+def sign(event: XidEvent) -> str:
+    read = _READERS.get(event.xid)
+    if event.source is not Source.KERNEL_LOG or read is None:
+        return ""
+    return read(event)
+
+
+def recovery_action(sign: str) -> int | None:
+    """The action that the driver asks for from then on; None if the line did not say."""
+    word, _, number = sign.partition(" ")
+    return int(number) if word == "to" and number.isdecimal() else None
+
+
+def asks_for_nothing(text: str) -> bool:
+    """Whether this is the text of an Xid 154 after which no recovery is needed any more."""
+    change = _RECOVERY.match(text)
+    return change is not None and int(change[1], 16) == 0
+
+
+def followed(sign: str) -> str:
+    """The number of the Xid that an Xid 45 followed by its own word, or ""."""
+    word, _, number = sign.partition(" ")
+    return number if word == "after" else ""
+
+
+def _exception(event: XidEvent) -> str:
+    place = _SM.search(event.text)
+    return f"GPC {int(place[1])} TPC {int(place[2])}" if place else ""
+
+
+def _page_fault(event: XidEvent) -> str:
+    place = _MMU.search(event.text)
+    return f"{f'GPC {int(place[1])} ' if place[1] else ''}{place[2]}" if place else ""
+
+
+def _cleanup(event: XidEvent) -> str:
+    if cause := _AFTER.search(event.text):
+        return f"after {int(cause[1])}"
+    return UNNAMED if event.pid is None else PROCESS
+
+
+def _nvlink5(event: XidEvent) -> str:
+    line = nvlink5_line(event.text)
+    return UNREADABLE if line is None else line.sign
+
+
+def _recovery(event: XidEvent) -> str:
+    change = _RECOVERY.match(event.text)
+    return f"to {int(change[1], 16)}" if change else UNREADABLE
+
+
+_READERS: dict[int, Callable[[XidEvent], str]] = {
+    13: _exception,
+    31: _page_fault,
+    45: _cleanup,
+    154: _recovery,
+    **dict.fromkeys(NVLINK5_XIDS, _nvlink5),
+}

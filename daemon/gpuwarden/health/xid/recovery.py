@@ -1,0 +1,80 @@
+"""What the driver asks for to recover a GPU: the level that NVML reports, and the edge that Xid 154 tells of.
+
+Both are one condition, so that one fault is one finding. The line counts at once and until a pass of NVML that is younger
+has the GPU's own answer; from then on that answer decides. A driver that prints the line and has no such reading (R565) keeps
+the finding until the line says *None*, the GPU is reset, or the node boots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuwarden.health.gpu.detectors import RECOVERY_ACTIONS
+from gpuwarden.health.gpu.detectors import gpu_recovery_action as level_of
+from gpuwarden.health.look import Look
+from gpuwarden.health.memory import Record, State, counts
+from gpuwarden.health.model import Advice, Evidence, Key, Severity, Sighting, Subject, gpu
+from gpuwarden.health.view import Sight
+from gpuwarden.health.xid.catalogue import XidClass
+from gpuwarden.health.xid.detectors import SEEN_FOR
+from gpuwarden.health.xid.lines import recovery_action
+from gpuwarden.health.xid.ruling import newest_signs
+
+CODE = "gpu_recovery_action"
+SAID_BY = "Xid 154"
+
+
+def gpu_recovery_action(state: State, sight: Sight) -> Look:
+    lines = {record.key.subject: record for record in _lines(state, sight)}
+    sightings: list[Sighting] = []
+    examined: set[Subject] = set()
+    for facts in sight.answering:
+        subject, known = gpu(facts.slot), facts.readings.recovery_action is not None
+        line = lines.get(subject)
+        if known and (line is None or _read_since(sight, line)):
+            examined.add(subject)
+            lines.pop(subject, None)
+            if (level := level_of(state, sight, facts)) is not None:
+                sightings.append(level)
+        elif not known and line is None and _from_line(state, subject):
+            examined.add(subject)  # the line was taken back, and there is no reading that could say otherwise
+    for subject, line in lines.items():
+        if line.key in state.news or sight.now.boottime - line.last.boottime <= SEEN_FOR:
+            sightings.append(_edge(subject, line))
+    return Look(tuple(sightings), frozenset(examined))
+
+
+def _lines(state: State, sight: Sight) -> Iterator[Record]:
+    """Those that ask for something and still count, unless this site wants them recorded and no more."""
+    rule = sight.rules.xids.get("154")
+    if rule is not None and rule.severity == XidClass.RECORD.value:
+        return
+    for record in state.records.values():
+        if (record.key.code, record.key.detail) != ("xid", "154") or record.history or not counts(state, record):
+            continue
+        slot = record.key.subject.slot
+        if slot and slot not in state.given_up and _action(record):
+            yield record
+
+
+def _action(record: Record) -> int | None:
+    signs = newest_signs(record)
+    return recovery_action(signs[-1]) if signs else None
+
+
+def _edge(subject: Subject, line: Record) -> Sighting:
+    value = _action(line) or 0
+    name, severity, advice = RECOVERY_ACTIONS.get(value, ("unknown", Severity.FAILURE, Advice.CONTACT_SUPPORT))
+    evidence: Evidence = {"action": name, "value": value, "said_by": SAID_BY, "text": line.text}
+    return Sighting(Key(CODE, subject), evidence, severity, advice)
+
+
+def _read_since(sight: Sight, line: Record) -> bool:
+    """Whether the pass of NVML that is at hand began after the line."""
+    latest = sight.view.nvml.latest
+    return latest is not None and latest.started.boottime > line.last.boottime
+
+
+def _from_line(state: State, subject: Subject) -> bool:
+    track = state.tracks.get(Key(CODE, subject))
+    return track is not None and track.evidence.get("said_by") == SAID_BY

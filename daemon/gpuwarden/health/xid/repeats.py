@@ -1,0 +1,85 @@
+"""Xids that keep coming back. What an application caused by itself it causes on other GPUs too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuwarden.health.inventory import known_count
+from gpuwarden.health.memory import Record, State
+from gpuwarden.health.model import Advice, Evidence
+from gpuwarden.health.view import Sight
+from gpuwarden.health.xid.bursts import Burst
+from gpuwarden.health.xid.catalogue import Xid, XidClass
+from gpuwarden.health.xid.ruling import Ruling, newest_signs, of_boot, plain
+
+DAY, HOUR = 86_400.0, 3_600.0
+BURSTS_OF_A_DAY = 5
+"""Bursts within a day that are a repeat: the figure of NVSentinel's analyser, which then asks for the vendor's support."""
+COMPARABLE = 2
+"""GPUs that belong here, from which on it says something that one of them is alone with an error."""
+NVLINK_BURSTS = 2
+"""NVLinks that fail go on failing: 66 % of Xid 74 recur on the same GPU (Delta study)."""
+
+
+def of_application(state: State, _: Sight, record: Record, row: Xid) -> Ruling:
+    """Most numbers: a repeat on one GPU alone has the class that the table gives it."""
+    return repeated(state, record, plain(row), row, row.escalation)
+
+
+def repeated(state: State, record: Record, said: Ruling, row: Xid, advice: Advice) -> Ruling:
+    times = len(_of_a_day(record.bursts, record))
+    if row.repeated is None or times < BURSTS_OF_A_DAY or _elsewhere(state, record) * 2 >= times:
+        return said
+    evidence: Evidence = {**said.evidence, "bursts_within_a_day": times}
+    return Ruling(row.repeated, advice, evidence)
+
+
+def of_place(state: State, sight: Sight, record: Record, row: Xid) -> Ruling:
+    """13 and 31: from one place of the chip in several jobs, more than an hour apart, and on no other GPU of the host.
+
+    A job that fails is submitted again within minutes. A burst that names several places is an application that does the same
+    wrong everywhere. On a host with one GPU there is no other to compare with: the same program faults at the same place
+    each time, since the first block of a kernel always runs on the same part of an idle GPU.
+    """
+    bursts, place = _of_a_day(record.bursts, record), newest_signs(record)
+    if known_count(state, sight) < COMPARABLE or len(place) != 1 or not place[0].startswith("GPC "):
+        return plain(row)  # a driver that prints no GPC leaves open where it was
+    here = [burst for burst in bursts if burst.signs == place]
+    jobs = _jobs(here)
+    again = len(jobs) >= BURSTS_OF_A_DAY or any(jobs[-1].began - burst.ended > HOUR for burst in jobs[:-1])
+    if not again or _elsewhere(state, record) * 2 >= len(here):
+        return plain(row)
+    evidence: Evidence = {"place": place[0], "bursts_within_a_day": len(here), "jobs": len(jobs)}
+    return Ruling(XidClass.WARNING, row.escalation, evidence)
+
+
+def _jobs(bursts: Sequence[Burst]) -> list[Burst]:
+    """The newest burst of each job. A process does not survive these Xids, so that one without a pid is a job of its own."""
+    found: list[Burst] = []
+    seen: set[int] = set()
+    for burst in reversed(bursts):
+        if seen.isdisjoint(burst.pids):
+            found.insert(0, burst)
+        seen.update(burst.pids)
+    return found
+
+
+def of_nvlink(_: State, __: Sight, record: Record, row: Xid) -> Ruling:
+    """74: one that recovered is a warning."""
+    times = len(_of_a_day(record.bursts, record))
+    if times < NVLINK_BURSTS:
+        return plain(row)
+    return Ruling(row.repeated or row.klass, Advice.RESET_GPU, {"bursts_within_a_day": times})
+
+
+def _of_a_day(bursts: Sequence[Burst], record: Record) -> list[Burst]:
+    return [burst for burst in bursts if record.last.boottime - burst.ended <= DAY]
+
+
+def _elsewhere(state: State, record: Record) -> int:
+    """Bursts of the same Xid on the other GPUs within the same day."""
+    return sum(
+        len(_of_a_day(other.bursts, record))
+        for other in of_boot(state, record)
+        if other.key.detail == record.key.detail and other.key.subject != record.key.subject
+    )

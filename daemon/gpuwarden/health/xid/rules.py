@@ -1,0 +1,100 @@
+"""What a record of an Xid comes to: the row of the table, changed by what came with it, by repeats, and by the site.
+
+| Xid | rule |
+|---|---|
+| 13, 31 | one place (GPC and TPC or client) of one GPU, by jobs more than an hour apart or by five of a day, on no other GPU of a host that has several: a warning |
+| 79 | contradicted by bus and NVML, both asked after the line: a warning (`witnesses.py`) |
+| others that an application can cause | five bursts of a day on one GPU and not on others: a warning |
+| 45 | a record after another Xid or a reset, or with a process in its line (it was killed); else a warning |
+| 63, 94, 171, 172 | within seconds of a 48 of the same GPU: details of it |
+| 74 | the second burst of a day: a failure |
+| 144 to 150 | the vendor's decode sheet (`nvlink5.py`); what it does not describe is a warning |
+| 154 | `gpu_recovery_action` is made of it (`xid_recovery.py`); an unreadable one is a warning |
+| 163 | nothing any more after a 162 |
+
+The site's word for a number goes before all that. All of it follows from records and the time alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from gpuwarden.health.memory import Record, State
+from gpuwarden.health.model import Advice, Evidence
+from gpuwarden.health.nvlink.nvlink5 import NVLINK5_XIDS, branch, decode, nvlink5_sign
+from gpuwarden.health.view import Sight
+from gpuwarden.health.xid.catalogue import Xid, XidClass, xid_row
+from gpuwarden.health.xid.lines import UNREADABLE, recovery_action
+from gpuwarden.health.xid.partners import CANCELS, DETAILS_OF_48, cleanup, detail_of_48, double_bit, ended
+from gpuwarden.health.xid.repeats import of_application, of_nvlink, of_place, repeated
+from gpuwarden.health.xid.ruling import Ruling, newest_signs, of_site, plain
+from gpuwarden.health.xid.witnesses import fallen_off
+
+TEXT_WITHIN = 5.0
+"""Seconds for the kernel log to tell what a bare number from NVML or DCGM means."""
+_UNDESCRIBED: Evidence = {"decoded": "nobody has described this line"}
+_ORDER = (XidClass.RECORD, XidClass.WARNING, XidClass.FAILURE)
+
+
+def ruling(state: State, sight: Sight, record: Record) -> Ruling | None:
+    """None: it is too early to say."""
+    row = xid_row(int(record.key.detail))
+    rule = sight.rules.xids.get(record.key.detail)
+    settled = rule is not None and rule.severity != ""
+    if unread(record) and not settled and sight.now.boottime - record.last.boottime < TEXT_WITHIN:
+        return None
+    found = _RULES.get(row.xid, of_application)(state, sight, record, row)
+    if found is None and not settled:
+        return None
+    return of_site(found or plain(row), rule, Advice.RESET_GPU)
+
+
+def unread(record: Record) -> bool:
+    """A bare number that means nothing without its line."""
+    return int(record.key.detail) in NVLINK5_XIDS and not newest_signs(record)
+
+
+def _decoded(state: State, sight: Sight, record: Record, row: Xid) -> Ruling:
+    """144 to 150: the worst of what the lines of the newest burst say."""
+    said = [_line(sight, row, sign) for sign in newest_signs(record)]
+    if not said:
+        return replace(plain(row), evidence={"decoded": "the kernel log has no line of it"})
+    worst = max(said, key=lambda each: _ORDER.index(each.klass))
+    if worst.klass is not XidClass.RECORD:
+        return worst
+    return repeated(state, record, worst, row, row.escalation)
+
+
+def _line(sight: Sight, row: Xid, sign: str) -> Ruling:
+    line = nvlink5_sign(sign)
+    facts = sight.view.nvml.facts
+    rule = None if line is None else decode(row.xid, line, None if facts is None else branch(facts.driver_version))
+    if line is None or rule is None:
+        return replace(plain(row), evidence=_UNDESCRIBED)
+    evidence: Evidence = {
+        "unit": line.units[0], "sub_code": line.sub_code, "vendor_action": rule.action, "then": rule.follow_up,
+    }  # fmt: skip
+    understated = line.fatal and rule.klass is XidClass.RECORD
+    return Ruling(XidClass.WARNING if understated else rule.klass, rule.advice, evidence)
+
+
+def _recovery(_: State, __: Sight, record: Record, row: Xid) -> Ruling:
+    newest = newest_signs(record)[-1:]
+    if newest == (UNREADABLE,):
+        return Ruling(XidClass.WARNING, Advice.OBSERVE, _UNDESCRIBED)
+    return replace(plain(row), over=any(recovery_action(sign) == 0 for sign in newest))
+
+
+_RULES: dict[int, Callable[[State, Sight, Record, Xid], Ruling | None]] = {
+    13: of_place,
+    31: of_place,
+    45: cleanup,
+    48: double_bit,
+    74: of_nvlink,
+    79: fallen_off,
+    154: _recovery,
+    **dict.fromkeys(DETAILS_OF_48, detail_of_48),
+    **dict.fromkeys(map(int, CANCELS.values()), ended),
+    **dict.fromkeys(NVLINK5_XIDS, _decoded),
+}

@@ -1,0 +1,47 @@
+"""What is made of one record of an Xid or SXid, and the site's word about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from gpuwarden.health.memory import Record, State
+from gpuwarden.health.model import Advice, Evidence
+from gpuwarden.health.view import XidRule
+from gpuwarden.health.xid.catalogue import Xid, XidClass
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """`over`: it is done with, whatever a site makes of the number."""
+
+    klass: XidClass
+    advice: Advice
+    evidence: Evidence = field(default_factory=dict)
+    over: bool = False
+
+
+def plain(row: Xid) -> Ruling:
+    return Ruling(row.klass, row.advice)
+
+
+def of_site(said: Ruling, rule: XidRule | None, cure: Advice) -> Ruling:
+    """As the site wants it. `cure`: what a failure needs where neither table nor site names anything that helps."""
+    if rule is None or said.over:
+        return said
+    klass = XidClass(rule.severity) if rule.severity else said.klass
+    helpless = klass is XidClass.FAILURE and said.advice in (Advice.NONE, Advice.OBSERVE)
+    advice = rule.advice or (cure if helpless else said.advice)
+    changed = (klass, advice) != (said.klass, said.advice)
+    by = {"classed_by": "this site's configuration"} if changed else {}
+    return replace(said, klass=klass, advice=advice, evidence={**said.evidence, **by})
+
+
+def newest_signs(record: Record) -> tuple[str, ...]:
+    """What told the lines of the newest burst apart, the newest last."""
+    return record.bursts[-1].signs if record.bursts else ()
+
+
+def of_boot(state: State, record: Record) -> Iterator[Record]:
+    """All records of Xids of the same boot."""
+    return (r for r in state.records.values() if r.key.code == "xid" and r.boot_id == record.boot_id)

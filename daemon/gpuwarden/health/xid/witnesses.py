@@ -1,0 +1,138 @@
+"""What the PCI bus and NVML say to a line of the kernel log, which may be false.
+
+A line about a slot that holds no GPU and no switch is no line of the driver's. A *witness* is a bus on which NVIDIA functions
+were seen in this boot (a container's sysfs may show none); without one every line counts. Lines that name no slot count, and so
+do those of PCIe errors, which may name any device on the way, also of other vendors, and only warn.
+
+Xid 79 says that a GPU is gone, which bus and NVML can deny: they are asked when the line comes.
+
+| bus and NVML, each read after the line | Xid 79 is |
+|---|---|
+| one says that the GPU is gone, also before the line | a failure at once |
+| both have it: a readable configuration space, and an answer | a warning, `contradicted`; sighted, and so judged anew, for a minute |
+| one has not answered yet | undecided, for `ANSWERED_WITHIN` at most |
+| one cannot say: switched off, hung, failed | a failure |
+
+A failure once raised is never made milder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import Enum, auto
+from typing import Any
+
+from gpuwarden.health.memory import Record, State
+from gpuwarden.health.model import Advice, Key
+from gpuwarden.health.view import Seen, Sight
+from gpuwarden.health.xid.catalogue import Xid, XidClass
+from gpuwarden.health.xid.ruling import Ruling, plain
+from gpuwarden_collectors.facts import GpuAnswer, GpuResetEvent, HostEvent, Source, Stamp, SxidEvent, XidEvent
+
+UNKNOWN_SLOT = "unknown_slot"
+"""Why a line is disbelieved, beside the reasons of the reader of the kernel log."""
+FALLEN = "79"
+ASKED_FOR = 60.0
+"""Seconds after an Xid 79 for which bus and NVML are asked whether the GPU is there."""
+ANSWERED_WITHIN = 2.0
+"""Seconds for both to answer: a bus on which a function does not respond is read again after two."""
+CONTRADICTED = "contradicted"
+
+
+# --- slots
+
+
+def observed(state: State, sight: Sight) -> State:
+    """With the slots that this pass shows; they are kept for as long as the boot lasts, and not over a restart."""
+    if state.boot_id != sight.view.boot_id:
+        state = replace(state, slots=frozenset(), bus_observed=False, asked={})
+    pci, nvml = sight.view.pci.facts, sight.view.nvml.facts
+    on_bus = () if pci is None else (device.slot for device in pci.devices)
+    listed = () if nvml is None else (facts.slot for facts in nvml.gpus if facts.slot)
+    slots = sight.view.once("slots", (pci, nvml), lambda: frozenset((*on_bus, *listed)))
+    bus_observed = state.bus_observed or bool(pci and pci.devices)
+    if slots <= state.slots and bus_observed is state.bus_observed:
+        return state
+    return replace(state, slots=state.slots | slots, bus_observed=bus_observed)
+
+
+def believed(state: State, happened: Sequence[HostEvent]) -> Sequence[HostEvent]:
+    """What happened, without lines of the kernel log about slots that were never pinned, and never seen in this boot."""
+    if not happened or not state.bus_observed:
+        return happened
+    recorded = {key.subject.slot for key, record in state.records.items() if record.boot_id == state.boot_id}
+    known = {"", *state.pins, *state.given_up, *state.slots, *recorded}
+    return [event for event in happened if _slot(event) in known]
+
+
+def _slot(event: HostEvent) -> str:
+    """The slot that a line of the kernel log is about; empty for everything else."""
+    match event:
+        case XidEvent(source=Source.KERNEL_LOG, slot=slot) | SxidEvent(slot=slot) | GpuResetEvent(slot=slot):
+            return slot
+        case _:
+            return ""
+
+
+# --- Xid 79
+
+
+def is_fallen(key: Key | None) -> bool:
+    return key is not None and key.code == "xid" and key.detail == FALLEN
+
+
+def asked_since(state: State, record: Record) -> float:
+    """When the witnesses were asked about the newest line: when it was taken in, which may be long after it was printed."""
+    return max(state.asked.get(record.key, 0.0), record.last.boottime)
+
+
+def undecided(state: State, now: Stamp) -> bool:
+    """Whether a line was taken in so lately that its witnesses may not have answered yet."""
+    return any(now.boottime - asked <= ANSWERED_WITHIN for asked in state.asked.values())
+
+
+def contradicted(state: State, key: Key) -> bool:
+    track = state.tracks.get(key)
+    return track is not None and CONTRADICTED in track.evidence
+
+
+class _Answer(Enum):
+    HERE = auto()
+    GONE = auto()
+    NONE = auto()
+    NOT_YET = auto()
+
+
+def fallen_off(state: State, sight: Sight, record: Record, row: Xid) -> Ruling | None:
+    """What is made of an Xid 79; None while a witness has time to answer."""
+    slot = record.key.subject.slot
+    answers = {_bus(slot, sight, record.last), _nvml(slot, sight, record.last)} if slot else {_Answer.NONE}
+    if _Answer.GONE in answers or _Answer.NONE in answers:
+        return plain(row)
+    if _Answer.NOT_YET in answers:
+        waited = sight.now.boottime - asked_since(state, record)
+        return None if waited < ANSWERED_WITHIN else plain(row)
+    why = "its configuration space can be read and NVML has an answer of it, both after the line"
+    return Ruling(XidClass.WARNING, Advice.OBSERVE, {CONTRADICTED: why})
+
+
+def _bus(slot: str, sight: Sight, line: Stamp) -> _Answer:
+    device = None if sight.devices is None else sight.devices.get(slot)
+    if sight.devices and (device is None or device.responds is False):
+        return _Answer.GONE
+    return _answer(sight.view.pci, line, here=device is not None and device.responds is True)
+
+
+def _nvml(slot: str, sight: Sight, line: Stamp) -> _Answer:
+    facts = sight.gpus.get(slot)
+    if sight.gpus and (facts is None or facts.answer is GpuAnswer.LOST):
+        return _Answer.GONE
+    return _answer(sight.view.nvml, line, here=facts is not None and facts.answer is GpuAnswer.OK)
+
+
+def _answer(seen: Seen[Any], line: Stamp, *, here: bool) -> _Answer:
+    if here and seen.started is not None and seen.started.boottime > line.boottime:
+        return _Answer.HERE
+    begun = seen.latest is not None and seen.latest.started.boottime > line.boottime
+    return _Answer.NONE if begun else _Answer.NOT_YET

@@ -1,0 +1,111 @@
+"""The answer of `/api/instance/health`, ours and the shim's in one: the worse of both counts.
+
+    {"dcgm": null | {"overall_health": L, "incidents": [{"system", "health": L, "error_message", "error_code",
+                                                        "entity_group_id", "entity_id"}, …]}}
+
+dstack's server (0.22.5) takes a level other than 0, 10 and 20, a missing key, or `incidents` that are null for no answer at all, and
+a host that does not answer for unreachable. `dcgm` is null where the shim has no DCGM: that says nothing about the node.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from gpuwarden.integrations.dstack.node_health import Level, Word
+
+BODY_MOST = 1 << 20  # bytes of the shim's answer
+_SYSTEM_ALL = 0xFFFFFFFF  # DCGM_HEALTH_WATCH_ALL: no one part of the GPU
+_CODE_UNKNOWN = 1  # DCGM_FR_UNKNOWN of dcgm_errors.h
+_NUMBERS = ("system", "error_code", "entity_group_id", "entity_id")
+_LEVELS = frozenset(map(int, Level))
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+_TEXT_MOST = 500  # characters of our message
+
+
+@lru_cache(maxsize=4)
+def merged(told: bytes | None, ours: Word) -> bytes | None:
+    """The body to send; None: the shim's, as it is. `told` None: it said nothing that could be used."""
+    document = None if told is None else _document(told)
+    if document is None:
+        return _encoded({"dcgm": _worse(None, ours)})
+    dcgm = document.get("dcgm")
+    if ours.level is Level.PASS and (dcgm is None or _is_sound(dcgm)):
+        return None
+    try:
+        return _encoded({**document, "dcgm": _worse(dcgm, ours)})
+    except (ValueError, RecursionError):  # a number that is none, in a key that we do not know
+        return _encoded({"dcgm": _worse(dcgm, ours)})
+
+
+def _document(body: bytes) -> dict[str, Any] | None:
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _worse(dcgm: Any, ours: Word) -> dict[str, Any] | None:
+    theirs = _mended(dcgm) if isinstance(dcgm, Mapping) else None
+    if ours.level is Level.PASS:
+        return theirs or {"overall_health": int(Level.PASS), "incidents": []}
+    incident = _incident(ours)
+    if theirs is None:
+        return {"overall_health": incident["health"], "incidents": [incident]}
+    first = ours.level >= theirs["overall_health"]  # the first one is what dstack's log shows
+    incidents = [incident, *theirs["incidents"]] if first else [*theirs["incidents"], incident]
+    return {"overall_health": max(theirs["overall_health"], int(ours.level)), "incidents": incidents}
+
+
+def _incident(ours: Word) -> dict[str, Any]:
+    return {
+        "system": _SYSTEM_ALL, "health": int(ours.level), "error_message": ours.message[:_TEXT_MOST],
+        "error_code": _CODE_UNKNOWN, "entity_group_id": 0, "entity_id": 0,
+    }  # fmt: skip
+
+
+def _is_sound(dcgm: Any) -> bool:
+    return (
+        isinstance(dcgm, Mapping)
+        and _is_level(dcgm.get("overall_health"))
+        and isinstance(dcgm.get("incidents"), list)
+        and all(isinstance(incident, Mapping) and _is_sound_incident(incident) for incident in dcgm["incidents"])
+    )
+
+
+def _is_sound_incident(incident: Mapping[str, Any]) -> bool:
+    numbers = all(type(incident.get(key)) is int for key in _NUMBERS)
+    return numbers and _is_level(incident.get("health")) and isinstance(incident.get("error_message"), str)
+
+
+def _is_level(value: Any) -> bool:
+    return type(value) is int and value in _LEVELS
+
+
+def _mended(dcgm: Mapping[str, Any]) -> dict[str, Any]:
+    """What dstack can take of it: a level that it does not know is a warning, what is missing is unknown."""
+    listed = dcgm.get("incidents")
+    incidents = (
+        [_mended_incident(item) for item in listed if isinstance(item, Mapping)] if isinstance(listed, list) else []
+    )
+    worst = max([_level(dcgm.get("overall_health", Level.WARN)), *(incident["health"] for incident in incidents)])
+    return {"overall_health": worst, "incidents": incidents}
+
+
+def _mended_incident(incident: Mapping[str, Any]) -> dict[str, Any]:
+    numbers = {key: incident[key] if type(incident.get(key)) is int else 0 for key in _NUMBERS}
+    message = incident.get("error_message")
+    text = message if isinstance(message, str) else ""
+    return {**numbers, "health": _level(incident.get("health")), "error_message": text}
+
+
+def _level(value: Any) -> int:
+    return int(value) if _is_level(value) else int(Level.WARN)
+
+
+def _encoded(document: Mapping[str, Any]) -> bytes:
+    """Raises ValueError, RecursionError."""
+    return _ENCODER.encode(document).encode("utf-8", "replace") + b"\n"  # half a character is no JSON to dstack

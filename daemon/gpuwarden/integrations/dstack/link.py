@@ -1,0 +1,316 @@
+"""One client of the interposer, and its own connection to the shim: bytes go through as they come.
+
+Requests and answers are followed only to know where a question for the health of this host begins, and when it may be
+answered: after all that was asked before it. What cannot be followed goes through all the same, and nothing after it on that
+connection is answered by us. A shim that is not there is a connection that closes, as if nobody listened: dstack deploys its
+shim by asking until somebody answers, and takes any answer for the shim's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpuwarden.integrations.dstack.framing import HEAD_MOST, Head, Incoming, NotHttp, Outgoing
+
+SIZE = 64 << 10  # bytes read at once
+_AWAITED_MOST = 64  # requests on their way before the first is answered
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Desk(Protocol):
+    """Who answers in the shim's place. `patience`: seconds that the shim has to answer first; `most`: bytes of its answer."""
+
+    patience: float
+    most: int
+
+    def is_ours(self, head: Head) -> bool: ...
+
+    def answer(self, request: Incoming, told: Outgoing | None) -> tuple[bytes, bool]:
+        """The whole answer, and whether the client may ask again on its connection. `told` None: the shim said nothing in time.
+
+        Raises nothing.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class Ours:
+    """A request that we answer; `told` is what the shim says to it. `keeps`: the client may ask again."""
+
+    request: Incoming
+    told: Outgoing
+    answered: bool = False
+    keeps: bool = False
+
+
+class Link:
+    """`connect` to the shim may raise OSError. `asked`: at least one request came."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        desk: Desk,
+        connect: Callable[[], Awaitable[Streams]],
+    ) -> None:
+        self.asked = False
+        self._reader = reader
+        self._writer = writer
+        self._desk = desk
+        self._connect = connect
+        self._shim: asyncio.StreamWriter | None = None
+        self._relaying: asyncio.Task[None] | None = None
+        self._awaited: deque[Outgoing] = deque()
+        self._quiet = asyncio.Event()  # the shim owes no answer
+        self._quiet.set()
+        self._taking = False  # a request has begun and is not passed on as a whole, or is answered by us
+        self._ours: Ours | None = None
+        self._blind = False
+        self._stopping = False
+
+    @property
+    def busy(self) -> bool:
+        return self._taking or self._blind or not self._quiet.is_set()
+
+    def stop(self) -> None:
+        """No further request. What has begun is answered, and so is a first request that is still to come."""
+        self._stopping = True
+        if self.asked and not self.busy:
+            self._writer.close()
+
+    def cut(self) -> None:
+        for writer in filter(None, (self._writer, self._shim)):
+            writer.transport.abort()
+
+    async def run(self) -> None:
+        """Until one side is gone. Raises nothing but what cancels it."""
+        try:
+            with contextlib.suppress(OSError):
+                await self._talk()
+                await self._last_answers()
+        finally:
+            if self._relaying is not None:
+                self._relaying.cancel()
+            for writer in filter(None, (self._writer, self._shim)):
+                writer.close()
+
+    # --- from the client
+
+    async def _talk(self) -> None:
+        rest = b""
+        while not self._blind and not (self._stopping and self.asked):
+            request, raw, rest = await self._begin(rest)
+            if not raw:
+                return
+            self._taking = self.asked = True
+            head = request.head
+            if head is not None and self._desk.is_ours(head):
+                rest, more = await self._answered(head, request, raw, rest)
+                if not more:
+                    return
+            else:
+                rest = await self._pass_on(request, raw, rest)
+            self._taking = False
+        if self._blind:
+            await self._pass_all(rest)
+
+    async def _begin(self, data: bytes) -> tuple[Incoming, bytes, bytes]:
+        """A request from its first byte to the end of its head at least, and what came beyond it. No bytes: there is none."""
+        request, raw = Incoming(), b""
+        while True:
+            data = data or await self._reader.read(SIZE)
+            if not data:
+                return request, b"", b""
+            try:
+                rest = request.feed(data)
+            except NotHttp:
+                self._blind = True
+                return request, raw + data, b""
+            raw += data[: len(data) - len(rest)]
+            if request.head is not None:
+                return request, raw, rest
+            self._taking, data = True, b""
+
+    async def _pass_on(self, request: Incoming, raw: bytes, rest: bytes) -> bytes:
+        shim = await self._to_shim()
+        if request.head is not None and not self._blind:
+            self._follow_answer_to(request.head)
+        shim.write(raw)
+        while not (request.complete or self._blind):
+            await shim.drain()
+            data = await self._reader.read(SIZE)
+            if not data:
+                break
+            try:
+                rest = request.feed(data)
+            except NotHttp:
+                self._go_blind()
+            shim.write(data[: len(data) - len(rest)])
+        await shim.drain()
+        if request.wants_more or len(self._awaited) >= _AWAITED_MOST:
+            await self._quiet.wait()
+        return rest
+
+    async def _pass_all(self, rest: bytes) -> None:
+        shim = await self._to_shim()
+        data = rest
+        while data or (data := await self._reader.read(SIZE)):
+            shim.write(data)
+            await shim.drain()
+            data = b""
+
+    async def _answered(self, head: Head, request: Incoming, raw: bytes, rest: bytes) -> tuple[bytes, bool]:
+        """What came beyond the request, and whether there may be another one."""
+        while not request.complete and len(raw) < HEAD_MOST:
+            data = await self._reader.read(SIZE)
+            if not data:
+                return b"", False
+            try:
+                rest = request.feed(data)
+            except NotHttp:
+                return b"", False
+            raw += data[: len(data) - len(rest)]
+        await self._quiet.wait()
+        if not request.complete or self._blind:
+            return await self._pass_on(request, raw, rest), True
+        self._ours = Ours(request, Outgoing(head, collect=True))
+        try:
+            return rest, await self._told(self._ours, raw)
+        finally:
+            self._ours = None
+
+    async def _told(self, ours: Ours, raw: bytes) -> bool:
+        """Answers once the shim has, or shows that it does not in time. Whether there may be another request."""
+        try:
+            end = asyncio.get_running_loop().time() + self._desk.patience
+            shim = self._shim
+            if shim is None:
+                async with asyncio.timeout_at(end):
+                    shim = await self._to_shim()
+            self._awaited.append(ours.told)
+            self._quiet.clear()
+            shim.write(raw)
+            silent = asyncio.get_running_loop().call_at(end, self._quiet.set)
+            await self._quiet.wait()
+            silent.cancel()
+        except (OSError, TimeoutError):
+            pass
+        if not ours.answered:
+            self._leave_shim()
+            self._answer(ours, None)
+        await self._writer.drain()
+        return ours.keeps
+
+    def _answer(self, ours: Ours, told: Outgoing | None) -> None:
+        answer, ours.keeps = self._desk.answer(ours.request, told)
+        ours.answered = True
+        self._writer.write(answer)
+
+    def _leave_shim(self) -> None:
+        """Its connection holds what nobody can follow or wants any more; the next request gets a new one."""
+        if self._relaying is not None:
+            self._relaying.cancel()
+        if self._shim is not None:
+            self._shim.transport.abort()
+        self._relaying = self._shim = None
+        self._awaited.clear()
+        self._quiet.set()
+
+    async def _last_answers(self) -> None:
+        """The client says no more, or shall not; it may still listen."""
+        if self._relaying is None or not self.busy:
+            return
+        if not self._stopping and self._shim is not None and self._shim.can_write_eof():
+            self._shim.write_eof()
+        if self._blind:
+            await asyncio.wait((self._relaying,))
+        else:
+            await self._quiet.wait()
+            await self._writer.drain()
+
+    # --- from the shim
+
+    async def _to_shim(self) -> asyncio.StreamWriter:
+        """Raises OSError."""
+        if self._shim is None:
+            reader, self._shim = await self._connect()
+            self._relaying = asyncio.create_task(self._relay(reader))
+        return self._shim
+
+    async def _relay(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while data := await reader.read(SIZE):
+                if self._ours is not None:
+                    self._collect(self._ours, data)
+                    continue
+                self._writer.write(data)
+                if not self._blind:
+                    self._follow(data)
+                await self._writer.drain()
+        except OSError:
+            self._ended(cut=True)
+        else:
+            self._ended()
+
+    def _ended(self, *, cut: bool = False) -> None:
+        """The shim has closed. Whoever answers in its place does so all the same."""
+        if self._ours is not None:
+            if not self._ours.answered:
+                self._collect(self._ours, b"")
+            if self._shim is not None:
+                self._shim.transport.abort()
+            self._relaying = self._shim = None
+        elif cut:
+            self.cut()
+        else:
+            self._writer.close()  # what is still to be written is written
+        self._quiet.set()
+
+    def _collect(self, ours: Ours, data: bytes) -> None:
+        """What cannot be followed, or is too much, is left to whoever waits for it, who gives the connection up."""
+        told = ours.told
+        if ours.answered or len(told.kept or b"") > self._desk.most:
+            return
+        with contextlib.suppress(*NotHttp):
+            told.feed(data)
+            if told.complete:
+                self._awaited.clear()
+                self._answer(ours, told)
+            elif not told.switched and len(told.kept or b"") <= self._desk.most:
+                return
+        self._quiet.set()
+
+    def _follow_answer_to(self, head: Head) -> None:
+        self._awaited.append(Outgoing(head))
+        self._quiet.clear()
+
+    def _follow(self, data: bytes) -> None:
+        while data and self._awaited:
+            answer = self._awaited[0]
+            try:
+                data = answer.feed(data)
+            except NotHttp:
+                self._go_blind()
+                return
+            if answer.switched:
+                self._go_blind()
+            elif answer.complete:
+                self._awaited.popleft()
+            else:
+                return
+        if not self._awaited:
+            self._quiet.set()
+            if self._stopping and not self._taking:
+                self._writer.close()
+
+    def _go_blind(self) -> None:
+        self._blind = True
+        self._awaited.clear()
+        self._quiet.set()

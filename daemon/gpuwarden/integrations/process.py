@@ -1,0 +1,104 @@
+"""The life of a small process that answers others: its settings, its socket, its log, and SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sized
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuwarden.base import log
+from gpuwarden.base.paths import CONFIG_FILE
+from gpuwarden.config.sources import Fault, Sources, Tree, merge
+
+FIRST_HANDED_OVER = 3  # sd_listen_fds(3)
+_LOG_LEVELS = ("debug", "info", "warning", "error")
+_ON_THE_WAY = 0.05  # seconds; what is done in them takes three rounds of the loop
+_LOG_LAST = 2.0  # seconds for lines that wait at the end
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What such a process needs of the configuration. What cannot be read or understood stands at its default: no answer is
+    worse for those who ask than one that goes by the defaults. `faults` are for the log; the daemon tells them all.
+    """
+
+    tree: Tree
+    faults: tuple[Fault, ...]
+
+    @classmethod
+    def read(cls, file: Path | None, environment: Mapping[str, str]) -> Settings:
+        """`file` None: the one of this host, which need not be there."""
+        sources = Sources(file=file or CONFIG_FILE, required=file is not None, environment=environment)
+        layers, faults = sources.read()
+        return cls(merge(layers)[0], tuple(faults))
+
+    def value(self, *keys: str) -> Any:
+        """None if it is not set."""
+        found: Any = self.tree
+        for key in keys:
+            found = found.get(key) if isinstance(found, Mapping) else None
+        return found
+
+    def run_dir(self, default: Path) -> Path:
+        found = self.value("run", "dir")
+        return Path(found) if isinstance(found, str) and found.startswith("/") else default
+
+    @property
+    def mode(self) -> str:
+        return "enforce" if self.value("mode") == "enforce" else "observe"
+
+    def enabled(self, table: str) -> bool:
+        """Also where the configuration cannot be read: silence would lift what stands."""
+        return bool(self.faults) or self.value(table, "enabled") is True
+
+    @property
+    def log_level(self) -> str:
+        level = self.value("log", "level")
+        return level if level in _LOG_LEVELS else "info"
+
+
+def handed_over(environment: Mapping[str, str]) -> socket.socket | None:
+    """The listening socket that systemd keeps for this process, so that clients wait while it is restarted; None without one."""
+    if environment.get("LISTEN_PID") != str(os.getpid()) or environment.get("LISTEN_FDS") in (None, "", "0"):
+        return None
+    listener = socket.socket(fileno=FIRST_HANDED_OVER)
+    listener.set_inheritable(False)
+    listener.setblocking(False)
+    return listener
+
+
+async def let_in(listener: socket.socket) -> None:
+    """Accept no more, and bring in who was accepted: asyncio drops them if its server is closed first."""
+    asyncio.get_running_loop().remove_reader(listener.fileno())
+    await asyncio.sleep(_ON_THE_WAY)
+
+
+async def left(clients: Sized, within: float) -> None:
+    """Returns once none of them is there any more, or after `within` seconds."""
+    end = time.monotonic() + within
+    while clients and time.monotonic() < end:  # noqa: ASYNC110 - once, at the end
+        await asyncio.sleep(0.02)
+
+
+def live(settings: Settings, serve: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    """Runs `serve` until SIGTERM or SIGINT sets the event that it gets."""
+    output = log.configure(settings.log_level)
+    try:
+        asyncio.run(_lived(settings, serve))
+    finally:
+        output.close(_LOG_LAST)
+
+
+async def _lived(settings: Settings, serve: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    for fault in settings.faults:
+        log.get_logger("passive").error("the configuration has a fault; what it says is left out", fault=str(fault))
+    await serve(stop)

@@ -1,0 +1,185 @@
+"""What the daemon published, for processes that answer others with it: its verdict, and the marker of an exclusion.
+
+Both files are replaced atomically, so that no lock is needed, and lie in the run directory (`publish/files.py`,
+`actuators/marker_file.py`). They are read anew for each question: what is not there, too large or not understood is said to be so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from gpuwarden.base.paths import marker_path
+
+FORMAT = "1"
+"""Of the verdict."""
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_VERDICT_MOST = 64 << 10  # bytes; of 16 GPUs it has less than 2 KiB
+_MARKER_MOST = 16 << 10
+_TEXT_MOST = 1_000  # characters of what is told on
+_STATES = ("healthy", "warning", "failure", "unknown")
+_MODES = ("observe", "enforce")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The last one of this boot. `stale`: why it cannot be relied on; empty if it can. `excluded_by`: where and for what.
+
+    `stamp` and `fresh_for` in whole seconds of CLOCK_BOOTTIME, as the scripts of Slurm count.
+    """
+
+    mode: str
+    state: str
+    reason: str = ""
+    excluded_by: tuple[str, ...] = ()
+    breaker: bool = False
+    simulated: bool = False
+    stamp: int | None = None
+    fresh_for: int | None = None
+    stale: str = ""
+
+    def at(self, now: float) -> Verdict:
+        why = self._stale(now)
+        return replace(self, stale=why) if why else self
+
+    def _stale(self, now: float) -> str:
+        if self.stamp is None or self.fresh_for is None:
+            return "the verdict of gpuwarden has no time"
+        if self.stamp == 0:
+            return "gpuwarden has only just started"
+        age = int(now) - self.stamp
+        if age < -1:
+            return "the verdict of gpuwarden is from the future"
+        return f"the verdict of gpuwarden is more than {self.fresh_for} s old" if age > self.fresh_for else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """The node is held out. `cause`: failure, termination, person or unknown; `check`: the code of the finding, or empty."""
+
+    cause: str
+    reason: str
+    check: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """`missing`: why there is no verdict. `doubt`: there may be a marker, and this is why nobody can tell."""
+
+    verdict: Verdict | None = None
+    marker: Marker | None = None
+    missing: str = ""
+    doubt: str = ""
+
+
+class Reader:
+    """Of one run directory; `name` is that of the actuator whose marker counts. `boot_id` empty: nobody knows this boot."""
+
+    def __init__(self, run_dir: Path, name: str, *, boot_id: str) -> None:
+        self._verdict = _File(run_dir / "verdict", _VERDICT_MOST, lambda data: parse_verdict(data, boot_id=boot_id))
+        self._marker = _File(
+            marker_path(run_dir, name), _MARKER_MOST, lambda data: parse_marker(data, name=name, boot_id=boot_id)
+        )
+
+    def read(self, now: float | None = None) -> Published:
+        """`now` on CLOCK_BOOTTIME. Raises nothing."""
+        at = time.clock_gettime(time.CLOCK_BOOTTIME) if now is None else now
+        marker, doubt = self._read_marker()
+        try:
+            verdict = self._verdict.read().at(at)
+        except OSError as error:
+            return Published(None, marker, f"there is no verdict of gpuwarden: {error.strerror or error}", doubt)
+        except ValueError as error:
+            return Published(None, marker, str(error), doubt)
+        return Published(verdict, marker, "", doubt)
+
+    def _read_marker(self) -> tuple[Marker | None, str]:
+        try:
+            return self._marker.read(), ""
+        except (FileNotFoundError, NotADirectoryError):
+            return None, ""
+        except OSError as error:
+            return None, f"cannot read {self._marker.path}: {error.strerror or error}"
+        except ValueError as error:
+            return None, f"{self._marker.path}: {error}"
+
+
+def this_boot(path: Path = BOOT_ID) -> str:
+    """Empty where nobody can say."""
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def parse_verdict(data: bytes, *, boot_id: str) -> Verdict:
+    """Raises ValueError for what is no verdict of this boot."""
+    lines = (line.partition("=") for line in data.decode("utf-8", "replace").splitlines())
+    fields = {key: value for key, separator, value in lines if separator}
+    mode, state = fields.get("mode", ""), fields.get("state", "")
+    if fields.get("format") != FORMAT or state not in _STATES or mode not in _MODES:
+        raise ValueError("the verdict of gpuwarden cannot be understood")
+    if boot_id and fields.get("boot_id") != boot_id:
+        raise ValueError("the verdict of gpuwarden is of another boot")
+    return Verdict(
+        mode=mode, state=state, reason=_text(fields.get("reason")), breaker=fields.get("breaker") == "1",
+        excluded_by=tuple(fields.get("excluded_by", "").split()), simulated=fields.get("simulated", "0") != "0",
+        stamp=_seconds(fields.get("stamp")), fresh_for=_seconds(fields.get("fresh_for")),
+    )  # fmt: skip
+
+
+def parse_marker(data: bytes, *, name: str, boot_id: str) -> Marker | None:
+    """None for one of another boot, which is void. Raises ValueError for what is no marker of this actuator's."""
+    with contextlib.suppress(ValueError, RecursionError):
+        match json.loads(data):
+            case {"owner": "gpuwarden", "actuator": str(of), "reason": str(reason), **rest} if of == name:
+                if boot_id and rest.get("boot_id", boot_id) != boot_id:
+                    return None
+                return Marker(_text(rest.get("cause")) or "unknown", _text(reason), _text(rest.get("check")))
+    raise ValueError("this is no marker of gpuwarden")
+
+
+def _seconds(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) <= 11 else None
+
+
+def _text(value: object) -> str:
+    return " ".join(value[:_TEXT_MOST].split()) if isinstance(value, str) else ""
+
+
+class _File(Generic[T]):
+    """A small file that is replaced as a whole; what was made of it stands for as long as it is the same."""
+
+    def __init__(self, path: Path, most: int, parse: Callable[[bytes], T]) -> None:
+        self.path = path
+        self._most = most
+        self._parse = parse
+        self._seen: tuple[tuple[int, ...], T] | None = None
+
+    def read(self) -> T:
+        """Raises OSError, and ValueError if it is no file, has more than `most` bytes, or what `parse` raises. Never waits."""
+        found = os.lstat(self.path)
+        same = (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
+        if self._seen is None or self._seen[0] != same:
+            self._seen = None
+            self._seen = same, self._parse(self._read())
+        return self._seen[1]
+
+    def _read(self) -> bytes:
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ValueError(f"{self.path} is no file")
+            data = file.read(self._most + 1)
+        if len(data) > self._most:
+            raise ValueError(f"{self.path} has more than {self._most} bytes")
+        return data

@@ -1,0 +1,108 @@
+"""One pass without a daemon: the same readers, the same judge, and nothing written.
+
+Where there is a ledger its memory counts, so that what a daemon has latched is still found; the kernel log is read from
+where the daemon had read to. What must be seen for a while before it is a finding cannot be seen in one pass: until
+then the answer is `unknown` where nothing can be said, as the daemon's would be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpuwarden.base.threads import detached
+from gpuwarden.collect.collectors import Readers
+from gpuwarden.config.model import Config, Run
+from gpuwarden.engine.engine import Desk
+from gpuwarden.health.components import Component
+from gpuwarden.health.xid.witnesses import ANSWERED_WITHIN
+from gpuwarden.ledger.errors import LedgerError
+from gpuwarden.ledger.machine import same_machine
+from gpuwarden.ledger.reader import read_only
+from gpuwarden.ledger.rows import Memory
+from gpuwarden.publish.status import status
+from gpuwarden.runtime.wiring import Site
+from gpuwarden_collectors.base import host_clock
+
+LEDGER_ANSWERS_WITHIN = 3.0
+LOG_READ_WITHIN = 5.0
+LOG_SETTLED = 0.1  # seconds without a new record after which the log is taken as read
+
+
+def check_once(config: Config) -> dict[str, Any]:
+    """The status document of one pass. Takes as long as the driver, at most the deadline of its initialisation."""
+    if not config.collectors.nvml.simulate:
+        return asyncio.run(_check(Site.of(config)))
+    with tempfile.TemporaryDirectory(prefix="gpuwarden-") as folder:  # a running simulation keeps its own host
+        site = Site.of(replace(config, run=Run(Path(folder))))
+        if site.simulation is not None:
+            site.simulation.prepare()
+        return asyncio.run(_check(site))
+
+
+async def _check(site: Site) -> dict[str, Any]:
+    memory, forgotten = await _remembered(site)
+    desk = Desk(site.boot_id, site.rules, memory.events)
+    readers = Readers(site.sources.in_full(), site.boot_id, desk.happened, host_clock)
+    try:
+        readers.follow_kernel_log(memory.position, first=memory.position is None)
+        observations = await readers.once(site.sources.nvml.init_deadline)
+        await _log_read(readers)
+        log = readers.kernel_log_observation(host_clock())
+        for observation in observations:
+            desk.observed(observation)
+        if log is not None:
+            desk.note(log)
+        desk.troubles(_errors(site, forgotten, "" if log is None else log.error))
+        step = desk.step(host_clock())
+        if desk.undecided(host_clock()):
+            await asyncio.sleep(ANSWERED_WITHIN)
+            step = desk.step(host_clock())
+        desk.kept_out = readers.disbelieved
+    finally:
+        await readers.close()
+    now = host_clock()
+    return status(desk.snapshot(site.service(now), now, verdict=step.verdict, dropped={}), now)
+
+
+def _errors(site: Site, ledger: str, kernel_log: str) -> dict[str, str]:
+    """Of the components that one pass has."""
+    found = {
+        Component.LEDGER: ledger, Component.KERNEL_LOG: kernel_log, Component.CONFIG: "; ".join(site.config.ignored),
+    }  # fmt: skip
+    return {component.value: text for component, text in found.items() if text}
+
+
+async def _remembered(site: Site) -> tuple[Memory, str]:
+    """What the ledger knows, if there is one of this machine; and why what it knows is not known here, else ""."""
+    reading = detached("ledger", lambda: _from_ledger(site))
+    await asyncio.wait((reading,), timeout=LEDGER_ANSWERS_WITHIN)
+    late = f"ledger {site.ledger} has not answered within {LEDGER_ANSWERS_WITHIN:g} s: is its filesystem frozen?"
+    return reading.result() if reading.done() else (Memory(), late)
+
+
+def _from_ledger(site: Site) -> tuple[Memory, str]:
+    try:
+        with read_only(site.ledger) as reader:
+            return (reader.memory() if same_machine(reader.machine(), site.machine) else Memory()), ""
+    except LedgerError as error:
+        nobody_began_one = isinstance(error.__cause__, FileNotFoundError)
+        return Memory(), "" if nobody_began_one else str(error)
+
+
+async def _log_read(readers: Readers) -> None:
+    """Wait until the kernel log has been read to its end, or has been written to for so long."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LOG_READ_WITHIN):
+            await _settled(readers)
+
+
+async def _settled(readers: Readers) -> None:
+    seen = -1
+    while seen != readers.log_records:
+        seen = readers.log_records
+        await asyncio.sleep(LOG_SETTLED)

@@ -1,0 +1,104 @@
+"""Recording without a daemon: the same readers, for a while, into a trace. Nothing is judged and nothing else is written.
+
+What a ledger remembers stands at the head of the trace, so that a replay knows the GPUs that belong here and what is
+latched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from gpuwarden.collect.collectors import Readers
+from gpuwarden.config.model import Config, Run
+from gpuwarden.engine.engine import Desk
+from gpuwarden.health.checkpoint import checkpoint
+from gpuwarden.ledger.errors import LedgerError
+from gpuwarden.ledger.machine import same_machine
+from gpuwarden.ledger.reader import read_only
+from gpuwarden.ledger.rows import Memory
+from gpuwarden.runtime.wiring import Site
+from gpuwarden.trace.pseudonyms import Pseudonyms
+from gpuwarden.trace.recorder import Recorder
+from gpuwarden_collectors.base import Clock, host_clock
+from gpuwarden_collectors.facts import HostEvent
+
+LOOKS_EVERY = 1.0  # seconds between looks at what the recorder itself cannot do
+WRITTEN_WITHIN = 10.0
+
+
+class RecordError(Exception):
+    """The recording ended before its time. The message says why; what is in the trace can be replayed."""
+
+
+def record(config: Config, path: Path, seconds: float | None, *, anonymise: bool) -> None:
+    """Record for `seconds`, or until SIGINT or SIGTERM. Raises OSError if there is no writing to `path`, and RecordError."""
+    if config.collectors.nvml.simulate:
+        with tempfile.TemporaryDirectory(prefix="gpuwarden-") as folder:  # a running simulation keeps its own host
+            _record_host(replace(config, run=Run(Path(folder))), path, seconds, anonymise=anonymise)
+    else:
+        _record_host(config, path, seconds, anonymise=anonymise)
+
+
+def _record_host(config: Config, path: Path, seconds: float | None, *, anonymise: bool) -> None:
+    site = Site.of(config)
+    names = Pseudonyms((config.node, os.uname().nodename)) if anonymise else None
+    recorder = Recorder(path, names=names)
+    try:
+        if site.simulation is not None:
+            site.simulation.prepare()
+        asyncio.run(_record(site, recorder, seconds, host_clock))
+    finally:
+        written = recorder.close(WRITTEN_WITHIN)
+    if recorder.error or not written:
+        raise RecordError(recorder.error or f"{path} does not take what is written to it")
+
+
+async def _record(site: Site, recorder: Recorder, seconds: float | None, clock: Clock) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    memory = _remembered(site)
+    now = clock()
+    recorder.began(now, site.boot_id, site.rules, checkpoint(Desk("", site.rules, memory.events).state, now))
+
+    def happened(events: Sequence[HostEvent]) -> None:
+        recorder.happened(clock(), events)
+
+    readers = Readers(site.sources.in_full(), site.boot_id, happened, clock)
+    try:
+        readers.run(recorder.observed)
+        readers.follow_kernel_log(memory.position, first=memory.position is None)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await _until(stop, readers, recorder, clock)
+    finally:
+        await readers.close()
+
+
+async def _until(stop: asyncio.Event, readers: Readers, recorder: Recorder, clock: Clock) -> None:
+    """`stop`, or until nothing can be written any more. Meanwhile tells the trace of a kernel log that cannot be read."""
+    told = ""
+    while not stop.is_set() and not recorder.error:
+        log = readers.kernel_log_observation(clock())
+        trouble = "" if log is None else log.error
+        if trouble != told:
+            recorder.troubled(clock(), {"kernel_log": trouble} if trouble else {})
+            told = trouble
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), LOOKS_EVERY)
+
+
+def _remembered(site: Site) -> Memory:
+    """What the ledger knows, if there is one of this machine and it can be read."""
+    try:
+        with read_only(site.ledger) as reader:
+            return reader.memory() if same_machine(reader.machine(), site.machine) else Memory()
+    except LedgerError:
+        return Memory()

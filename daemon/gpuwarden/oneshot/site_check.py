@@ -1,0 +1,117 @@
+"""One run of one site check for the daemon, outside its sandbox: systemd starts this for each connection to its socket.
+
+Only what the configuration names is run. The daemon sends a name, and so cannot be made to run anything else with the rights of
+this process; nor can whoever got into the daemon. A check that is stuck in the kernel keeps its lock for as long as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from gpuwarden.base.paths import CONFIG_FILE
+from gpuwarden.config.collectors import SiteCheck
+from gpuwarden.config.model import ConfigError, load
+from gpuwarden.config.sources import Sources
+from gpuwarden_collectors.plugin.elsewhere import packed
+from gpuwarden_collectors.plugin.plugin import plugin_environment
+from gpuwarden_collectors.plugin.run import Run, run
+
+NAME_MOST = 64
+NAME_WITHIN = 5.0
+"""Seconds that the name may take to come."""
+LOOK_EVERY = 1.0
+"""Seconds between two looks whether a run that is stuck in the kernel has ended at last."""
+
+
+def main() -> None:
+    """The connection is the standard input; the folder for locks is the unit's, by RUNTIME_DIRECTORY."""
+    plugins = load(Sources(file=CONFIG_FILE, required=False)).plugins
+    serve(plugins, Path(os.environ["RUNTIME_DIRECTORY"]), socket.socket(fileno=os.dup(0)))
+
+
+def serve(checks: Mapping[str, SiteCheck], locks: Path, connection: socket.socket) -> None:
+    """Answers the one question of `connection`. `locks`: a folder that is there. Ends when the run has, if it can be ended."""
+    asyncio.run(_serve(checks, locks, connection))
+
+
+async def _serve(checks: Mapping[str, SiteCheck], locks: Path, connection: socket.socket) -> None:
+    reader, writer = await asyncio.open_unix_connection(sock=connection, limit=NAME_MOST)
+    try:
+        await _question(checks, locks, reader, writer)
+    finally:
+        writer.close()
+
+
+async def _question(
+    checks: Mapping[str, SiteCheck], locks: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    name = await _name(reader)
+    check = checks.get(name)
+    if check is None or not check.enabled:
+        return await _answer(writer, Run(None, trouble=f"no site check {name[:NAME_MOST]!r} is configured"))
+    with _alone(locks / f"{name}.lock") as alone:
+        if not alone:
+            return await _answer(writer, Run(None, trouble="was not started: an earlier run of it has not ended"))
+        done = await _unless_given_up(reader, check)
+        if done is None:
+            return None
+        await _answer(writer, done)
+        while done.left is not None and not done.left.gone():  # noqa: ASYNC110 - nothing tells of its end
+            await asyncio.sleep(LOOK_EVERY)
+    return None
+
+
+async def _name(reader: asyncio.StreamReader) -> str:
+    with contextlib.suppress(TimeoutError, ValueError):
+        async with asyncio.timeout(NAME_WITHIN):
+            return (await reader.readline()).decode("utf-8", "replace").strip()
+    return ""
+
+
+async def _unless_given_up(reader: asyncio.StreamReader, check: SiteCheck) -> Run | None:
+    """None if nobody waits for it any more; it is killed then."""
+    running = asyncio.create_task(run(check.command, plugin_environment(os.environ), check.timeout))
+    waiting = asyncio.create_task(reader.read(1))  # nothing more is said: this ends with the connection
+    await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
+    if running.done():
+        waiting.cancel()
+        return running.result()
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    return None
+
+
+async def _answer(writer: asyncio.StreamWriter, done: Run) -> None:
+    with contextlib.suppress(OSError):
+        writer.write(packed(done))
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+
+@contextlib.contextmanager
+def _alone(lock: Path) -> Iterator[bool]:
+    """Whether no other run of the same check has its lock. Raises OSError."""
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(descriptor)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ConfigError as error:
+        sys.exit(f"no site check can be run: {error}")

@@ -1,0 +1,65 @@
+"""Whether the announced end of this machine may be let happen early, which a cloud allows that plans it. Pure.
+
+It cannot be taken back: the machine goes within seconds. So nothing may be left here to wait for, the end must be of this machine
+alone, and it is only ever done where the site asks for it.
+"""
+
+from __future__ import annotations
+
+from gpuwarden.policy.evacuation.budget import MARGIN, Budget
+from gpuwarden.policy.evacuation.model import Approved, Departure, DepartureState
+from gpuwarden.policy.model import Result
+from gpuwarden_collectors.cloud.facts import Approval
+from gpuwarden_collectors.facts import Stamp
+
+TRIES_MOST = 5
+"""Times that an end is approved whose service does not take it; each pause is twice the one before."""
+PAUSE_FIRST = 2.0  # seconds
+RESTS = MARGIN
+"""Seconds for which nothing must have happened here: file systems are flushed, and what has just begun becomes visible."""
+TAKES = 5.0
+"""Seconds before the announced end from which it is not worth it."""
+
+
+def refusal(state: DepartureState, departure: Departure, approval: Approval, times: Budget, now: Stamp) -> str:
+    """Why this end is never approved (any more); empty if it may be once nothing is left to wait for."""
+    said = departure.approved
+    if said is not None and (said.result is not Result.RETRY or said.tries >= TRIES_MOST):
+        return f"{said.text}, after {said.tries} attempts" if said.result is Result.RETRY else said.text
+    if approval is Approval.SHARED:
+        return "other machines would end with this one"
+    if approval is not Approval.ALONE:
+        return "it has begun"
+    if times.assumed or now.boottime >= times.end - TAKES:
+        return "it is about to happen by itself"
+    if any(_name(other) == _name(departure) and _is_done(other) for other in state.departures.values()):
+        return "it was approved before"
+    return ""
+
+
+def is_approved(departure: Departure) -> bool:
+    return departure.approved is not None and departure.approved.result in (Result.DONE, Result.ALREADY)
+
+
+def pauses(said: Approved | None, now: Stamp) -> bool:
+    """An attempt has failed, and the next one is not due."""
+    if said is None or said.tries == 0:
+        return False
+    return now.boottime - said.at.boottime < PAUSE_FIRST * 2.0 ** (min(said.tries, TRIES_MOST) - 1)
+
+
+def rests_until(departure: Departure) -> float:
+    """Since the last thing that is known to have happened; seconds of CLOCK_BOOTTIME."""
+    happened = [departure.at]
+    for job in departure.jobs.values():
+        happened += [at for at in (job.told_at, job.acknowledged.at, job.requeued_at) if at is not None]
+    return max(at.boottime for at in happened) + RESTS
+
+
+def _name(departure: Departure) -> str:
+    """Of the notice, which its source gives to no other end."""
+    return departure.id.rpartition("@")[0]
+
+
+def _is_done(departure: Departure) -> bool:
+    return departure.approved is not None and departure.approved.result is Result.DONE

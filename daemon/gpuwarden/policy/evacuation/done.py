@@ -1,0 +1,74 @@
+"""Whether a job on a machine that is about to go is waited for any longer. Pure.
+
+A job of one node is done once each of its ranks that was told has acknowledged, or has ended. Of a job of several nodes a
+node sees its own ranks only, and a requeue ends them all: there an acknowledgement counts for its own rank, unless it says that it
+holds for all of them. Else Slurm's report that no step of the job runs any more ends the wait, or its time does.
+"""
+
+from __future__ import annotations
+
+from gpuwarden.policy.evacuation.event_fields import is_number
+from gpuwarden.policy.evacuation.model import Acknowledged, JobState
+from gpuwarden_collectors.receivers.facts import Kind, LocalJob, Receiver, Role
+from gpuwarden_collectors.slurm.departing_facts import SlurmJob
+
+
+def has_other_nodes(job: LocalJob, slurm: SlurmJob | None) -> bool:
+    """The controller knows; where it says nothing of the job, its ranks' environment counts."""
+    return job.elsewhere if slurm is None else slurm.several
+
+
+def done(known: JobState, job: LocalJob, slurm: SlurmJob | None) -> bool:
+    """Nothing of the job is waited for: not here, and not on its other nodes if it has any."""
+    said = known.acknowledged
+    if has_other_nodes(job, slurm):
+        # A container that has ended here loses nothing with this machine; a job of Slurm's ends on all its nodes.
+        return said.all_ranks or (job.kind is not Kind.SLURM and _ended(known, job))
+    return said.whole or _all_acknowledged(known, job)
+
+
+def steps_decide(known: JobState, job: LocalJob, slurm: SlurmJob) -> bool:
+    """The job is done if none of its steps runs any more: its ranks here were tasks of steps, and have ended.
+
+    Ranks that a batch script has started by itself, here or over ssh, are in no step; what it runs once its steps have ended is
+    none, unless it has a GPU. Of a heterogeneous job each part has steps of its own, and one part is not asked for those of another.
+    """
+    if not slurm.several or slurm.part or known.acknowledged.all_ranks or not known.in_steps:
+        return False
+    left = (rank for rank in _ranks(job) if rank.gpu or is_number(rank.step))
+    return bool(known.told) and not _told_here(known, job) and not any(left)
+
+
+def _ended(known: JobState, job: LocalJob) -> bool:
+    """Who was told has ended, and left no rank behind: a launcher starts others in their place."""
+    return bool(known.told) and not _told_here(known, job) and not _ranks(job)
+
+
+def _all_acknowledged(known: JobState, job: LocalJob) -> bool:
+    """Of a job of which nobody was told all ranks must have acknowledged, for they may have read the notice themselves."""
+    said = known.acknowledged
+    if known.told:
+        waited = _told_here(known, job)
+        if not waited:
+            return _ended(known, job)
+    else:
+        waited = _ranks(job) if said.at is not None else []
+    if not waited:
+        return False
+    if len(said.ranks) >= max(len(known.told), len(waited)):  # each has acknowledged, under whatever number
+        return True
+    return all(_acknowledged(process, said) for process in waited)
+
+
+def _told_here(known: JobState, job: LocalJob) -> list[Receiver]:
+    return [process for process in job.processes if (process.pid, process.started) in known.told]
+
+
+def _ranks(job: LocalJob) -> list[Receiver]:
+    return [process for process in job.processes if process.role is Role.RANK]
+
+
+def _acknowledged(process: Receiver, said: Acknowledged) -> bool:
+    if process.rank is not None and process.rank in said.ranks:
+        return True
+    return (process.pid, process.started) in said.processes or (process.pid, 0) in said.processes

@@ -1,0 +1,215 @@
+"""The events of a departure, as whoever carries it out writes them; and the shortest list of them that makes a state. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from gpuwarden.health.model import Event, EventKind, Json
+from gpuwarden.policy.evacuation.delivery import Delivery, Process, Way
+from gpuwarden.policy.evacuation.event_fields import is_number
+from gpuwarden.policy.evacuation.model import Departure, DepartureState, JobState, Sent, id_of
+from gpuwarden.policy.model import Notice, Result
+from gpuwarden.policy.notices import MOVED
+from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.receivers.facts import Receiver
+from gpuwarden_collectors.slurm.departing_facts import SlurmJob
+
+WORDS_MOST = 1_900
+"""Characters; the ledger keeps 2,000 of a text."""
+
+
+def follow(state: DepartureState, notices: Iterable[Notice], *, boot_id: str, now: Stamp) -> tuple[Event, ...]:
+    """What begins, has another end, or is over, given all `notices` that count now: the imminent ones, and failing GPUs.
+
+    Several of one death are all followed, so that nothing begins anew when another of them becomes the first to end the machine.
+    """
+    acted = {id_of(notice): notice for notice in notices}
+    begun = [_departing(n, boot_id, now) for name, n in acted.items() if _is_news(state.departures.get(name), n)]
+    ended = [
+        departed(known.id, "called off, withdrawn or over", boot_id, now)
+        for known in state.departures.values()
+        if known.over is None and known.id not in acted
+    ]
+    return (*begun, *ended)
+
+
+def _is_news(known: Departure | None, notice: Notice) -> bool:
+    if known is None or known.over is not None or known.kind != notice.kind:
+        return True
+    if known.deadline is None or notice.deadline is None:
+        return known.deadline is not notice.deadline
+    return abs(known.deadline.boottime - notice.deadline.boottime) > MOVED
+
+
+def _departing(notice: Notice, boot_id: str, now: Stamp) -> Event:
+    data: dict[str, Json] = {"notice": id_of(notice), "kind": notice.kind, **_stamp("deadline", notice.deadline)}
+    return Event(kind=EventKind.DEPARTING, at=now, boot_id=boot_id, data=data)
+
+
+def signalling(
+    notice: str, job: str, delivery: Delivery, slurm: SlurmJob | None, *, remaining: Sequence[Receiver] = (),
+    boot_id: str, now: Stamp,
+) -> tuple[Event, ...]:  # fmt: skip
+    """Before anything is sent: one event, and one more for each hundred processes. The arguments are those of the step Tell."""
+    data: dict[str, Json] = {
+        "notice": notice, "job": job, "way": delivery.way.value, "signal": delivery.signal,
+        "local_only": delivery.local_only, "text": delivery.text,
+        "restarts": None if slurm is None else slurm.restarts,
+    }  # fmt: skip
+    steps = [aim.receiver.step for aim in delivery.receivers] + [process.step for process in remaining]
+    data |= {"in_steps": bool(steps) and all(map(is_number, steps))}
+    told = _texts_of(aim.process for aim in delivery.receivers)
+    others = _texts_of((process.pid, process.started) for process in remaining)
+    more = {name: data[name] for name in ("notice", "job", "way", "signal", "local_only", "text", "in_steps")}
+    parts = max(len(told), len(others))
+    named = zip(told + [""] * (parts - len(told)), others + [""] * (parts - len(others)), strict=True)
+    return tuple(
+        Event(
+            kind=EventKind.SIGNALLING, at=now, boot_id=boot_id,
+            data={**(more if n else data), "processes": processes, "remaining": rest},
+        )
+        for n, (processes, rest) in enumerate(named)
+    )  # fmt: skip
+
+
+def signalled(
+    notice: str, job: str, way: Way, result: Sent, *, count: int = 0, text: str = "", boot_id: str, now: Stamp
+) -> Event:
+    """UNSENT only where surely nothing was sent: a job that was to be told as a whole is then told on this host."""
+    data: dict[str, Json] = {
+        "notice": notice, "job": job, "way": way.value, "result": result.value, "count": count, "text": text,
+    }  # fmt: skip
+    return Event(kind=EventKind.SIGNALLED, at=now, boot_id=boot_id, data=data)
+
+
+def saved(
+    job: str, by: str, *, saved: bool, rank: int | None = None, process: Process | None = None, step: int | None = None,
+    whole: bool = False, all_ranks: bool = False, boot_id: str, now: Stamp,
+) -> Event:  # fmt: skip
+    """`by`: socket, file, directory, BY_EXIT or BY_STEP. `process`: which one said it, or ended. `whole`: it holds for all of the job
+    that is here, `all_ranks`: for all of it on all its nodes.
+    """
+    data: dict[str, Json] = {"job": job, "by": by, "saved": saved}
+    data |= {} if rank is None else {"rank": rank}
+    data |= {} if process is None else {"pid": process[0], "started": process[1]}
+    data |= {} if step is None else {"step": step}
+    data |= {"whole": True} if whole else {}
+    data |= {"all_ranks": True} if all_ranks else {}
+    return Event(kind=EventKind.SAVED, at=now, boot_id=boot_id, data=data)
+
+
+def requeued(job: str, restarts: int, text: str = "", *, boot_id: str, now: Stamp) -> Event:
+    """`restarts`: how often it had been before, as the plan's step says."""
+    data: dict[str, Json] = {"job": job, "restarts": restarts, "text": text}
+    return Event(kind=EventKind.REQUEUED, at=now, boot_id=boot_id, data=data)
+
+
+def not_requeued(job: str, text: str, *, permanent: bool, named: bool = False, boot_id: str, now: Stamp) -> Event:
+    """What is not `permanent` is tried again. `named`: it is said once, for people, that it is left here."""
+    data: dict[str, Json] = {"job": job, "permanent": permanent, "text": text}
+    data |= {"named": True} if named else {}
+    return Event(kind=EventKind.NOT_REQUEUED, at=now, boot_id=boot_id, data=data)
+
+
+def last_words(notice: str, what: str, result: Result, text: str, *, boot_id: str, now: Stamp) -> Event:
+    data: dict[str, Json] = {"notice": notice, "what": what, "result": result.value, "text": text}
+    return Event(kind=EventKind.LAST_WORDS, at=now, boot_id=boot_id, data=data)
+
+
+def approving(notice: str, *, boot_id: str, now: Stamp) -> Event:
+    """Before anything is sent."""
+    return Event(kind=EventKind.APPROVING, at=now, boot_id=boot_id, data={"notice": notice})
+
+
+def approved(notice: str, result: Result, text: str, *, boot_id: str, now: Stamp, tries: int = 0) -> Event:
+    """`tries`: in checkpoints, which keep no APPROVING."""
+    data: dict[str, Json] = {"notice": notice, "result": result.value, "text": text}
+    data |= {"tries": tries} if tries else {}
+    return Event(kind=EventKind.APPROVED, at=now, boot_id=boot_id, data=data)
+
+
+def departed(notice: str, text: str, boot_id: str, now: Stamp) -> Event:
+    return Event(kind=EventKind.DEPARTED, at=now, boot_id=boot_id, data={"notice": notice, "text": text})
+
+
+# --- a state as events
+
+
+def checkpoint(state: DepartureState) -> list[Event]:
+    """Events that make `state`, once the boot of the judge's checkpoint was folded.
+
+    No REQUEUED is among them: it counts for the memory of lemons wherever it stands.
+    """
+    kept = [event for departure in state.departures.values() for event in _kept(departure, state.boot_id)]
+    if not state.answers:
+        return kept
+    counts: dict[str, Json] = {given.value: count for given, count in state.answers.items()}
+    return [*kept, Event(kind=EventKind.ANSWERED, at=Stamp(0.0, 0.0), boot_id=state.boot_id, data=counts)]
+
+
+def _kept(departure: Departure, boot: str) -> Iterator[Event]:
+    name = departure.id
+    data: dict[str, Json] = {"notice": name, "kind": departure.kind, **_stamp("deadline", departure.deadline)}
+    yield Event(kind=EventKind.DEPARTING, at=departure.at, boot_id=boot, data=data)
+    for job, known in departure.jobs.items():
+        about: dict[str, Json] = {"notice": name, "job": job}
+        for part in _job(known):
+            yield Event(kind=EventKind.SIGNALLING, at=departure.at, boot_id=boot, data={**about, **part, "kept": True})
+        if known.acknowledged.at is not None:
+            for part in _acknowledged(known):
+                at = known.acknowledged.at
+                yield Event(kind=EventKind.SAVED, at=at, boot_id=boot, data={**about, **part, "kept": True})
+    if (spoken := departure.last_words) is not None:
+        yield last_words(name, spoken.what, spoken.result, spoken.text, boot_id=boot, now=spoken.at)
+    if (said := departure.approved) is not None:
+        yield approved(name, said.result, said.text, boot_id=boot, now=said.at, tries=said.tries)
+    if departure.over is not None:
+        yield departed(name, "", boot, departure.over)
+
+
+def _job(known: JobState) -> Iterator[Mapping[str, Json]]:
+    sure = _texts_of(known.told - known.unsure)
+    yield {
+        "way": known.way.value, "signal": known.signal, "text": known.text, "local_only": known.local_only,
+        "result": known.result.value, "count": known.count, "wide": known.wide, "restarts": known.restarts,
+        "requeued": known.requeued.value, "requeued_text": known.requeued_text, "named": known.named, "returned": known.returned, "in_steps": known.in_steps,
+        **_stamp("told", known.told_at), **_stamp("requeued", known.requeued_at), "processes": sure[0],
+    }  # fmt: skip
+    for text in sure[1:]:
+        yield {"processes": text, "more": True}
+    for kind, processes in (("unsure", known.unsure), ("earlier", known.earlier)):
+        for text in _texts_of(processes):
+            if text:
+                yield {"processes": text, "more": True, kind: True}
+
+
+def _acknowledged(known: JobState) -> Iterator[Mapping[str, Json]]:
+    said = known.acknowledged
+    about: dict[str, Json] = {"by": said.by, "saved": said.saved, "unsaved": said.unsaved, "whole": said.whole}
+    about |= {"all_ranks": True} if said.all_ranks else {}
+    about |= {} if said.step is None else {"step": said.step}
+    processes = _texts_of(said.processes)
+    ranks = texts_of(map(str, sorted(said.ranks)))
+    yield {**about, "ranks": ranks[0], "processes": processes[0]}
+    yield from ({**about, "ranks": text} for text in ranks[1:])
+    yield from ({**about, "processes": text} for text in processes[1:])
+
+
+def _stamp(name: str, stamp: Stamp | None) -> dict[str, Json]:
+    return {} if stamp is None else {f"{name}_boottime": stamp.boottime, f"{name}_wall": stamp.wall}
+
+
+def _texts_of(processes: Iterable[Process]) -> list[str]:
+    return texts_of(f"{pid}:{started}" for pid, started in sorted(processes))
+
+
+def texts_of(words: Iterable[str]) -> list[str]:
+    """In as many texts of the ledger as they need; one, empty, if there are none."""
+    texts, length = [[]], 0  # type: list[list[str]], int
+    for word in words:
+        if length + len(word) + 1 > WORDS_MOST:
+            texts.append([])
+            length = 0
+        texts[-1].append(word)
+        length += len(word) + 1
+    return list(map(" ".join, texts))

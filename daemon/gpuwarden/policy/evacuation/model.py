@@ -1,0 +1,173 @@
+"""The words of a departure: what is remembered of an announced end, or a failing GPU, and of each job that dies of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gpuwarden.policy.evacuation.delivery import Process, Way
+from gpuwarden.policy.model import Notice, Result
+from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.receivers.facts import LocalJob
+
+TOLD_STANDS = 600.0
+"""Seconds for which a process that was told for one notice is not told for another: one death may have several sources, and a second
+signal can end a save (some frameworks drop their handler with the first)."""
+JOBS_MOST = 1_024
+"""Jobs of one departure that are told and remembered: more than run on any node."""
+DEPARTURES_MOST = 32
+"""Notices and failing GPUs remembered in one boot."""
+TEXT_MOST = 400  # characters of what is remembered for people
+NAME_MOST = 200  # characters of the name of a job or of a notice
+BY_EXIT = "exit"
+"""How a process answers that has ended without a word."""
+BY_STEP = "step"
+"""How a job of several nodes answers once Slurm runs no step of it any more."""
+
+
+class Sent(StrEnum):
+    """What came of telling. UNKNOWN: under way, or nobody lived to say; it may have been sent, and is not sent again."""
+
+    NOTHING = ""  # nobody was to be told
+    UNKNOWN = "unknown"
+    SENT = "sent"
+    WATCHED = "watched"  # another node told them
+    UNSENT = "unsent"  # surely nothing was sent
+
+
+class Given(StrEnum):
+    """What a job answers."""
+
+    SAVED = "saved"
+    UNSAVED = "unsaved"  # a rank of it says that it has nothing to show
+    ENDED = "ended"  # all who were told have ended without a word
+
+
+class Requeued(StrEnum):
+    NO = ""
+    DONE = "done"
+    RETRY = "retry"
+    REFUSED = "refused"  # for good
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledged:
+    """Who said that it is done. `whole`: all of the job that is here, as a checkpoint's directory tells; `all_ranks`: all of it, on
+    all its nodes, as a rank says that has agreed with the others.
+
+    `by` and `at` are those of the last word, of the last that told of a save if any did, `step` the highest that was named;
+    `saved`: somebody has something to show; `unsaved`: somebody says that there is nothing.
+    """
+
+    ranks: frozenset[int] = frozenset()
+    processes: frozenset[Process] = frozenset()
+    whole: bool = False
+    all_ranks: bool = False
+    saved: bool = False
+    unsaved: bool = False
+    by: str = ""
+    step: int | None = None
+    at: Stamp | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """What was done for one run of a job. `restarts`: how often it was requeued before this run, None where nobody said.
+
+    `told`: for good; `earlier`: in an earlier run, or before the notice was withdrawn; `returned`: it was withdrawn, has come back, and
+    who of them is still here is not known yet. `wide`: it may still be told as a whole; `unsure`: those told that way of which the outcome is not known yet.
+    `in_steps`: all of those told are tasks of Slurm's steps, or were started by one.
+    `named`: it was said that it is not requeued. `way`, `signal`, `text`, `local_only` as in Delivery; `count`: how many got it.
+    """
+
+    told: frozenset[Process] = frozenset()
+    earlier: frozenset[Process] = frozenset()
+    returned: bool = False
+    told_at: Stamp | None = None
+    way: Way = Way.NONE
+    signal: str = ""
+    text: str = ""
+    local_only: bool = False
+    result: Sent = Sent.NOTHING
+    count: int = 0
+    wide: bool = True
+    unsure: frozenset[Process] = frozenset()
+    in_steps: bool = False
+    restarts: int | None = None
+    acknowledged: Acknowledged = field(default_factory=Acknowledged)
+    requeued: Requeued = Requeued.NO
+    requeued_at: Stamp | None = None
+    requeued_text: str = ""
+    named: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spoken:
+    """The last words to the scheduler: `what` was said, and what came of it."""
+
+    what: str
+    result: Result
+    text: str
+    at: Stamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approved:
+    """That the end was let happen early: how often that was tried, and what came of it; `RETRY` also while that is not known."""
+
+    tries: int
+    result: Result
+    text: str
+    at: Stamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departure:
+    """`id` is that of the announcement, as jobs see it; `at`: since when it is acted on. `jobs` by `key_of`."""
+
+    id: str
+    kind: str
+    at: Stamp
+    deadline: Stamp | None = None
+    jobs: Mapping[str, JobState] = field(default_factory=dict)
+    last_words: Spoken | None = None
+    approved: Approved | None = None
+    over: Stamp | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepartureState:
+    """`departures` by id, of this boot only. `answers`: how many jobs gave each answer so far, in earlier boots too."""
+
+    boot_id: str = ""
+    departures: Mapping[str, Departure] = field(default_factory=dict)
+    answers: Mapping[Given, int] = field(default_factory=dict)
+
+
+def open_departures(state: DepartureState) -> Mapping[str, Departure]:
+    """Those that go on, by id."""
+    return {name: departure for name, departure in state.departures.items() if departure.over is None}
+
+
+def jobs_of(state: DepartureState) -> Mapping[str, JobState]:
+    """All jobs of the departures that go on; of one that is in several, what the newest knows."""
+    return {name: job for departure in open_departures(state).values() for name, job in departure.jobs.items()}
+
+
+def given(job: JobState) -> frozenset[Given]:
+    """The answers that it gave so far; none is ever taken back."""
+    said = job.acknowledged
+    if said.saved or said.unsaved:
+        return frozenset(one for one, told in ((Given.SAVED, said.saved), (Given.UNSAVED, said.unsaved)) if told)
+    return frozenset({Given.ENDED} if job.told and job.told <= said.processes else ())
+
+
+def id_of(notice: Notice) -> str:
+    """Another one if the same is announced again after its end."""
+    return f"{notice.name}@{notice.at.boottime:.0f}"[:NAME_MOST]
+
+
+def key_of(job: LocalJob) -> str:
+    """Such as `slurm/123`; what a departure, an event and a person call the job."""
+    return f"{job.kind}/{job.id}"[:NAME_MOST]

@@ -1,0 +1,367 @@
+"""What is due now for the jobs of a machine that is about to go, or of a GPU that fails. Pure.
+
+The plan is no list that is kept: it is asked for again whenever something has changed, from what was done by then and what
+is seen now, and gives what is left. So it goes on after a crash at any point, and follows a notice that moves.
+
+A job is told as soon as it is seen, and again for those of its processes that appear, or begin to catch their signal, later:
+each process once. It is requeued once it is done (`departure_done`) or its time is up, never before the node was read back as one
+that takes no work: it could come back here. Times are those of `departure_budget`. Where the site asks for it, the
+end is let happen early once nothing is left to wait for (`departure_approval`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from gpuwarden.policy.evacuation.approval import pauses, refusal, rests_until
+from gpuwarden.policy.evacuation.budget import FAILING_GPU, MARK_TAKES, Budget, budget
+from gpuwarden.policy.evacuation.delivery import ALIVE, Delivery, DeliveryRules, delivery
+from gpuwarden.policy.evacuation.done import done, steps_decide
+from gpuwarden.policy.evacuation.model import JOBS_MOST, Departure, DepartureState, JobState, Requeued, id_of, key_of
+from gpuwarden.policy.evacuation.state import told_before
+from gpuwarden.policy.model import Notice, Result
+from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.receivers.facts import Kind, LocalJob, Receiver
+from gpuwarden_collectors.slurm.departing_facts import SlurmJob
+
+LOOK_SOON = 0.2
+"""Seconds after somebody was told: what follows from it may be due already."""
+LOOK_EVERY = 1.0
+"""Seconds between two looks while the end is near: a rank may install its handler at any time."""
+LOOK_LATER, NEAR = 5.0, 60.0
+"""The same once the end is over by NEAR seconds, and did not come."""
+RETRY_AFTER = 2.0
+"""Seconds between two tries of a requeue, or of the last words."""
+PENDING = "pending"
+"""The state of a job in Slurm's queue, which has nothing here any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepartureSettings:
+    """`last_words`: none, down or power_down. `failing_gpu`: ignore, signal or requeue. `slurm`: a controller is configured.
+
+    `approve`: an announced end is let happen early where its cloud allows that, once nothing is left to wait for.
+    """
+
+    delivery: DeliveryRules = field(default_factory=DeliveryRules)
+    requeue: bool = True
+    last_words: str = "none"
+    failing_gpu: str = "ignore"
+    slurm: bool = False
+    approve: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """`jobs`: all of this host, of a look that succeeded: what is not among them has ended. `concerned`: the keys of those that
+    the failing GPU takes along; None: all of them.
+
+    `slurm`: the jobs that have this node, by number, as `controller` said; False: it did not answer, and nothing is known.
+    `trees` as in `delivery`. `unschedulable`: this node was read back as one that takes no work, whoever sees to that; `closed`: by
+    every scheduler there is, or there is none. `fresh`: the controller was asked for this very look.
+    """
+
+    jobs: tuple[LocalJob, ...] = ()
+    concerned: frozenset[str] | None = None
+    slurm: Mapping[int, SlurmJob] = field(default_factory=dict)
+    controller: bool = False
+    trees: bool | None = None
+    unschedulable: bool = False
+    closed: bool = False
+    fresh: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Write `departure_events.signalling`, then send; with the ways watch and none there is nothing to send.
+
+    `remaining`: those of the job's processes that were told before it came into this departure.
+    """
+
+    job: LocalJob
+    delivery: Delivery
+    slurm: SlurmJob | None
+    remaining: tuple[Receiver, ...] = ()
+
+    @property
+    def key(self) -> str:
+        return key_of(self.job)
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """The job is expected to be as in `slurm`, else it is another's business by now."""
+
+    key: str
+    slurm: SlurmJob
+
+
+@dataclass(frozen=True, slots=True)
+class NameNot:
+    """Say once that the job is not requeued. `permanent` False: it is if the end moves away."""
+
+    key: str
+    text: str
+    permanent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckSteps:
+    """Read the steps of this job; where none of them runs any more, `departure_events.saved` by BY_STEP, for all ranks."""
+
+    key: str
+    slurm: SlurmJob
+
+
+@dataclass(frozen=True, slots=True)
+class LastWords:
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Approve:
+    """Write `departure_events.approving`, then let the end happen now that its source calls `id`."""
+
+    id: str
+
+
+Step = Tell | Requeue | NameNot | CheckSteps | LastWords | Approve
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`steps` are due now. `again`: when to look again if nothing happens before, seconds of CLOCK_BOOTTIME.
+
+    `anew`: the controller is to be asked for that look, for what is due then cannot be taken back.
+    """
+
+    steps: tuple[Step, ...]
+    again: float
+    anew: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """All that a plan is made from. `jobs` by `key_of`."""
+
+    state: DepartureState
+    departure: Departure
+    jobs: Mapping[str, LocalJob]
+    seen: Seen
+    settings: DepartureSettings
+    times: Budget
+    now: Stamp
+
+
+def plan(state: DepartureState, notice: Notice, seen: Seen, settings: DepartureSettings, now: Stamp) -> Plan:
+    """What is due for `notice`, whose DEPARTING was folded; nothing before that."""
+    departure = state.departures.get(id_of(notice))
+    if departure is None or departure.over is not None or is_ignored(departure.kind, settings):
+        return Plan((), now.boottime + LOOK_EVERY)
+    scene = scene_of(state, departure, seen, settings, now)
+    tell = tuple(_tell(scene))
+    addressed = frozenset(step.key for step in tell if step.delivery.receivers)
+    steps = (*tell, *_after(scene, addressed), *_step_checks(scene), *_last_words(scene))
+    again = _again(scene, told=bool(tell))
+    if steps or not _is_to_be_approved(scene, notice):
+        return Plan(steps, again)
+    if settings.slurm and not seen.fresh:
+        return Plan((), min(again, now.boottime + LOOK_SOON), anew=True)
+    return Plan((Approve(notice.id),), again)
+
+
+def scene_of(state: DepartureState, departure: Departure, seen: Seen, settings: DepartureSettings, now: Stamp) -> Scene:
+    deadline = departure.deadline
+    times = budget(departure.kind, departure.at.boottime, None if deadline is None else deadline.boottime)
+    jobs = _jobs_of(departure, seen)
+    return Scene(state=state, departure=departure, jobs=jobs, seen=seen, settings=settings, times=times, now=now)
+
+
+def is_ignored(kind: str, settings: DepartureSettings) -> bool:
+    return kind == FAILING_GPU and settings.failing_gpu == "ignore"
+
+
+def slurm_of(job: LocalJob, seen: Seen) -> SlurmJob | None:
+    if job.kind is not Kind.SLURM or not (job.id.isascii() and job.id.isdigit()):
+        return None
+    return seen.slurm.get(int(job.id)) if seen.controller else None
+
+
+def _jobs_of(departure: Departure, seen: Seen) -> dict[str, LocalJob]:
+    """Those seen here, and those that the controller says have this node though no process of them is here.
+
+    Of a failing GPU those on it: now, or when they were told.
+    """
+    jobs = {key_of(job): job for job in seen.jobs}
+    concerned = frozenset(jobs) if seen.concerned is None else seen.concerned
+    for number, slurm in seen.slurm.items() if seen.controller else ():
+        if slurm.state in ALIVE:
+            job = LocalJob(kind=Kind.SLURM, id=str(number), uid=slurm.uid, name=slurm.name)
+            jobs.setdefault(key_of(job), job)
+    if departure.kind != FAILING_GPU:
+        return jobs
+    return {key: job for key, job in jobs.items() if key in concerned or key in departure.jobs}
+
+
+# --- telling
+
+
+def _tell(scene: Scene) -> Iterator[Tell]:
+    room = JOBS_MOST - len(scene.departure.jobs)
+    for key, job in scene.jobs.items():
+        known, slurm = scene.departure.jobs.get(key), slurm_of(job, scene.seen)
+        if known is None and room <= 0:
+            continue
+        found = delivery_now(scene, key, job)
+        is_new = known is None or known.returned
+        if found.receivers or is_new or (known is not None and _came_back(known, slurm)):
+            room -= known is None
+            yield Tell(job, found, slurm, _remaining(scene, key, job) if is_new else ())
+
+
+def _remaining(scene: Scene, key: str, job: LocalJob) -> tuple[Receiver, ...]:
+    told = told_before(scene.state, scene.departure, key, scene.now)
+    return tuple(process for process in job.processes if (process.pid, process.started) in told)
+
+
+def delivery_now(scene: Scene, key: str, job: LocalJob) -> Delivery:
+    """As a whole only if there is time, and if that was not tried in vain."""
+    known, left = scene.departure.jobs.get(key), scene.times.end - scene.now.boottime
+    in_time = scene.times.wide and (left >= MARK_TAKES or left <= 0.0)
+    return delivery(
+        job, slurm_of(job, scene.seen), scene.settings.delivery, now=scene.now.wall, trees=scene.seen.trees,
+        told=told_before(scene.state, scene.departure, key, scene.now),
+        wide=scene.seen.controller and in_time and (known is None or known.wide),
+    )  # fmt: skip
+
+
+def _came_back(known: JobState, slurm: SlurmJob | None) -> bool:
+    """It was requeued, and runs here once more."""
+    if slurm is None or slurm.state not in ALIVE or known.restarts is None:
+        return False
+    return slurm.restarts > known.restarts
+
+
+# --- afterwards
+
+
+def _after(scene: Scene, addressed: frozenset[str]) -> Iterator[Requeue | NameNot]:
+    """Of all jobs but those that are only just being told."""
+    if not wants_requeue(scene.departure.kind, scene.settings) or not scene.seen.controller:
+        return
+    for key, job in scene.jobs.items():
+        known, slurm = scene.departure.jobs.get(key), slurm_of(job, scene.seen)
+        if known is None or slurm is None or slurm.state not in ALIVE or key in addressed:
+            continue
+        if known.requeued in (Requeued.DONE, Requeued.REFUSED) or _came_back(known, slurm):
+            continue
+        if text := never(slurm):
+            yield NameNot(key, text, permanent=True)
+        elif not scene.times.requeue:
+            if not known.named:
+                yield NameNot(key, NO_TIME, permanent=False)
+        elif scene.seen.unschedulable and _rested(known, scene.now) and _may_end(known, job, scene):
+            yield Requeue(key, slurm)
+
+
+def _may_end(known: JobState, job: LocalJob, scene: Scene) -> bool:
+    return scene.now.boottime >= scene.times.wait_until or done(known, job, slurm_of(job, scene.seen))
+
+
+def _step_checks(scene: Scene) -> Iterator[CheckSteps]:
+    """As often as the controller is asked for the jobs: it may have many nodes to answer."""
+    if not scene.seen.fresh or scene.now.boottime >= scene.times.wait_until:
+        return
+    for key, job in scene.jobs.items():
+        known, slurm = scene.departure.jobs.get(key), slurm_of(job, scene.seen)
+        if known is None or slurm is None or slurm.state not in ALIVE or _came_back(known, slurm):
+            continue
+        if known.requeued is not Requeued.DONE and steps_decide(known, job, slurm):
+            yield CheckSteps(key, slurm)
+
+
+def awaits_jobs(state: DepartureState, notice: Notice, seen: Seen, settings: DepartureSettings, now: Stamp) -> bool:
+    """Somebody who was told of `notice` is waited for."""
+    departure = state.departures.get(id_of(notice))
+    if departure is None:
+        return False
+    scene = scene_of(state, departure, seen, settings, now)
+    told = ((job, known) for key, job in scene.jobs.items() if (known := departure.jobs.get(key)) and known.told)
+    return not all(done(known, job, slurm_of(job, seen)) for job, known in told)
+
+
+NO_TIME = "no time is left for that: Slurm requeues it itself once the node has not answered for SlurmdTimeout"
+
+
+def wants_requeue(kind: str, settings: DepartureSettings) -> bool:
+    wanted = settings.failing_gpu == "requeue" if kind == FAILING_GPU else settings.requeue
+    return wanted and settings.slurm
+
+
+def never(slurm: SlurmJob) -> str:
+    """Why a job cannot be requeued at all; empty if it can."""
+    if not slurm.batch:
+        return "it is no batch job: Slurm requeues no other; start it again elsewhere"
+    if not slurm.requeue:
+        return "it may not be requeued (--no-requeue, or JobRequeue=0): submit it again"
+    return ""
+
+
+def _rested(known: JobState, now: Stamp) -> bool:
+    return known.requeued_at is None or now.boottime - known.requeued_at.boottime >= RETRY_AFTER
+
+
+# --- the last words
+
+
+def _last_words(scene: Scene) -> Iterator[LastWords]:
+    """Only where somebody said when the machine ends: they end what still runs here."""
+    at, what, now = scene.times.last_words_at, scene.settings.last_words, scene.now.boottime
+    if at is None or now < at or what == "none" or not scene.settings.slurm:
+        return
+    said = scene.departure.last_words
+    again = said is not None and said.result is Result.RETRY and now - said.at.boottime >= RETRY_AFTER
+    if scene.seen.unschedulable and scene.seen.controller and (said is None or again):
+        yield LastWords(what)
+
+
+# --- letting it happen
+
+
+def _is_to_be_approved(scene: Scene, notice: Notice) -> bool:
+    departure, now = scene.departure, scene.now
+    if not scene.settings.approve or refusal(scene.state, departure, notice.approval, scene.times, now):
+        return False
+    return not pauses(departure.approved, now) and now.boottime >= rests_until(departure) and not left_here(scene)
+
+
+def left_here(scene: Scene) -> str:
+    """What would be lost if the machine went now; empty if nothing is left to wait for."""
+    if scene.settings.slurm and not scene.seen.controller:
+        return "what the controller says of the jobs here"
+    if not scene.seen.closed:
+        return "the exclusion of this node"
+    left = [key for key, job in scene.jobs.items() if not _is_over(scene, key, job)]
+    ending = (f"slurm/{number}" for number, job in scene.seen.slurm.items() if job.state not in (*ALIVE, PENDING))
+    left = list(dict.fromkeys((*left, *ending)))
+    return ", ".join(left[:8]) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
+
+
+def _is_over(scene: Scene, key: str, job: LocalJob) -> bool:
+    """It was told, or has answered without, is done, and was sent elsewhere if that is possible."""
+    known, slurm = scene.departure.jobs.get(key), slurm_of(job, scene.seen)
+    if known is None or not done(known, job, slurm):
+        return False
+    if slurm is None or known.requeued is Requeued.REFUSED:
+        return True
+    return slurm.state in ALIVE and (not wants_requeue(scene.departure.kind, scene.settings) or bool(never(slurm)))
+
+
+def _again(scene: Scene, *, told: bool) -> float:
+    times, now = scene.times, scene.now.boottime
+    every = LOOK_EVERY if now < times.end + NEAR else LOOK_LATER
+    if told:
+        every = LOOK_SOON
+    marks = [times.wait_until, times.last_words_at]
+    return min([now + every, *(at for at in marks if at is not None and at > now)])

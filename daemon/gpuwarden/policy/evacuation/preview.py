@@ -1,0 +1,139 @@
+"""What would be done, in words: for people who look on in mode observe, and for those who ask what comes next. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuwarden.policy.evacuation.approval import is_approved, refusal, rests_until
+from gpuwarden.policy.evacuation.budget import FAILING_GPU, SHUTDOWN
+from gpuwarden.policy.evacuation.delivery import ALIVE
+from gpuwarden.policy.evacuation.done import has_other_nodes
+from gpuwarden.policy.evacuation.model import Departure, DepartureState, Requeued, Sent, id_of, jobs_of
+from gpuwarden.policy.evacuation.plan import (
+    NO_TIME,
+    DepartureSettings,
+    Scene,
+    Seen,
+    delivery_now,
+    is_ignored,
+    left_here,
+    never,
+    scene_of,
+    slurm_of,
+    wants_requeue,
+)
+from gpuwarden.policy.model import Notice
+from gpuwarden_collectors.cloud.facts import Approval
+from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.receivers.facts import LocalJob
+
+JOBS_SHOWN = 64
+"""Of the others there is the number."""
+
+
+def preview(
+    state: DepartureState, notice: Notice, seen: Seen, settings: DepartureSettings, now: Stamp, *, names: bool = True
+) -> tuple[str, ...]:
+    """One line for when, one for each job, one for the last words and one for the approval, if any is configured. `names` of jobs, too."""
+    known = state.departures.get(id_of(notice))
+    departure = known or Departure(id=id_of(notice), kind=notice.kind, at=notice.at, deadline=notice.deadline)
+    scene = scene_of(state, departure, seen, settings, now)
+    return (f"{notice.name}, {notice.kind}: {_when(scene)}", *_lines(scene, names=names), *_approval(scene, notice))
+
+
+SUMMED_MOST = 8
+"""Of those that are named one by one in an answer."""
+
+
+def summary(state: DepartureState, previewed: tuple[str, ...], *, enforce: bool) -> str:
+    """How many jobs were told, and why not those that were not; where nothing is enforced what was `previewed`."""
+    if not enforce:
+        lines = "; ".join(previewed[:SUMMED_MOST])
+        return f"mode is observe: no job is told; in mode enforce: {lines}"
+    known = jobs_of(state)
+    told = sum(job.result in _REACHED for job in known.values())
+    not_told = [f"{name}: {job.text}" for name, job in known.items() if job.result not in _REACHED]
+    if not known:
+        return "no job is here that could be told"
+    text = "1 job is told to save" if told == 1 else f"{told or 'no'} jobs are told to save"
+    if not_told:
+        more = f"; and {len(not_told) - SUMMED_MOST} more" if len(not_told) > SUMMED_MOST else ""
+        text += f"; not told: {'; '.join(not_told[:SUMMED_MOST])}{more}"
+    return text
+
+
+_REACHED = (Sent.SENT, Sent.WATCHED)
+
+
+def _when(scene: Scene) -> str:
+    if scene.departure.kind == FAILING_GPU:
+        return "the jobs on this GPU are told"
+    left = scene.times.end - scene.now.boottime
+    told = f"this machine ends in {left:.0f} s" if left >= 0 else f"this machine was to end {-left:.0f} s ago"
+    return f"{told}, as is assumed: nobody says when" if scene.times.assumed else told
+
+
+def _lines(scene: Scene, *, names: bool) -> Iterator[str]:
+    if is_ignored(scene.departure.kind, scene.settings):
+        yield "nobody is told: jobs.failing_gpu is ignore"
+        return
+    if not scene.jobs:
+        yield "no job is here"
+    for key, job in list(scene.jobs.items())[:JOBS_SHOWN]:
+        called = f"{key} ({job.name})" if names and job.name else key
+        yield f"{called}: {_telling(scene, key, job)}{_requeue(scene, key, job)}"
+    if len(scene.jobs) > JOBS_SHOWN:
+        yield f"and {len(scene.jobs) - JOBS_SHOWN} more jobs"
+    yield from _last_words(scene)
+
+
+def _telling(scene: Scene, key: str, job: LocalJob) -> str:
+    known = scene.departure.jobs.get(key)
+    return f"told: {known.text}" if known is not None and known.told else delivery_now(scene, key, job).text
+
+
+def _requeue(scene: Scene, key: str, job: LocalJob) -> str:
+    slurm, known = slurm_of(job, scene.seen), scene.departure.jobs.get(key)
+    if slurm is None or slurm.state not in ALIVE or not wants_requeue(scene.departure.kind, scene.settings):
+        return ""
+    if known is not None and known.requeued is Requeued.DONE:
+        return "; requeued"
+    refused = known.requeued_text if known is not None and known.requeued is Requeued.REFUSED else ""
+    if text := refused or never(slurm) or ("" if scene.times.requeue else NO_TIME):
+        return f"; not requeued: {text}"
+    left = max(scene.times.wait_until - scene.now.boottime, 0.0)
+    what = "its ranks on all its nodes are" if has_other_nodes(job, slurm) else "it is"
+    return f"; requeued once {what} done, in {left:.0f} s at the latest, and not before this node takes no work"
+
+
+def _last_words(scene: Scene) -> Iterator[str]:
+    if (
+        not scene.settings.slurm
+        or scene.settings.last_words == "none"
+        or scene.departure.kind in (SHUTDOWN, FAILING_GPU)
+    ):
+        return
+    at = scene.times.last_words_at
+    if at is None:
+        why = "nobody says when this machine ends" if scene.times.assumed else "no time is left for them"
+        yield f"no last words: {why}"
+    else:
+        what = scene.settings.last_words.replace("_", " ")
+        yield f"last words in {max(at - scene.now.boottime, 0.0):.0f} s: {what}"
+
+
+def _approval(scene: Scene, notice: Notice) -> Iterator[str]:
+    """Only where the site asks for it, and of a source that takes one."""
+    if not scene.settings.approve or notice.approval is Approval.NONE:
+        return
+    said = scene.departure.approved
+    if said is not None and is_approved(scene.departure):
+        yield f"approved: {said.text}"
+    elif why := refusal(scene.state, scene.departure, notice.approval, scene.times, scene.now):
+        yield f"not approved: {why}"
+    elif left := left_here(scene):
+        yield f"approved before its time once nothing is left to wait for: {left}"
+    else:
+        wait = max(rests_until(scene.departure) - scene.now.boottime, 0.0)
+        tried = "" if said is None else f"; attempt {said.tries}: {said.text}"
+        yield f"approved before its time in {wait:.0f} s at the earliest: nothing is left to wait for{tried}"

@@ -1,0 +1,86 @@
+"""dcgm-exporter's job mapping: a file for each GPU, or each of its MIG instances, with a job number a line.
+
+The files are named by the index, `3`, or index and GPU instance, `3.1`. The exporter reads them at each scrape and copies every
+series of that GPU for every line, with the label hpc_job; a file that it cannot read fails its whole page. We can read them
+in its place (`hpc_jobs`). The folder is ours alone: a file with such a name and no job behind it goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from gpuwarden.base.background import BackgroundWriter
+from gpuwarden.health.gpu.jobs import on_gpus
+from gpuwarden.publish.files.writer import replace_file
+from gpuwarden.publish.metrics.hpc_jobs import FILE_NAME
+from gpuwarden.publish.snapshot import Snapshot
+from gpuwarden_collectors.facts import GpuFacts
+
+
+def mapping(snapshot: Snapshot) -> dict[str, str]:
+    """The files by name, with their content."""
+    if snapshot.jobs is None or snapshot.nvml is None:
+        return {}
+    gpus = {facts.slot: facts for facts in snapshot.nvml.gpus if facts.slot}
+    files: dict[str, list[int]] = {}
+    slots = {*gpus, *(gpu.slot for gpu in snapshot.verdict.gpus)}
+    for slot, jobs in on_gpus(snapshot.jobs, slots, gpus).items():
+        facts = gpus.get(slot)
+        for job in jobs:
+            for name in () if facts is None or job.ended else _names(facts, job.pids):
+                files.setdefault(name, []).append(job.job)
+    return {name: "".join(f"{job}\n" for job in sorted(set(jobs))) for name, jobs in files.items()}
+
+
+def _names(facts: GpuFacts, pids: tuple[int, ...]) -> list[str]:
+    """With MIG only a process says on which instance its job is."""
+    if not facts.mig:
+        return [str(facts.index)]
+    mine = {p.gpu_instance for p in facts.processes if p.pid in pids and p.gpu_instance is not None}
+    return [f"{facts.index}.{instance}" for instance in sorted(mine)]
+
+
+class JobMapping:
+    """Keeps the folder up to date, in a thread; only what changed is written."""
+
+    def __init__(self, folder: Path, clock: Callable[[], float]) -> None:
+        self._folder = folder
+        self._written: Mapping[str, str] | None = None
+        self._error = ""
+        self._writer = BackgroundWriter("job-mapping", 1, newest_wins=True, on_error=self._failed, clock=clock)
+
+    def publish(self, snapshot: Snapshot) -> None:
+        files = mapping(snapshot)
+        if files != self._written or self._error:
+            self._written = files
+            self._writer.submit(lambda: self._write(files))
+
+    def trouble(self) -> str:
+        """Why the folder is not up to date; empty if it is."""
+        return self._error
+
+    async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - says False at the deadline, which is no error here
+        return await self._writer.flush(timeout)
+
+    def close(self, timeout: float) -> bool:
+        """Nobody's jobs are told any more, and the thread ends; False if it hangs. Blocks."""
+        self._writer.submit(lambda: self._write({}))
+        return self._writer.close(timeout)
+
+    def _write(self, files: Mapping[str, str]) -> None:
+        self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        for name, content in files.items():
+            replace_file(self._folder / name, content, mode=0o644)
+        with os.scandir(self._folder) as entries:
+            left = [entry.path for entry in entries if FILE_NAME.fullmatch(entry.name) and entry.name not in files]
+        for path in left:
+            with contextlib.suppress(FileNotFoundError, IsADirectoryError, PermissionError):
+                os.unlink(path)  # noqa: PTH108 - scandir gave text
+        self._error = ""
+
+    def _failed(self, error: Exception) -> None:
+        why = error.strerror if isinstance(error, OSError) else repr(error)
+        self._error = f"cannot write {self._folder}: {why}; see slurm.job_mapping_dir"

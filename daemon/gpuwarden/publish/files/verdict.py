@@ -1,0 +1,88 @@
+"""The verdict file: what a shell script reads to know whether this node may take work. Format 1, design: one `key=value` a line.
+
+`stamp` and `fresh_for` are whole seconds; `stamp` is CLOCK_BOOTTIME, which /proc/uptime shows too, so that a script tells a
+fresh verdict from a stale one without starting a process. It is 0 before the first observation. `state` is the node's health,
+`node_state` the worst finding that is not about one GPU or its links. `schedulable`, `excluded` and `breaker` are 0 or 1,
+`excluded_by` says where and for what, `reason` the first reasons, both with spaces between. `gres.N` is the health of the GPU
+that Slurm counts as N (IDX, SLURM_JOB_GPUS), which stays in the list when it is lost; `gpu.N` that of NVML's index.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from gpuwarden.health.gpu.jobs import order
+from gpuwarden.health.model import Finding, Health, Severity
+from gpuwarden.publish.files.writer import FileWriter
+from gpuwarden.publish.snapshot import Snapshot
+from gpuwarden_collectors.base import Clock, host_clock
+from gpuwarden_collectors.facts import Stamp
+
+FORMAT = 1
+OF_A_GPU = ("gpu", "link")
+_REASONS_MAX = 8
+_VALUE_MAX = 200  # characters
+
+
+def verdict_text(snapshot: Snapshot, now: Stamp) -> str:
+    """The whole file as it is true at `now`."""
+    return "".join(f"{key}={_value(value)}\n" for key, value in _fields(snapshot, now))
+
+
+def _fields(snapshot: Snapshot, now: Stamp) -> Iterator[tuple[str, object]]:
+    service, verdict = snapshot.service, snapshot.verdict
+    yield "format", FORMAT
+    yield "boot_id", service.boot_id
+    yield "stamp", 0 if snapshot.observed is None else int(snapshot.observed.boottime)
+    yield "fresh_for", math.ceil(service.fresh_for)
+    yield "mode", service.mode
+    yield "simulated", int(service.simulated)
+    yield "state", snapshot.health(now).value
+    yield "schedulable", int(snapshot.schedulable(now))
+    yield "excluded", int(bool(snapshot.excluded_by))
+    yield "breaker", int(bool(snapshot.acted.breaker))
+    yield "reason", " ".join(verdict.reasons[:_REASONS_MAX])
+    yield "node_state", _node_state(verdict.findings)
+    yield "excluded_by", " ".join(snapshot.excluded_by)
+    yield from _gres(snapshot)
+    for gpu in verdict.gpus:
+        if gpu.index is not None:
+            yield f"gpu.{gpu.index}", gpu.health.value
+
+
+def _gres(snapshot: Snapshot) -> Iterator[tuple[str, object]]:
+    health = {gpu.slot: gpu.health.value for gpu in snapshot.verdict.gpus}
+    minors = () if snapshot.jobs is None else snapshot.jobs.minors
+    listed = () if snapshot.nvml is None else snapshot.nvml.gpus
+    for index, slot in enumerate(order(health, {facts.slot: facts for facts in listed}, minors)):
+        if slot in health:
+            yield f"gres.{index}", health[slot]
+
+
+def _node_state(findings: Iterable[Finding]) -> str:
+    worst = {
+        finding.severity for finding in findings if finding.key.subject.kind not in OF_A_GPU and not finding.shadow
+    }
+    return next((severity.value for severity in (Severity.FAILURE, Severity.WARNING) if severity in worst), "healthy")
+
+
+def _value(value: object) -> str:
+    """On one line, whatever it came from."""
+    return " ".join(str(value)[:_VALUE_MAX].split())
+
+
+class VerdictFile:
+    """Keeps `verdict` in the run directory up to date, in a thread. A failure is urgent: a file that still says `healthy` is to go."""
+
+    def __init__(self, run_dir: Path, clock: Clock = host_clock) -> None:
+        self._clock = clock
+        self._writer = FileWriter(run_dir / "verdict", clock)
+        self.trouble = self._writer.trouble
+        self.flush = self._writer.flush
+        self.close = self._writer.close
+
+    def publish(self, snapshot: Snapshot) -> None:
+        urgent = snapshot.verdict.health is Health.FAILURE
+        self._writer.write(lambda: verdict_text(snapshot, self._clock()), urgent=urgent)

@@ -1,0 +1,76 @@
+"""A file that others read, kept up to date by a thread: whole at every moment, and why it is not where that fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from gpuwarden.base.background import BackgroundWriter
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.facts import Stamp
+
+_STALLED = 5.0  # seconds after which a write that hangs is reported
+
+
+class FileWriter:
+    """Of several texts that wait, the newest is written. Everybody may read the file."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._path = path
+        self._error = ""
+        self._writer = BackgroundWriter(
+            path.name, 1, newest_wins=True, on_error=self._failed, clock=lambda: clock().boottime
+        )
+
+    @property
+    def failed(self) -> bool:
+        """Whether the last text could not be written, or only in the place of the one before."""
+        return bool(self._error)
+
+    def write(self, text: Callable[[], str], *, urgent: bool = False) -> None:
+        """`text` is called when it is written. `urgent`: where there is no room for it beside the text before, it takes its
+        place; a reader may find no file for a moment, or none at all if that fails too.
+        """
+        self._writer.submit(lambda: self._write(text(), urgent=urgent))
+
+    def trouble(self, now: Stamp) -> str:
+        """Why the file is not up to date, or may not be after the next change; empty if all is well."""
+        stalled = self._writer.stalled_for(now.boottime)
+        if stalled > _STALLED:
+            return f"cannot write {self._path}: no answer for {stalled:.0f} s; is its filesystem frozen?"
+        return self._error
+
+    async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - says False at the deadline, which is no error here
+        return await self._writer.flush(timeout)
+
+    def close(self, timeout: float) -> bool:
+        """End the thread; False if it hangs. Blocks: after `flush`, or where no loop runs."""
+        return self._writer.close(timeout)
+
+    def _write(self, text: str, *, urgent: bool) -> None:
+        try:
+            replace_file(self._path, text, mode=0o644)
+        except OSError:
+            if urgent:
+                with contextlib.suppress(OSError):
+                    self._path.unlink(missing_ok=True)  # a full file system removes, and has room then
+                    replace_file(self._path, text, mode=0o644)
+            raise
+        self._error = ""
+
+    def _failed(self, error: Exception) -> None:
+        why = error.strerror if isinstance(error, OSError) else repr(error)
+        self._error = f"cannot write {self._path}: {why}; check that the directory is writable and has room"
+
+
+def replace_file(path: Path, text: str, *, mode: int) -> None:
+    """Readers see the old text or the new one, whole. The directory is made where it is missing. Raises OSError."""
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+        os.fchmod(descriptor, mode)
+        file.write(text)
+    temporary.replace(path)

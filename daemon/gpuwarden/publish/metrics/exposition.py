@@ -1,0 +1,170 @@
+"""A snapshot becomes the bytes of `/metrics`, once; every scrape of it is served these bytes.
+
+Two formats stand side by side: Prometheus text 0.0.4 and OpenMetrics 1.0, each plain and compressed. They differ in their
+headers only, so the sample lines are rendered once. The cost is one formatted line for each series: label texts,
+which rarely change, are kept between snapshots.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from gpuwarden.health.xid.catalogue import xid_row
+from gpuwarden.publish.metrics.dcgm_names import FIELDS, OF_INSTANCES, PREFIX, XID, Field
+from gpuwarden.publish.metrics.histogram import COUNT, SUM
+from gpuwarden.publish.metrics.lines import HISTOGRAM, Number, heads, label_text, number
+from gpuwarden.publish.metrics.table import METRICS, Metric
+from gpuwarden.publish.metrics.telemetry import MigSeries, Series, Sources
+from gpuwarden.publish.snapshot import Clients, JobLabels, Snapshot
+from gpuwarden_collectors.facts import Stamp
+
+LABEL_TEXTS = 4096
+"""How many label texts are kept: 16 GPUs have about 1,000 series of ours, the rest is room for findings that come and go."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """`/metrics` as of `made`, in every form in which it can be asked for."""
+
+    made: Stamp
+    series: int
+    text: bytes
+    text_gzip: bytes
+    openmetrics: bytes
+    openmetrics_gzip: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """The lines of one metric, under the headers of both formats."""
+
+    text_head: bytes
+    openmetrics_head: bytes
+    lines: bytes
+    series: int
+
+
+def _family(head: tuple[bytes, bytes], lines: Sequence[str]) -> _Family:
+    """A lone surrogate in a name from outside has no UTF-8."""
+    return _Family(*head, "".join(lines).encode("utf-8", "replace"), len(lines))
+
+
+_METRIC_HEADS = {metric.name: heads(metric.name, metric.kind, metric.help) for metric in METRICS}
+_FIELD_HEADS = {field.name: heads(PREFIX + field.name, field.kind, field.help) for field in FIELDS}
+
+
+class Renderer:
+    """Makes a page of each snapshot. `hostname_label`: dcgm-exporter up to 4.8.2 says `Hostname`, later ones `hostname`."""
+
+    def __init__(self, *, hostname_label: str = "Hostname", mig: MigSeries = "instances") -> None:
+        self._label_text = lru_cache(LABEL_TEXTS)(label_text)
+        self._sources = Sources(hostname_label, mig)
+        self._indices: dict[str, int] = {}
+
+    def render(self, snapshot: Snapshot) -> Page:
+        families = [*self._own(self._with_last_index(snapshot)), *self._telemetry(snapshot)]
+        plain = b"".join(part for family in families for part in (family.text_head, family.lines))
+        open_parts = [part for family in families for part in (family.openmetrics_head, family.lines)]
+        plain_openmetrics = b"".join((*open_parts, b"# EOF\n"))
+        return Page(
+            made=snapshot.made,
+            series=sum(family.series for family in families),
+            text=plain,
+            text_gzip=gzip.compress(plain, 1, mtime=0),
+            openmetrics=plain_openmetrics,
+            openmetrics_gzip=gzip.compress(plain_openmetrics, 1, mtime=0),
+        )
+
+    def _with_last_index(self, snapshot: Snapshot) -> Snapshot:
+        """A GPU that NVML does not list keeps the index it had: its series must not change names when it is lost."""
+        gpus = snapshot.verdict.gpus
+        known = self._indices
+        self._indices = {
+            gpu.slot: index
+            for gpu in gpus
+            if (index := known.get(gpu.slot) if gpu.index is None else gpu.index) is not None
+        }
+        if all(gpu.index is not None for gpu in gpus):
+            return snapshot
+        indexed = tuple(replace(gpu, index=self._indices.get(gpu.slot)) for gpu in gpus)
+        return replace(snapshot, verdict=replace(snapshot.verdict, gpus=indexed))
+
+    def _own(self, snapshot: Snapshot) -> Iterator[_Family]:
+        for metric in METRICS:
+            samples = dict(metric.samples(snapshot))
+            if not samples:
+                continue
+            if metric.kind == HISTOGRAM:
+                lines = list(_histogram_lines(metric, samples))
+            elif metric.labels:
+                lines = [
+                    f"{metric.name}{{{self._label_text(metric.labels, values)}}} {number(value)}\n"
+                    for values, value in samples.items()
+                ]
+            else:
+                lines = [f"{metric.name} {number(value)}\n" for value in samples.values()]
+            yield _family(_METRIC_HEADS[metric.name], lines)
+
+    def _telemetry(self, snapshot: Snapshot) -> Iterator[_Family]:
+        series = self._sources.of(snapshot)
+        whole = [one for one in series if one.whole]
+        repeated = [one for one in series if one.repeated]
+        for field in FIELDS:
+            told = repeated if field.name in OF_INSTANCES else whole
+            lines = list(_xid_lines(told) if field is XID else _lines(field, told))
+            if lines:
+                yield _family(_FIELD_HEADS[field.name], lines)
+
+
+def _histogram_lines(metric: Metric, samples: Mapping[tuple[str, ...], Number]) -> Iterator[str]:
+    for (le,), value in samples.items():
+        if le in (SUM, COUNT):
+            yield f"{metric.name}_{le} {number(value)}\n"
+        else:
+            yield f'{metric.name}_bucket{{le="{le}"}} {number(value)}\n'
+
+
+def _lines(field: Field, told: Sequence[Series]) -> Iterable[str]:
+    name, form, read = PREFIX + field.name, field.form, field.read
+    for one in told:
+        value = read(one.telemetry)
+        if value is not None:
+            text = form % value
+            for job in one.jobs:
+                yield f"{name}{{{one.labels}{job}}} {text}\n"
+
+
+def _xid_lines(told: Sequence[Series]) -> Iterable[str]:
+    for one in told:
+        xid = one.telemetry.last_xid
+        if xid is not None:
+            error = label_text(("err_code", "err_msg"), (str(xid), xid_row(xid).meaning))
+            for job in one.jobs:
+                yield f"{PREFIX}{XID.name}{{{one.labels},{error}{job}}} {xid}\n"
+
+
+class Holder:
+    """What readers are served. It is replaced as a whole, so that no reader sees half of a snapshot.
+
+    `clients` is set by whoever serves it, and `scraped`: when `/metrics` was last asked for, and by whom. `hpc_jobs`, if that
+    label is wanted, gives what was read for it and never waits.
+    """
+
+    def __init__(self, renderer: Renderer, snapshot: Snapshot, hpc_jobs: Callable[[], JobLabels] | None = None) -> None:
+        self.clients: Callable[[], Clients] = Clients
+        self.scraped: tuple[Stamp, str] | None = None
+        self._renderer = renderer
+        self._hpc_jobs = hpc_jobs
+        self.show(snapshot)
+
+    def show(self, snapshot: Snapshot) -> None:
+        jobs = None if self._hpc_jobs is None else self._hpc_jobs()
+        snapshot = replace(snapshot, clients=self.clients(), hpc_jobs=jobs)
+        self.page, self.snapshot = self._renderer.render(snapshot), snapshot
+
+    def job_labels_error(self) -> str:
+        """Why the files of jobs cannot be read that the label `hpc_job` names; empty if they can, and without that label."""
+        return "" if self.snapshot.hpc_jobs is None else self.snapshot.hpc_jobs.trouble

@@ -1,0 +1,315 @@
+"""Our own metrics: one row each. A row turns the snapshot into samples; nothing else knows a metric's name.
+
+GPU labels are `gpu` (NVML index, empty while unknown), `uuid` and `pci_bus_id` (the slot, as the kernel spells it).
+Whatever may be counted or found later stands at 0 from the start: an alert on an increase never sees the first step of
+a series that is born with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from gpuwarden.health.advice import ADVICE
+from gpuwarden.health.components import Component
+from gpuwarden.health.conditions import CONDITIONS
+from gpuwarden.health.gpu.jobs import on_gpus
+from gpuwarden.health.lemons.memory import What
+from gpuwarden.health.model import Finding, GpuVerdict, Health
+from gpuwarden.health.xid.catalogue import XIDS, XidClass
+from gpuwarden.health.xid.witnesses import UNKNOWN_SLOT
+from gpuwarden.publish import notices
+from gpuwarden.publish.metrics import enforcement as acted
+from gpuwarden.publish.metrics import evacuation as departures
+from gpuwarden.publish.metrics.lines import COUNTER, GAUGE, HISTOGRAM, Number
+from gpuwarden.publish.snapshot import CollectorStatus, Snapshot, XidCount
+from gpuwarden.publish.status import detail
+from gpuwarden_collectors.base import PassOutcome
+from gpuwarden_collectors.kernel_log.belief import FACILITY, PACKET_FILTER
+
+Labels = tuple[str, ...]
+Sample = tuple[Labels, Number]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """`samples` gives the values of `labels`, in their order, with the number. Of equal label values the last counts."""
+
+    name: str
+    kind: str
+    labels: Labels
+    samples: Callable[[Snapshot], Iterable[Sample]]
+    help: str
+
+
+NO_GPU: Labels = ("", "", "")
+SHADOW = "shadow"
+INFOS_MOST = 32
+"""Of so many findings, the worst, the words are told: a host on which everything is wrong must not grow its page by much."""
+XIDS_MOST = 32
+"""Of so many pairs of GPU and Xid, the latest, the time is told, and the count where it does not stand at 0 from the start."""
+LEMONS_MOST = 16
+"""Of so many GPUs and what happened to them, the worst."""
+FAILURE_XIDS = tuple(str(row.xid) for row in XIDS.values() if row.klass is XidClass.FAILURE)
+
+
+def gpu_labels(gpu: GpuVerdict) -> Labels:
+    return ("" if gpu.index is None else str(gpu.index), gpu.uuid, gpu.slot)
+
+
+def _labels_of_slot(snapshot: Snapshot) -> Callable[[str], Labels]:
+    """The GPU labels for a slot; of a slot that is no GPU here (a switch) only the address is known."""
+    known = {gpu.slot: gpu_labels(gpu) for gpu in snapshot.verdict.gpus}
+    return lambda slot: known.get(slot, ("", "", slot))
+
+
+def _one(value: Number | None) -> Iterator[Sample]:
+    if value is not None:
+        yield (), value
+
+
+def _expected(snapshot: Snapshot) -> list[GpuVerdict]:
+    return [gpu for gpu in snapshot.verdict.gpus if gpu.expected]
+
+
+def _node_health(snapshot: Snapshot) -> Iterator[Sample]:
+    health = snapshot.health(snapshot.made)
+    return (((state.value,), int(state is health)) for state in Health)
+
+
+def _gpu_health(snapshot: Snapshot) -> Iterator[Sample]:
+    for gpu in snapshot.verdict.gpus:
+        labels = gpu_labels(gpu)
+        for state in Health:
+            yield (*labels, state.value), int(state is gpu.health)
+
+
+def _findings(snapshot: Snapshot) -> Iterator[Sample]:
+    gpus = [gpu_labels(gpu) for gpu in _expected(snapshot)]
+    for row in CONDITIONS.values():
+        per_gpu = row.scope in ("gpu", "link")
+        for labels in gpus if per_gpu else (NO_GPU,):
+            yield (row.code, row.severity.value, *labels), 0
+    labels_of = _labels_of_slot(snapshot)
+    for finding in snapshot.verdict.findings:
+        yield (finding.key.code, _severity(finding), *labels_of(finding.key.subject.slot)), 1
+
+
+def _severity(finding: Finding) -> str:
+    return SHADOW if finding.shadow else finding.severity.value
+
+
+def _finding_words(snapshot: Snapshot) -> Iterator[Sample]:
+    labels_of = _labels_of_slot(snapshot)
+    for finding in snapshot.verdict.findings[:INFOS_MOST]:
+        words = (detail(finding), finding.title, ADVICE[finding.advice])
+        yield (finding.key.code, _severity(finding), *labels_of(finding.key.subject.slot), *words), 1
+
+
+def _lemons(snapshot: Snapshot) -> Iterator[Sample]:
+    for what in What:
+        yield (*NO_GPU, what.value), 0
+    labels_of = _labels_of_slot(snapshot)
+    rows = snapshot.verdict.lemons
+    boards = sorted((row for row in rows if row.slot), key=lambda row: -row.days)[:LEMONS_MOST]
+    for row in (*(row for row in rows if not row.slot), *boards):
+        yield (*labels_of(row.slot), row.what), row.days
+
+
+def _missing(snapshot: Snapshot) -> Iterator[Sample]:
+    def is_missing(finding: Finding) -> bool:
+        return finding.key.code == "gpu_missing"
+
+    gone = {finding.key.subject.slot for finding in filter(is_missing, snapshot.verdict.findings)}
+    return (((gpu.uuid, gpu.slot), int(gpu.slot in gone)) for gpu in _expected(snapshot))
+
+
+def _xids(snapshot: Snapshot) -> Iterator[Sample]:
+    failures = (*FAILURE_XIDS, *snapshot.site_failures)
+    expected = _expected(snapshot)
+    for gpu in expected:
+        labels = gpu_labels(gpu)
+        for number in failures:
+            yield (*labels, number), 0
+    labels_of, slots, latest = _labels_of_slot(snapshot), {gpu.slot for gpu in expected}, set(_latest_xids(snapshot))
+    for xid in snapshot.xids:
+        if xid in latest or (str(xid.xid) in failures and xid.slot in slots):
+            yield (*labels_of(xid.slot), str(xid.xid)), xid.count
+
+
+def _last_xids(snapshot: Snapshot) -> Iterator[Sample]:
+    labels_of = _labels_of_slot(snapshot)
+    return (((*labels_of(x.slot), str(x.xid)), x.last) for x in _latest_xids(snapshot) if x.last is not None)
+
+
+def _latest_xids(snapshot: Snapshot) -> list[XidCount]:
+    return sorted(snapshot.xids, key=lambda xid: -math.inf if xid.last is None else xid.last)[-XIDS_MOST:]
+
+
+def _up(collector: CollectorStatus) -> Number | None:
+    if collector.outcome in (None, PassOutcome.ABSENT):
+        return None
+    return int(collector.outcome is PassOutcome.OBSERVED)
+
+
+def _last_success(collector: CollectorStatus) -> Number | None:
+    return None if collector.last_success is None else collector.last_success.wall
+
+
+def _restarts(collector: CollectorStatus) -> Number | None:
+    return None if collector.worker is None else collector.worker.restarts
+
+
+def _each_collector(value: Callable[[CollectorStatus], Number | None]) -> Callable[[Snapshot], Iterator[Sample]]:
+    def samples(snapshot: Snapshot) -> Iterator[Sample]:
+        for collector in snapshot.collectors:
+            if (number := value(collector)) is not None:
+                yield (collector.name,), number
+
+    return samples
+
+
+def _busy(snapshot: Snapshot) -> Iterator[Sample]:
+    gpus = {} if snapshot.nvml is None else {gpu.slot: gpu for gpu in snapshot.nvml.gpus}
+    slots = {*gpus, *(gpu.slot for gpu in snapshot.verdict.gpus)}
+    given = {} if snapshot.jobs is None else on_gpus(snapshot.jobs, slots, gpus)
+    busy = any(gpu.processes for gpu in gpus.values()) or any(not job.ended for jobs in given.values() for job in jobs)
+    if busy or snapshot.nvml is not None:
+        yield (), int(busy)
+
+
+def _refused(snapshot: Snapshot) -> Iterator[Sample]:
+    return (((why,), n) for why, n in {**dict.fromkeys(REFUSALS, 0), **snapshot.clients.refused}.items())
+
+
+def _disbelieved(snapshot: Snapshot) -> Iterator[Sample]:
+    return (((why,), n) for why, n in {**dict.fromkeys(DISBELIEVED, 0), **snapshot.disbelieved}.items())
+
+
+def _gpu_jobs(snapshot: Snapshot) -> Iterator[Sample]:
+    if snapshot.jobs is None:
+        return
+    slots = [gpu.slot for gpu in snapshot.verdict.gpus]
+    listed = () if snapshot.nvml is None else snapshot.nvml.gpus
+    labels_of = _labels_of_slot(snapshot)
+    for slot, jobs in on_gpus(snapshot.jobs, slots, {facts.slot: facts for facts in listed}).items():
+        for job in jobs:
+            names = (job.user, job.job_name) if snapshot.service.publish_jobs else ("", "")
+            yield (*labels_of(slot), str(job.job), *names), 1
+
+
+GPU = ("gpu", "uuid", "pci_bus_id")
+PER_COLLECTOR = ("collector",)
+DISBELIEVED = (FACILITY, PACKET_FILTER, UNKNOWN_SLOT)
+REFUSALS = ("handshake", "name", "login", "rate_limit")
+"""Why the web server answers somebody not at all, or only that it does not."""
+
+METRICS: tuple[Metric, ...] = (
+    # --- this daemon
+    Metric("gpuwarden_build_info", GAUGE, ("version",), lambda s: [((s.service.version,), 1)],
+           "Always 1; says which version runs."),
+    Metric("gpuwarden_node_info", GAUGE, ("node", "boot_id"), lambda s: [((s.service.node, s.service.boot_id), 1)],
+           "Always 1; says which node this is and which boot of it."),
+    Metric("gpuwarden_simulated", GAUGE, (), lambda s: _one(int(s.service.simulated)),
+           "1 while every GPU on this page is simulated."),
+    Metric("gpuwarden_enforcing", GAUGE, (), lambda s: _one(int(s.service.mode == "enforce")),
+           "1 in mode enforce; 0 in mode observe, in which nothing is done and it is only shown what would be."),
+    Metric("gpuwarden_heartbeat_timestamp_seconds", GAUGE, (), lambda s: _one(s.observed.wall if s.observed else None),
+           "When the GPUs were last really observed, Unix time. No series before the first observation."),
+    Metric("gpuwarden_component_up", GAUGE, ("component",), lambda s: (((c.value,), int(not s.errors.get(c))) for c in Component),
+           "1 while this part of the daemon works; 0 while it does not, which is a finding too."),
+    Metric("gpuwarden_dropped_total", COUNTER, ("what",), lambda s: (((what,), n) for what, n in s.dropped.items()),
+           "What was given up because it came too fast or was not taken in time: log lines, ledger and host events."),
+    Metric("gpuwarden_http_turned_away_total", COUNTER, (), lambda s: _one(s.clients.turned_away),
+           "Connections that had to make room for others, of 256 at once."),
+    Metric("gpuwarden_http_refused_total", COUNTER, ("why",), _refused,
+           "Clients that were not answered: TLS handshake, name in the client certificate, login, rate limit."),
+    Metric("gpuwarden_hpc_job_mapping_up", GAUGE, (), lambda s: _one(None if s.hpc_jobs is None else int(not s.hpc_jobs.trouble)),
+           "1 while the files of jobs can be read that the label hpc_job names. No series without that label."),
+    Metric("gpuwarden_kernel_log_gaps_total", COUNTER, (), lambda s: _one(s.log_gaps),
+           "Times that records of the kernel log were overwritten before they could be read."),
+    Metric("gpuwarden_kernel_log_lost_records_total", COUNTER, (), lambda s: _one(s.log_lost),
+           "Records of the kernel log that were overwritten before they could be read."),
+    Metric("gpuwarden_kernel_log_disbelieved_total", COUNTER, ("reason",), _disbelieved,
+           "Lines of the kernel log that have the form of a fault and do not count, since the daemon started: written by a process "
+           "(reason facility), by a packet filter's log rule (packet_filter), about a slot that holds nothing (unknown_slot)."),
+    # --- the node
+    Metric("gpuwarden_node_health", GAUGE, ("state",), _node_health,
+           "1 for the state the node is in, 0 for the others."),
+    Metric("gpuwarden_node_busy", GAUGE, (), _busy,
+           "1 while a process has a GPU open, or Slurm gave one to a job. No series while nobody can say."),
+    Metric("gpuwarden_schedulable", GAUGE, (), lambda s: _one(int(s.schedulable(s.made))),
+           "1 while the node may take work: healthy or warning, fresh, not excluded, no termination notice."),
+    Metric("gpuwarden_excluded", GAUGE, ("actuator", "owner", "cause"), acted.exclusions,
+           "1 while the node is excluded there: by gpuwarden for a failure, a termination or an operator, or by somebody "
+           "else (owner other, cause foreign). Without an actuator: by an operator, for whoever reads the heartbeat."),
+    Metric("gpuwarden_excluded_since_timestamp_seconds", GAUGE, ("actuator", "owner", "cause"), acted.exclusions_since,
+           "Since when the node is excluded there by gpuwarden, Unix time. No series while it is not."),
+    Metric("gpuwarden_actuator_up", GAUGE, ("actuator",), acted.answering,
+           "1 while whoever excludes this node can be read. No series before the first look."),
+    Metric("gpuwarden_intents_total", COUNTER, ("kind", "outcome"), acted.intents,
+           "Intents to exclude or restore this node, and what came of each, since the ledger began. Outcome observed: mode is observe. "
+           "Outcomes retry and refused: attempts since the daemon started."),
+    Metric("gpuwarden_intents_pending", GAUGE, (), lambda s: _one(len(s.acted.pending)),
+           "Intents that are not done: the scheduler is away, refuses, the breaker is open, or they wait for what runs here to end."),
+    Metric("gpuwarden_intents_waiting", GAUGE, (), lambda s: _one(sum(wanted.waits for wanted in s.acted.pending)),
+           "Those of gpuwarden_intents_pending that wait for what runs here to end; nothing is wrong with them."),
+    Metric("gpuwarden_breaker_open", GAUGE, (), lambda s: _one(int(bool(s.acted.breaker))),
+           "1 while this node should be excluded for a failure, and is not since too many are, or nobody can say how many."),
+    Metric("gpuwarden_notifications_queued", GAUGE, ("target",), acted.queued,
+           "Notifications that wait to be told."),
+    Metric("gpuwarden_notifications_total", COUNTER, ("target", "outcome"), acted.told,
+           "Attempts to notify, and what came of each: delivered, refused for good, barred until a person changes something, later. "
+           "Outcome dropped: it was superseded, and had to make room."),
+    Metric("gpuwarden_termination_notice", GAUGE, ("source", "kind"), notices.announced,
+           "1 while the end of this machine is announced, near or far, certain or as a hint."),
+    Metric("gpuwarden_termination_deadline_timestamp_seconds", GAUGE, (), notices.deadline,
+           "When this machine ends as announced, Unix time. No series while nothing certain is."),
+    Metric("gpuwarden_termination_source_up", GAUGE, ("source",), notices.sources_up,
+           "1 while this source of termination notices answers."),
+    Metric("gpuwarden_jobs_signalled_total", COUNTER, ("outcome",), departures.signalled,
+           "Jobs that were told that their machine ends, and what came of it. Outcome local_only: it has other nodes, whose "
+           "ranks were not told by this one; watched: another node told it."),
+    Metric("gpuwarden_jobs_acknowledged_total", COUNTER, ("answer",), departures.acknowledged,
+           "Jobs that answered that they were told. Answer saved: something is saved; unsaved: a rank says that there is nothing to "
+           "show for it; ended: all who were told have ended without a word. A job that gives two answers counts for both."),
+    Metric("gpuwarden_notice_to_signal_seconds", HISTOGRAM, ("le",), lambda s: s.departures.signal_seconds.samples(),
+           "How long it took from when a notice was known here until a job was told that ran already."),
+    Metric("gpuwarden_gpus_expected", GAUGE, (), lambda s: _one(s.verdict.expected),
+           "GPUs that should be here, configured or learned. No series while nothing says how many."),
+    Metric("gpuwarden_gpus_present", GAUGE, (), lambda s: _one(s.verdict.present),
+           "GPUs that are here."),
+    # --- GPUs
+    Metric("gpuwarden_gpu_health", GAUGE, (*GPU, "state"), _gpu_health,
+           "1 for the state the GPU is in, 0 for the others."),
+    Metric("gpuwarden_gpu_missing", GAUGE, ("uuid", "pci_bus_id"), _missing,
+           "1 while an expected GPU is judged to be gone."),
+    Metric("gpuwarden_finding", GAUGE, ("check", "severity", *GPU), _findings,
+           "1 while the finding is active. Stands at 0 from the start with the worst severity of its check; "
+           "one of a shadow check has the severity shadow. "
+           "Checks of the node have empty GPU labels; all links of a GPU share its series."),
+    Metric("gpuwarden_finding_info", GAUGE, ("check", "severity", *GPU, "detail", "title", "advice"), _finding_words,
+           "Always 1, while the finding is active: what it is and what to do, in words. Detail is the number of the Xid, "
+           "the link, the mount. Of the 32 worst findings."),
+    Metric("gpuwarden_xid_total", COUNTER, (*GPU, "xid"), _xids,
+           "Xids since the ledger began. Those that are failures stand at 0 from the start; of others the 32 that came last."),
+    Metric("gpuwarden_xid_last_timestamp_seconds", GAUGE, (*GPU, "xid"), _last_xids,
+           "When this Xid last came, Unix time. Of the 32 that came last."),
+    Metric("gpuwarden_gpu_job_info", GAUGE, (*GPU, "job", "user", "job_name"), _gpu_jobs,
+           "Always 1: a Slurm job that has this GPU, or processes on it. User and name are empty unless publish_jobs is set."),
+    Metric("gpuwarden_lemon", GAUGE, (*GPU, "what"), _lemons,
+           "On how many of the last 28 days this happened to the node, with empty GPU labels, or to a board: the 16 worst. "
+           "Three or more make the finding lemon_node."),
+    # --- collectors
+    Metric("gpuwarden_collector_up", GAUGE, PER_COLLECTOR, _each_collector(_up),
+           "1 if the last pass observed, 0 if it failed or timed out. No series where the source does not exist."),
+    Metric("gpuwarden_collector_duration_seconds", GAUGE, PER_COLLECTOR, _each_collector(lambda c: c.duration),
+           "How long the last pass took."),
+    Metric("gpuwarden_collector_last_success_timestamp_seconds", GAUGE, PER_COLLECTOR, _each_collector(_last_success),
+           "When a pass last observed, Unix time."),
+    Metric("gpuwarden_collector_timeouts_total", COUNTER, PER_COLLECTOR, _each_collector(lambda c: c.timeouts),
+           "Passes that missed their deadline."),
+    Metric("gpuwarden_collector_restarts_total", COUNTER, PER_COLLECTOR, _each_collector(_restarts),
+           "Times that the worker process of the collector was started again."),
+)  # fmt: skip

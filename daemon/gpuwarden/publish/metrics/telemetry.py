@@ -1,0 +1,152 @@
+"""Who has telemetry series, under which labels, and what they read: GPUs, and the instances of GPUs that are divided (MIG).
+
+What is divided is told as dcgm-exporter tells it by default (its `-d f`): a GPU with instances has its default counters once
+for each of them, with the instance's own numbers where it has some and the GPU's where it has none, so that a sum over
+all series counts the power of such a GPU several times. What is beyond dcgm-exporter's default counters, and the last Xid,
+is told once for the GPU, without labels of an instance. `MigSeries` changes that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import Any, Literal
+
+from gpuwarden.publish.metrics.dcgm_names import Telemetry, Traffic, nvlink_mb_per_second, nvlink_traffic
+from gpuwarden.publish.metrics.lines import label_text
+from gpuwarden.publish.metrics.profiling import profiled
+from gpuwarden.publish.snapshot import Snapshot
+from gpuwarden_collectors.dcgm.facts import DcgmReadings
+from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, GpuReadings, MigInstance, Stamp
+
+MigSeries = Literal["instances", "gpus", "both"]
+"""`instances`: in place of their GPU (dcgm-exporter's `-d f`); `gpus`: none (`-d g`); `both`: beside their GPU (`-d g,i`)."""
+
+LABEL_TEXTS = 1024
+"""How many are kept: 16 GPUs with 7 instances each have 128."""
+
+_OF_INSTANCE = tuple({f.name for f in fields(MigInstance)} & {f.name for f in fields(GpuReadings)})
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One GPU or instance. `labels` without braces; `jobs`: what is added to them, once for each job, or once nothing.
+
+    `whole` and `repeated`: it has the series that belong to a GPU only, and those that are repeated for each instance.
+    """
+
+    labels: str
+    jobs: tuple[str, ...]
+    telemetry: Telemetry
+    whole: bool = True
+    repeated: bool = True
+
+
+class InstanceReadings:
+    """What the instance reads of itself, before what its GPU reads."""
+
+    def __init__(self, gpu: GpuReadings, instance: MigInstance) -> None:
+        self._gpu = gpu
+        self.__dict__.update((name, getattr(instance, name)) for name in _OF_INSTANCE)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._gpu, name)
+
+
+def dcgm_bus_id(slot: str) -> str:
+    """`0000:4e:00.0` as DCGM spells it: `00000000:4E:00.0`."""
+    domain, colon, rest = slot.upper().partition(":")
+    return f"{domain:0>8}:{rest}" if colon else slot
+
+
+class Sources:
+    """Keeps what a rate needs from one snapshot to the next. `hostname_label`: dcgm-exporter up to 4.8.2 says `Hostname`."""
+
+    def __init__(self, hostname_label: str, mig: MigSeries) -> None:
+        self._mig = mig
+        self._label_text = lru_cache(LABEL_TEXTS)(label_text)
+        self._before = ("gpu", "UUID", "pci_bus_id", "device", "modelName")
+        self._after = (hostname_label, "DCGM_FI_DRIVER_VERSION")
+        self._traffic: dict[str, tuple[Traffic, int | None]] = {}
+
+    def of(self, snapshot: Snapshot) -> tuple[Series, ...]:
+        """In the order of the GPUs; of those that cannot be told apart only the last."""
+        if snapshot.nvml is None:
+            self._traffic = {}
+            return ()
+        gpus = snapshot.nvml.gpus
+        traffic = {gpu.slot: self._nvlink(gpu, snapshot.observed) for gpu in gpus}
+        self._traffic = {slot: pair for slot, pair in traffic.items() if pair is not None}
+        last_xids, of_dcgm = _last_xids(snapshot), _readings_of_dcgm(snapshot)
+        jobs = {} if snapshot.hpc_jobs is None else snapshot.hpc_jobs.jobs
+        driver = snapshot.nvml.driver_version
+        found: dict[str, Series] = {}
+        for gpu in gpus:
+            _, rate = traffic[gpu.slot] or (None, None)
+            known = of_dcgm.get(gpu.slot) if gpu.answer is GpuAnswer.OK else None  # DCGM notices a lost GPU later
+            dcgm = known or DcgmReadings()
+            told = Telemetry(profiled(gpu.readings, dcgm), last_xids.get(gpu.slot), rate, dcgm.memory_unrepairable)
+            found |= {series.labels: series for series in self._series(gpu, told, snapshot.service.node, driver, jobs)}
+        return tuple(found.values())
+
+    def _series(
+        self, gpu: GpuFacts, told: Telemetry, node: str, driver: str, jobs: Mapping[str, Sequence[str]]
+    ) -> Iterator[Series]:
+        index = str(gpu.index)
+        before = (index, gpu.uuid, dcgm_bus_id(gpu.slot), f"nvidia{index}", gpu.name)
+        instances = {} if self._mig == "gpus" else _instances(gpu)
+        labels = self._label_text((*self._before, *self._after), (*before, node, driver))
+        yield Series(labels, _suffixes(jobs.get(index)), told, repeated=not instances or self._mig == "both")
+        for instance in instances.values():
+            number = str(instance.gpu_instance)
+            labels = self._label_text(
+                (*self._before, "GPU_I_PROFILE", "GPU_I_ID", *self._after),
+                (*before, _profile(instance), number, node, driver),
+            )
+            own = replace(told, readings=InstanceReadings(told.readings, instance))
+            yield Series(labels, _suffixes(jobs.get(f"{index}.{number}")), own, whole=False)
+
+    def _nvlink(self, gpu: GpuFacts, observed: Stamp | None) -> tuple[Traffic, int | None] | None:
+        """The counter and the rate since the pass before; a snapshot of the same pass keeps its rate."""
+        now = None if observed is None else nvlink_traffic(gpu.readings, observed.boottime)
+        if now is None:
+            return None
+        before, rate = self._traffic.get(gpu.slot, (None, None))
+        return now, rate if before == now else nvlink_mb_per_second(before, now)
+
+
+def _instances(gpu: GpuFacts) -> dict[int, MigInstance]:
+    """GPU instances by their id, each as its first compute instance sees it (so does DCGM). One without any is not seen."""
+    found: dict[int, MigInstance] = {}
+    for one in gpu.mig:
+        found.setdefault(one.gpu_instance, one)
+    return found
+
+
+def _profile(instance: MigInstance) -> str:
+    """Of the GPU instance: `3g.40gb` also where a part of it is `1c.3g.40gb`."""
+    part, dot, rest = instance.profile.partition(".")
+    return rest if dot and part.endswith("c") else instance.profile
+
+
+@lru_cache(LABEL_TEXTS)
+def _suffix(job: str) -> str:
+    return f",{label_text(('hpc_job',), (job,))}"
+
+
+def _suffixes(jobs: Sequence[str] | None) -> tuple[str, ...]:
+    return tuple(map(_suffix, jobs)) if jobs else ("",)
+
+
+def _readings_of_dcgm(snapshot: Snapshot) -> dict[str, DcgmReadings]:
+    return {} if snapshot.dcgm is None else {gpu.slot: gpu.readings for gpu in snapshot.dcgm.gpus if gpu.slot}
+
+
+def _last_xids(snapshot: Snapshot) -> dict[str, int]:
+    """By slot. DCGM forgets with the driver, and so with the boot; the ledger does not."""
+    booted = snapshot.made.wall - snapshot.made.boottime
+    recent = sorted(
+        (xid.last, xid.slot, xid.xid) for xid in snapshot.xids if xid.last is not None and xid.last >= booted
+    )
+    return {slot: xid for _, slot, xid in recent}

@@ -1,0 +1,123 @@
+"""The Unix socket for operator verbs. Who may talk is asked of the kernel, which knows the credentials with which the
+peer connected: root, the user of this daemon, and members of the configured group. How they talk: unix_socket.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import grp
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuwarden.publish.sockets.unix_socket import (
+    INTERNAL,
+    NOT_ALLOWED,
+    TRY_AGAIN,
+    USAGE,
+    Peer,
+    SocketError,
+    SocketFile,
+    Talk,
+    VerbError,
+    Verbs,
+    failed,
+    peer_of,
+)
+
+if TYPE_CHECKING:  # structlog is for gpuwarden.base.log to import, which keeps it small
+    from structlog.typing import FilteringBoundLogger
+
+__all__ = (
+    "INTERNAL", "LINE_LIMIT", "NOT_ALLOWED", "TRY_AGAIN", "USAGE", "Control", "ControlError", "Peer", "Verb",
+    "VerbError", "peer_of",
+)  # fmt: skip
+
+LINE_LIMIT = 64 * 1024
+NAME = "control.sock"
+NEW_NAME = "control.new"
+
+ControlError = SocketError
+Verb = Callable[[dict[str, Any], Peer], Awaitable[Any]]
+
+
+class Control:
+    """`deadline` in seconds: for a line to arrive, for a verb to be done, for the answer to be taken."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        verbs: Mapping[str, Verb],
+        log: FilteringBoundLogger,
+        *,
+        group: str | None = None,
+        connections: int = 32,
+        deadline: float = 4.0,
+    ) -> None:
+        self._file = SocketFile(run_dir / NAME, NEW_NAME, 0o660)
+        self.path = self._file.path
+        self._verbs = Verbs(verbs, log, deadline)
+        self._log = log
+        self._group = group
+        self._gid: int | None = None
+        self._connections = connections
+        self._deadline = deadline
+        self._server: asyncio.Server | None = None
+        self._talks: set[asyncio.Task[None]] = set()
+
+    # --- life
+
+    async def start(self) -> None:
+        """Listen. A socket that nobody answers on is replaced. Raises ControlError."""
+        self._gid = _gid_of(self._group)
+        listener = self._file.make(self._connections, self._gid)
+        self._server = await asyncio.start_unix_server(self._talk, sock=listener, limit=LINE_LIMIT)
+
+    async def stop(self) -> None:
+        if self._server is None:
+            return
+        self._server.close()
+        self._server = None
+        talks = list(self._talks)
+        for talk in talks:
+            talk.cancel()
+        await asyncio.gather(*talks, return_exceptions=True)
+        self._file.remove()
+
+    # --- talk
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a stream callback is always run as a task
+        self._talks.add(task)
+        talk = Talk(reader, writer, self._log, deadline=self._deadline, limit=LINE_LIMIT)
+        try:
+            if len(self._talks) > self._connections:
+                await talk.send(failed(f"more than {self._connections} clients at once; try again", TRY_AGAIN))
+                return
+            peer = peer_of(writer.get_extra_info("socket"))
+            refusal = self._refusal(peer)
+            while (line := await talk.line()) is not None:
+                await talk.send(refusal or await self._verbs.answer(line, peer))
+        except (OSError, TimeoutError):
+            pass  # the peer went away or takes nothing: there is nobody to tell
+        finally:
+            self._talks.discard(task)
+            talk.close()
+
+    def _refusal(self, peer: Peer) -> dict[str, Any] | None:
+        if peer.uid in (0, os.geteuid()) or (self._gid is not None and self._gid in peer.groups):
+            return None
+        group = f" and members of group {self._group}" if self._group else ""
+        self._log.warning("control client refused", uid=peer.uid, pid=peer.pid)
+        return failed(f"uid {peer.uid} may not do this: only root, uid {os.geteuid()}{group} may", NOT_ALLOWED)
+
+
+def _gid_of(group: str | None) -> int | None:
+    if group is None:
+        return None
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise ControlError(f"there is no group {group!r} on this host, which is to use the control socket") from None

@@ -1,0 +1,238 @@
+"""What the Unix sockets of this daemon share: the file, who is at the other end, and one JSON object a line in and out.
+
+    {"verb": "status", …arguments}  ->  {"ok": true, "result": …}
+                                        {"ok": false, "error": "…", "code": 64}
+
+Codes are those of sysexits.h: 64 bad usage, 70 internal error, 75 try again, 77 not allowed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import os
+import socket
+import stat
+import struct
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+
+if TYPE_CHECKING:  # structlog is for gpuwarden.base.log to import, which keeps it small
+    from structlog.typing import FilteringBoundLogger
+
+USAGE, INTERNAL, TRY_AGAIN, NOT_ALLOWED = 64, 70, 75, 77
+SO_PEERGROUPS = 59  # asm-generic/socket.h; Linux 4.13 and later
+PEER = struct.Struct("=iII")  # struct ucred: pid, uid, gid
+
+Answer = dict[str, Any]
+Who = TypeVar("Who")
+
+
+class SocketError(Exception):
+    """The socket cannot be set up: configuration or another process is at fault. The message says what to do."""
+
+
+class VerbError(Exception):
+    """What a verb tells its caller. `code` becomes the exit code of the command line."""
+
+    def __init__(self, message: str, code: int = USAGE) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end, as of its connect. `groups`: primary and supplementary."""
+
+    pid: int
+    uid: int
+    groups: frozenset[int]
+
+
+def peer_of(sock: socket.socket) -> Peer:
+    pid, uid, gid = PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
+    try:
+        raw = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, 1024)
+    except OSError:  # more than 256 groups, or an older kernel: the primary one must do
+        raw = b""
+    return Peer(pid, uid, frozenset((gid, *struct.unpack(f"={len(raw) // 4}I", raw))))
+
+
+class SocketFile:
+    """The file of a listening socket. Its calls block for as long as the file system does, and wait for nobody else.
+
+    `new`: another name in the same folder, under which nobody looks for it. `passed`: a socket at `path` on which systemd
+    listens for us, also while we do not run. It is used as long as its file stands, and the file is left to systemd.
+    """
+
+    def __init__(self, path: Path, new: str, mode: int, passed: socket.socket | None = None) -> None:
+        self.path = path
+        self._passed = passed
+        self._new = path.with_name(new)
+        self._mode = mode
+        self._inode = 0
+        self._systemds = False
+
+    def make(self, backlog: int, gid: int | None = None) -> socket.socket:
+        """Listening. A socket that nobody answers on is replaced. Raises SocketError."""
+        passed, self._passed = self._passed, None
+        try:
+            if passed is not None and self._stands(passed):
+                return passed
+            self._make_sure_nobody_answers()
+            return self._bind(backlog, gid)
+        except OSError as error:
+            raise SocketError(f"cannot make the socket {self.path}: {error}; check the run directory") from error
+
+    def ours(self) -> bool:
+        """It stands where clients look for it. Raises OSError."""
+        try:
+            return self.path.lstat().st_ino == self._inode
+        except FileNotFoundError:
+            return False
+
+    def remove(self) -> None:
+        """Unless it is a successor's."""
+        with contextlib.suppress(OSError):
+            if self.ours() and not self._systemds:
+                self.path.unlink()
+
+    def _stands(self, passed: socket.socket) -> bool:
+        """Whether clients that look for `path` reach this socket. Raises OSError."""
+        if passed.getsockname() != os.fspath(self.path) or not self.path.is_socket():
+            passed.close()
+            return False
+        self._inode, self._systemds = self.path.lstat().st_ino, True
+        return True
+
+    def _make_sure_nobody_answers(self) -> None:
+        try:
+            if not stat.S_ISSOCK(self.path.lstat().st_mode):
+                raise SocketError(f"{self.path} exists and is no socket; move it away")
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as client:
+                client.connect(os.fspath(self.path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return
+        except OSError as error:
+            if error.errno != errno.EAGAIN:  # EAGAIN: its backlog is full, so somebody is there
+                raise SocketError(f"cannot look at {self.path}: {error}; check the run directory") from error
+        raise SocketError(f"another gpuwarden answers on {self.path}; stop it, or give this one another --run-dir")
+
+    def _bind(self, backlog: int, gid: int | None) -> socket.socket:
+        """Under another name first, so that nobody can connect before mode and owner are right. Raises OSError."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            self._new.unlink(missing_ok=True)
+            listener.bind(os.fspath(self._new))
+            self._new.chmod(self._mode)
+            if gid is not None:
+                os.chown(self._new, -1, gid)
+            listener.listen(backlog)
+            self._inode, self._systemds = self._new.stat().st_ino, False
+            self._new.replace(self.path)
+        except OSError:
+            listener.close()
+            raise
+        return listener
+
+
+class Verbs(Generic[Who]):
+    """What may be asked. A verb is done within `deadline` seconds, or what `patience` gives it by its name."""
+
+    def __init__(
+        self,
+        verbs: Mapping[str, Callable[[dict[str, Any], Who], Awaitable[Any]]],
+        log: FilteringBoundLogger,
+        deadline: float,
+        patience: Mapping[str, float] | None = None,
+    ) -> None:
+        self._verbs = verbs
+        self._log = log
+        self._deadline = deadline
+        self._patience = patience or {}
+
+    async def answer(self, line: bytes, who: Who) -> Answer:
+        """Raises nothing but what cancels it."""
+        limit = self._deadline
+        try:
+            name, arguments = self._parse(line)
+            limit = self._patience.get(name, limit)
+            async with asyncio.timeout(limit):
+                return {"ok": True, "result": await self._verbs[name](arguments, who)}
+        except VerbError as error:
+            return failed(str(error), error.code)
+        except TimeoutError:
+            return failed(f"not done within {limit:g} s; it may still happen: look before trying again", TRY_AGAIN)
+        except Exception as error:  # noqa: BLE001 - a fault in one verb ends neither the talk nor the daemon
+            self._log.exception("verb failed", error=str(error))
+            return failed("internal error; the daemon's log has it", INTERNAL)
+
+    def _parse(self, line: bytes) -> tuple[str, dict[str, Any]]:
+        try:
+            request = json.loads(line, parse_constant=_no_number)
+        except (ValueError, RecursionError):
+            raise VerbError("expected one JSON object on one line") from None
+        name = request.pop("verb", None) if isinstance(request, dict) else None
+        if not isinstance(name, str):
+            raise VerbError('expected {"verb": "…", …}')
+        if name not in self._verbs:
+            raise VerbError(f"unknown verb {name[:40]!r}; there are {', '.join(sorted(self._verbs))}")
+        return name, request
+
+
+class Talk:
+    """One connection. `deadline` in seconds: for a line to arrive, and for an answer to be taken. `limit`: bytes of a line."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        log: FilteringBoundLogger,
+        *,
+        deadline: float,
+        limit: int,
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._log = log
+        self._deadline = deadline
+        self._limit = limit
+
+    async def line(self) -> bytes | None:
+        """The next line; None once there is no more, or it is too long to be one. Raises OSError, TimeoutError."""
+        try:
+            async with asyncio.timeout(self._deadline):
+                line = await self._reader.readline()
+        except ValueError:
+            await self.send(failed(f"a line has at most {self._limit} bytes", USAGE))
+            return None
+        return line if line.endswith(b"\n") else None
+
+    async def send(self, answer: Answer) -> None:
+        """Raises OSError, TimeoutError."""
+        try:
+            line = json.dumps(answer, separators=(",", ":"), allow_nan=False).encode()
+        except (TypeError, ValueError) as error:
+            self._log.exception("answer is no JSON", error=str(error))
+            line = json.dumps(failed("internal error; the daemon's log has it", INTERNAL)).encode()
+        self._writer.write(line + b"\n")
+        async with asyncio.timeout(self._deadline):
+            await self._writer.drain()
+
+    def close(self) -> None:
+        if self._writer.transport.get_write_buffer_size():
+            self._writer.transport.abort()
+        else:
+            self._writer.close()
+
+
+def failed(error: str, code: int) -> Answer:
+    return {"ok": False, "error": error, "code": code}
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")

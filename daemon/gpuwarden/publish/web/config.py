@@ -1,0 +1,142 @@
+"""The web-config file of Prometheus' exporter-toolkit: read, checked as a whole, every fault told at once with its key.
+
+The format is that of https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md (v0.16). What
+of it cannot be honoured is a warning where that protects no less than asked for, and a fault where it would.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuwarden.config.sources import Fault
+from gpuwarden.config.structure import Parsers, structure
+from gpuwarden.publish.web.files import FileError, Files
+from gpuwarden.publish.web.rules import RateLimit, WebConfig, WebConfigError
+from gpuwarden.publish.web.tls import Tell, TlsServerConfig, build
+
+HEADERS: Mapping[str, tuple[str, ...]] = {
+    "Content-Security-Policy": (), "X-Frame-Options": ("deny", "sameorigin"), "X-Content-Type-Options": ("nosniff",),
+    "X-XSS-Protection": (), "Strict-Transport-Security": (),
+}  # fmt: skip
+"""The headers that may be set, and the values of those that know no other."""
+HEADER_MAX = 4096
+COST_MOST, COST_SLOW = 18, 14
+"""Of bcrypt, as the power of two that it is: 18 takes about 20 s, 14 one."""
+_HASH = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}")
+_INTERVAL = re.compile(r"(?:\d{1,9}(?:\.\d{1,9})?(?:ns|us|µs|ms|s|m|h))+|0")
+_PART = re.compile(r"([\d.]+)(ns|us|µs|ms|s|m|h)")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SECRET = ("tls_server_config", "tls_server_config.key")
+
+
+@dataclass(frozen=True, slots=True)
+class HttpServerConfig:
+    """`http2` None: not said. It is the format's default, and nobody is told that has not asked for it."""
+
+    http2: bool | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WebConfigFile:
+    """The file, as it is written."""
+
+    tls_server_config: TlsServerConfig = field(default_factory=TlsServerConfig)
+    http_server_config: HttpServerConfig = field(default_factory=HttpServerConfig)
+    basic_auth_users: Mapping[str, str] = field(default_factory=dict, repr=False)
+    rate_limit: RateLimit = field(default_factory=RateLimit)
+
+
+def read(path: Path) -> WebConfig:
+    """Blocks. Raises WebConfigError."""
+    faults: dict[str, Fault] = {}
+    warnings: list[str] = []
+
+    def fault(key: str, message: str) -> None:
+        faults.setdefault(key, Fault(str(path), key, message))
+
+    files = Files(path, fault, warnings.append)
+    given = _structured(files, fault)
+    tls = None
+    if given.tls_server_config != TlsServerConfig():
+        tls = build(given.tls_server_config, files, fault, warnings.append)
+    files.holds_secrets |= bool(given.basic_auth_users)
+    _check(given, fault, warnings.append)
+    if faults:
+        raise WebConfigError(list(faults.values()), files.seen)
+    files.tell_readable_secrets()
+    headers = {name: value for name, value in given.http_server_config.headers.items() if value}
+    return WebConfig(tls, given.basic_auth_users, headers, given.rate_limit, files.seen, tuple(warnings))
+
+
+def _structured(files: Files, fault: Tell) -> WebConfigFile:
+    """What is faulty in it stands at its default."""
+    from gpuwarden.publish.web import yaml as web_yaml  # noqa: PLC0415 - 3 MB that most daemons do without
+
+    try:
+        tree = web_yaml.parse(files.config())
+    except FileError as error:
+        fault("", f"cannot read it: {error}")
+        return WebConfigFile()
+    except web_yaml.YamlError as error:
+        fault("", str(error))
+        return WebConfigFile()
+    parsers: Parsers = {float: ('a duration such as "1s" or "500ms"', _seconds), int: ("a whole number", int)}
+    given, unfit = structure(tree, WebConfigFile, parsers=parsers, hidden={})
+    for keys, message in unfit:
+        key = ".".join(keys)
+        secret = keys[0] == "basic_auth_users" or key in _SECRET
+        fault(key, message.partition(", found ")[0] if secret else message)
+    return given
+
+
+def _check(given: WebConfigFile, fault: Tell, warn: Callable[[str], None]) -> None:
+    for name, hash_ in given.basic_auth_users.items():
+        _check_user(name, hash_, fault, warn)
+    for name, value in given.http_server_config.headers.items():
+        _check_header(name, value, fault)
+    limit = given.rate_limit
+    if limit.interval and limit.burst < 1:
+        fault(
+            "rate_limit.burst", f"expected at least 1 beside an interval, found {limit.burst}: it would answer nobody"
+        )
+    if given.http_server_config.http2:
+        warn("http_server_config.http2: HTTP/2 is not spoken here; every client goes on with HTTP/1.1")
+    if given.tls_server_config == TlsServerConfig():
+        if given.basic_auth_users:
+            warn("basic_auth_users without tls_server_config: passwords go over the network as they are")
+        else:
+            warn("neither tls_server_config nor basic_auth_users: anybody who can connect is answered")
+
+
+def _check_user(name: str, hash_: str, fault: Tell, warn: Callable[[str], None]) -> None:
+    key = f"basic_auth_users.{name}"
+    match = _HASH.fullmatch(hash_)
+    if match is None:
+        fault(key, "expected a bcrypt hash such as `htpasswd -nBC 10 NAME` prints behind the colon")
+    elif not 4 <= int(match[1]) <= COST_MOST:
+        fault(key, f"expected a cost of 4 to {COST_MOST}, found {match[1]}: a check would take minutes")
+    elif int(match[1]) > COST_SLOW:
+        warn(f"{key}: at cost {match[1]} a login takes seconds, and scrapers give up; 10 is usual")
+    if ":" in name:
+        fault(key, "expected a name without a colon: nobody could log in with it")
+
+
+def _check_header(name: str, value: str, fault: Tell) -> None:
+    key = f"http_server_config.headers.{name}"
+    if name not in HEADERS:
+        fault(key, f"expected one of {', '.join(HEADERS)}: no other header can be set")
+    elif HEADERS[name] and value not in HEADERS[name]:
+        fault(key, f"expected {' or '.join(HEADERS[name])}, found {value[:60]!r}")
+    elif not value.isprintable() or not value.isascii() or len(value) > HEADER_MAX:
+        fault(key, f"expected one line of at most {HEADER_MAX} ASCII characters")
+
+
+def _seconds(text: str) -> float:
+    """Of a duration as Go writes it, `1m30s`. Raises ValueError."""
+    if _INTERVAL.fullmatch(text) is None:
+        raise ValueError(text)
+    return sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(text))

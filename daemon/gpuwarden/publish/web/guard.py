@@ -1,0 +1,260 @@
+"""Who may come in and ask, as the web-config file says it now: it and the files that it names are read again when they change.
+
+A changed file that has a fault leaves the old one in force and is told as a trouble, and so is one that would open what
+was closed: an empty file, as it is for a moment while somebody writes it, must not let everybody in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from gpuwarden.base.background import BackgroundWriter
+from gpuwarden.config.sources import Fault
+from gpuwarden.publish.times import rfc3339
+from gpuwarden.publish.web import http as web
+from gpuwarden.publish.web.files import Print, fingerprint
+from gpuwarden.publish.web.rules import RateLimit, WebConfig, WebConfigError
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.facts import Stamp
+
+if (
+    TYPE_CHECKING
+):  # structlog is for gpuwarden.base.log to import; OpenSSL, bcrypt and PyYAML for those who have such a file
+    from structlog.typing import FilteringBoundLogger
+
+    from gpuwarden.publish.web.auth import Passwords
+    from gpuwarden.publish.web.tls import Tls
+
+Result = TypeVar("Result")
+LOOK_EVERY = 2.0
+READ_WITHIN = 10.0
+SESSIONS_MOST = 512
+"""OpenSSL keeps up to 20,000 sessions of TLS 1.2 for each context, and Python cannot tell it not to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    kind: str
+    code: int
+    message: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+WRONG = Refusal("login", 401, "name and password are needed", {"WWW-Authenticate": 'Basic realm="gpuwarden"'})
+BUSY = Refusal("login", 503, "too many logins are being checked; try again", {"Retry-After": "1"})
+LIMITED = Refusal("rate_limit", 429, "more requests than rate_limit allows; try again", {"Retry-After": "1"})
+
+
+class TokenBucket:
+    """Full at first; `now` is any clock in seconds that only goes forward."""
+
+    def __init__(self, limit: RateLimit, now: float) -> None:
+        self.limit = limit
+        self._tokens = float(limit.burst)
+        self._at = now
+
+    def take(self, now: float) -> bool:
+        if not self.limit.interval:
+            return True
+        self._tokens = min(self.limit.burst, self._tokens + (now - self._at) / self.limit.interval)
+        self._at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+class Guard:
+    """`path` None: everybody may ask, in the clear. `deadline`: seconds that a login may take."""
+
+    def __init__(
+        self,
+        path: Path | None,
+        log: FilteringBoundLogger,
+        clock: Clock,
+        *,
+        deadline: float = 10.0,
+        every: float = LOOK_EVERY,
+    ) -> None:
+        self._path = path
+        self._log = log
+        self._clock = clock
+        self._deadline = deadline
+        self._every = every
+        self._config = WebConfig()
+        self._seen: Mapping[Path, Print] = {}
+        self._doubt = self._fault = ""
+        self._bucket = TokenBucket(RateLimit(), 0.0)
+        self._passwords: Passwords | None = None
+        self._reader: BackgroundWriter | None = None
+        self._checker: BackgroundWriter | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Read the file, if there is to be one. Raises WebConfigError."""
+        if self._path is None:
+            return
+        self._reader = BackgroundWriter("web config", 1, newest_wins=True, on_error=self._failed, clock=self._boottime)
+        try:
+            result = await self._done(partial(_tried, self._path))
+        except TimeoutError:
+            result = _unusable(self._path, f"cannot read it: no answer within {READ_WITHIN:g} s")
+        if isinstance(result, WebConfigError):
+            raise result
+        self._take(result)
+        self._watching = asyncio.create_task(self._watch(self._path))
+
+    async def close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watching
+            self._watching = None
+        for thread in (self._reader, self._checker):
+            if thread is not None:
+                thread.close(timeout=0.0)
+
+    # --- what holds
+
+    @property
+    def tls(self) -> Tls | None:
+        return self._config.tls
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._config.headers
+
+    def outdated(self, request: web.BaseRequest) -> bool:
+        """Its connection was let in by a state of the file that holds no more."""
+        tls = self._config.tls
+        return self._path is not None and request.get_extra_info("sslcontext") is not (tls and tls.context)
+
+    async def refusal(self, request: web.BaseRequest) -> Refusal | None:
+        """Why this request is not answered; None if it is. All paths are alike, and all methods."""
+        if not self._bucket.take(asyncio.get_running_loop().time()):
+            return LIMITED
+        if self._passwords is None:
+            return None
+        authorization = request.headers.get("Authorization", "")
+        if self._passwords.knows(authorization):
+            return None
+        login = await self._passwords.login(authorization, self._deadline)
+        return {"right": None, "wrong": WRONG, "busy": BUSY}[login.value]
+
+    def trouble(self, now: Stamp) -> str:
+        """What is wrong with the file or its certificate; empty if nothing is."""
+        if self._fault:
+            return f"{self._fault}; what was there before stays in force"
+        stalled = 0.0 if self._reader is None else self._reader.stalled_for(now.boottime)
+        if stalled > READ_WITHIN:
+            return f"cannot read {self._path}: no answer for {stalled:.0f} s; is its filesystem frozen?"
+        return "" if self._config.tls is None else expiry(self._config.tls, now.wall)
+
+    # --- reading
+
+    async def _done(self, work: Callable[[], Result]) -> Result:
+        """What `work` returns, which must not raise, in the thread. Raises TimeoutError."""
+        assert self._reader is not None  # noqa: S101 - opened with the file
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Result] = loop.create_future()
+
+        def settle(result: Result) -> None:
+            if not done.done():
+                done.set_result(result)
+
+        def job() -> None:
+            result = work()
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(settle, result)
+
+        self._reader.submit(job)
+        async with asyncio.timeout(READ_WITHIN):
+            return await done
+
+    async def _watch(self, path: Path) -> None:
+        while True:
+            await asyncio.sleep(self._every)
+            with contextlib.suppress(TimeoutError):  # told by `trouble`
+                if await self._done(partial(_changed, self._seen)) or self._crowded():
+                    self._consider(await self._done(partial(_tried, path)))
+                elif self._doubt != self._fault:  # seen twice: not only a file in the middle of being replaced
+                    self._fault = self._doubt
+                    self._log.error("the web configuration is not taken over", reason=self._fault)
+
+    def _consider(self, result: WebConfig | WebConfigError) -> None:
+        if isinstance(result, WebConfigError):
+            self._seen, self._doubt = result.files or self._seen, str(result)
+        elif opened := self._config.opened_by(result):
+            self._seen = result.files
+            self._doubt = f"{self._path}: it no longer asks for {opened}: restart gpuwarden if that is meant"
+        else:
+            self._take(result)
+
+    def _take(self, config: WebConfig) -> None:
+        before, self._config = self._config, config
+        self._seen, self._doubt, self._fault = config.files, "", ""
+        if config.users != before.users:
+            self._passwords = self._logins(config.users)
+        if config.rate_limit != self._bucket.limit:
+            self._bucket = TokenBucket(config.rate_limit, asyncio.get_running_loop().time())
+        if config.files == before.files:
+            return
+        ends = None if config.tls is None else rfc3339(config.tls.ends)
+        self._log.info("web configuration read", file=str(self._path), certificate_until=ends, users=len(config.users))
+        for warning in config.warnings:
+            self._log.warning("web configuration", warning=warning)
+
+    def _logins(self, users: Mapping[str, str]) -> Passwords | None:
+        """Nobody is remembered from before: what was right may be wrong now."""
+        if not users:
+            return None
+        from gpuwarden.publish.web.auth import WAITING_MOST, Passwords  # noqa: PLC0415 - only with users
+
+        if self._checker is None:
+            self._checker = BackgroundWriter("passwords", WAITING_MOST, on_error=self._failed, clock=self._boottime)
+        return Passwords(users, self._checker)
+
+    def _crowded(self) -> bool:
+        return self.tls is not None and self.tls.context.session_stats()["number"] > SESSIONS_MOST
+
+    def _failed(self, error: Exception) -> None:
+        self._log.error("web configuration: a check failed", kind=type(error).__name__)
+
+    def _boottime(self) -> float:
+        return self._clock().boottime
+
+
+def _changed(seen: Mapping[Path, Print]) -> bool:
+    return any(fingerprint(file) != before for file, before in seen.items())
+
+
+def _tried(path: Path) -> WebConfig | WebConfigError:
+    from gpuwarden.publish.web.config import read  # noqa: PLC0415 - TLS, only for those who have such a file
+
+    try:
+        return read(path)
+    except WebConfigError as error:
+        return error
+    except Exception as error:  # noqa: BLE001 - whatever it is, the old file stays in force, and it is said
+        return _unusable(path, f"cannot use it: {type(error).__name__}")
+
+
+def _unusable(path: Path, message: str) -> WebConfigError:
+    return WebConfigError([Fault(str(path), "", message)], {path: fingerprint(path)})
+
+
+def expiry(tls: Tls, now: float) -> str:
+    """That the certificate has expired, or will within a week (a tenth of its life, if that is less)."""
+    left = tls.ends - now
+    if left > min(7 * 86400, tls.life / 10):
+        return ""
+    when = "has expired" if left <= 0 else f"expires in {left / 3600:.0f} h"
+    return (
+        f"the certificate that is served {when} ({rfc3339(tls.ends)}): replace it; it is read again without a restart"
+    )

@@ -1,0 +1,291 @@
+"""What is served over HTTP: read-only, GET and HEAD, no bodies. It is what the holder shows; nothing is computed but ages."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuwarden.health.model import Event
+from gpuwarden.publish import status
+from gpuwarden.publish.metrics.exposition import Holder
+from gpuwarden.publish.notices import WAIT_MOST, Notices
+from gpuwarden.publish.snapshot import Clients
+from gpuwarden.publish.web import http as web
+from gpuwarden.publish.web.connections import Rank, Refusals
+from gpuwarden.publish.web.guard import LOOK_EVERY, Guard
+from gpuwarden.publish.web.listener import Limits, Listener
+from gpuwarden.publish.web.unsent import Unsent
+from gpuwarden_collectors.base import Clock, host_clock
+from gpuwarden_collectors.facts import Stamp
+
+if TYPE_CHECKING:  # structlog is for gpuwarden.base.log to import, which keeps it small
+    from structlog.typing import FilteringBoundLogger
+
+EventsSince = Callable[[float, int], Awaitable[Sequence[Event]]]
+"""(Unix time, at most so many) -> the events since then, oldest first."""
+
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+JSON = "application/json"
+VARY = "Accept, Accept-Encoding"
+EVENTS_LIMIT = 1000
+
+INDEX = """gpuwarden on {node}{simulated}
+
+/metrics      Prometheus text or OpenMetrics
+/heartbeat    200 while this node may take work, else 503
+/healthz      the daemon runs
+/readyz       the first full pass is done
+/v1/status    everything, as JSON
+/v1/gpus
+/v1/findings
+/v1/events?since=TIME   RFC 3339 or Unix time
+/v1/notice?wait=S       the end of this machine; waits until one is imminent, or with tag=ETAG until another is
+"""
+
+
+def _quality(parameters: list[str]) -> float:
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "q":
+            try:
+                return float(value)
+            except ValueError:
+                return 0.0
+    return 1.0
+
+
+def _accepted(header: str) -> list[tuple[str, list[str], float]]:
+    """The entries of an Accept or Accept-Encoding header: what, its parameters, its quality (0: refused)."""
+    entries = []
+    for entry in header.lower().split(","):
+        what, *parameters = entry.replace(" ", "").split(";")
+        entries.append((what, parameters, _quality(parameters)))
+    return entries
+
+
+def wants_openmetrics(accept: str) -> bool:
+    """OpenMetrics 1.0 is asked for, and nothing else that we speak is liked better."""
+    openmetrics = text = 0.0
+    for what, parameters, quality in _accepted(accept):
+        versions = [p for p in parameters if p.startswith("version=")]
+        if what == "application/openmetrics-text" and versions in ([], ["version=1.0.0"]):
+            openmetrics = max(openmetrics, quality)
+        elif what in ("text/plain", "text/*", "*/*"):
+            text = max(text, quality)
+    return openmetrics > 0 and openmetrics >= text
+
+
+def wants_gzip(accept_encoding: str) -> bool:
+    qualities = {what: quality for what, _, quality in _accepted(accept_encoding)}
+    return qualities.get("gzip", qualities.get("*", 0.0)) > 0
+
+
+def parse_since(text: str) -> float:
+    """Unix time of `since=`: a number, or RFC 3339 (UTC where it names no zone). Raises ValueError with what was expected."""
+    try:
+        wall = float(text)
+    except ValueError:
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise ValueError(
+                f"since={text[:40]!r}: expected a Unix time or RFC 3339, like 2026-01-31T12:00:00Z (write + as %2B)"
+            ) from None
+        wall = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    if not math.isfinite(wall):
+        raise ValueError(f"since={text[:40]!r}: expected a finite Unix time")
+    return wall
+
+
+def _json(document: object, code: int = 200) -> web.Response:
+    return web.Response(body=status.to_json(document), status=code, content_type=JSON)
+
+
+def _error(code: int, message: str) -> web.Response:
+    return _json({"error": message}, code)
+
+
+class Web:
+    """`config`: the web-config file, if there is to be one; `look_every` so many seconds whether it has changed.
+
+    The deadline of the limits is also that for the events to be read and for a login to be checked.
+    """
+
+    def __init__(
+        self,
+        holder: Holder,
+        events: EventsSince,
+        log: FilteringBoundLogger,
+        *,
+        clock: Clock = host_clock,
+        notices: Notices | None = None,
+        config: Path | None = None,
+        limits: Limits | None = None,
+        look_every: float = LOOK_EVERY,
+    ) -> None:
+        self._holder = holder
+        self._events = events
+        self._log = log
+        self._clock = clock
+        self._notices = notices or Notices()
+        limits = limits or Limits()
+        self._deadline = limits.deadline
+        self.refusals = Refusals(log)
+        self.unsent = Unsent()
+        self._guard = Guard(config, log, clock, deadline=limits.deadline, every=look_every)
+        holder.clients = lambda: Clients(turned_away=self.turned_away, refused=dict(self.refusals.counts))
+        self._listener = Listener(self._answer, self._guard, self.refusals, limits)
+        self._form = lru_cache(64)(lambda accept, encoding: (wants_openmetrics(accept), wants_gzip(encoding)))
+        self._routes: dict[str, Callable[[web.BaseRequest], Awaitable[web.Response]]] = {
+            "/": self._index,
+            "/metrics": self._metrics,
+            "/heartbeat": self._heartbeat,
+            "/healthz": self._healthz,
+            "/readyz": self._readyz,
+            "/v1/status": self._status,
+            "/v1/gpus": self._gpus,
+            "/v1/findings": self._findings,
+            "/v1/events": self._events_since,
+            "/v1/notice": self._notice,
+        }
+
+    # --- life
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen. Raises ListenError."""
+        await self._listener.start(host, port)
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        return self._listener.addresses
+
+    @property
+    def turned_away(self) -> int:
+        """Connections that had to make room for others."""
+        return self._listener.connections.turned_away + self.unsent.turned_away
+
+    def trouble(self, now: Stamp) -> str:
+        """What is wrong with the web-config file or the certificate; empty if nothing is."""
+        return self._guard.trouble(now)
+
+    async def stop(self) -> None:
+        self._notices.close()
+        await self._listener.stop()
+
+    # --- answers
+
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
+        connections, client = self._listener.connections, request.protocol
+        refusal = await self._guard.refusal(request)
+        if refusal is not None:
+            self.refusals.note(refusal.kind, refusal.message, request.get_extra_info("peername"))
+            response = _error(refusal.code, refusal.message)
+            response.headers.update(refusal.headers)
+        else:
+            connections.ranked(client, Rank.BUSY)
+            response = await self._routed(request)
+            connections.ranked(client, Rank.IDLE)
+        response.headers.update(self._guard.headers)
+        if self._guard.outdated(request):
+            response.force_close()
+        await self._send(request, response)
+        return response
+
+    async def _send(self, request: web.BaseRequest, response: web.Response) -> None:
+        """Until the client has taken it: the next request of this connection waits that long, and what it leaves untaken is bounded."""
+        body = response.body
+        with self.unsent.sending(request.transport, len(body) if isinstance(body, bytes) else 0):
+            await response.prepare(request)
+            await response.write_eof()
+            await request.writer.drain()
+
+    async def _routed(self, request: web.BaseRequest) -> web.Response:
+        answer = self._routes.get(request.path)
+        if answer is None:
+            return _error(404, f"there is no {request.path[:80]} here; / lists what there is")
+        if request.method not in ("GET", "HEAD"):
+            response = _error(405, "everything here is read-only: GET or HEAD")
+            response.headers["Allow"] = "GET, HEAD"
+            return response
+        if request.can_read_body:
+            return _error(413, "a request with a body is not accepted here")
+        try:
+            return await answer(request)
+        except Exception as error:  # noqa: BLE001 - a fault in one answer must not look like a dead daemon
+            self._log.exception("request failed", path=request.path, error=str(error))
+            return _error(500, "internal error; the daemon's log has it")
+
+    async def _metrics(self, request: web.BaseRequest) -> web.Response:
+        """A page that is not renewed is not served: its numbers would look alive."""
+        page = self._holder.page
+        age = self._clock().boottime - page.made.boottime
+        if age > self._holder.snapshot.service.fresh_for:
+            return _error(503, f"the numbers are {age:.0f} s old: the daemon answers but judges no more; see its log")
+        headers = request.headers
+        self._holder.scraped = self._clock(), headers.get("User-Agent", "")
+        openmetrics, compressed = self._form(headers.get("Accept", ""), headers.get("Accept-Encoding", ""))
+        if openmetrics:
+            kind, body = OPENMETRICS, page.openmetrics_gzip if compressed else page.openmetrics
+        else:
+            kind, body = TEXT, page.text_gzip if compressed else page.text
+        about = {"Content-Type": kind, "Vary": VARY}
+        if compressed:
+            about["Content-Encoding"] = "gzip"
+        return web.Response(body=body, headers=about)
+
+    async def _heartbeat(self, _: web.BaseRequest) -> web.Response:
+        code, document = status.heartbeat(self._holder.snapshot, self._clock())
+        return _json(document, code)
+
+    async def _healthz(self, _: web.BaseRequest) -> web.Response:
+        return _json({"alive": True, "simulated": self._holder.snapshot.service.simulated})
+
+    async def _readyz(self, _: web.BaseRequest) -> web.Response:
+        snapshot = self._holder.snapshot
+        return _json({"ready": snapshot.ready, "simulated": snapshot.service.simulated}, 200 if snapshot.ready else 503)
+
+    async def _status(self, _: web.BaseRequest) -> web.Response:
+        return _json(status.status(self._holder.snapshot, self._clock()))
+
+    async def _gpus(self, _: web.BaseRequest) -> web.Response:
+        return _json(status.gpus(self._holder.snapshot, self._clock()))
+
+    async def _findings(self, _: web.BaseRequest) -> web.Response:
+        return _json(status.findings(self._holder.snapshot))
+
+    async def _events_since(self, request: web.BaseRequest) -> web.Response:
+        try:
+            since = parse_since(request.query.get("since", "0"))
+        except ValueError as error:
+            return _error(400, str(error))
+        try:
+            async with asyncio.timeout(self._deadline):
+                happened = await self._events(since, EVENTS_LIMIT + 1)
+        except TimeoutError:
+            return _error(504, f"the ledger did not answer within {self._deadline:g} s")
+        document = status.events(self._holder.snapshot, happened[:EVENTS_LIMIT])
+        return _json(document | {"truncated": len(happened) > EVENTS_LIMIT})
+
+    async def _notice(self, request: web.BaseRequest) -> web.Response:
+        try:
+            seconds = float(request.query.get("wait", "0"))
+        except ValueError:
+            seconds = math.nan
+        if not 0.0 <= seconds <= WAIT_MOST:
+            return _error(400, f"wait= expects the seconds to wait, 0 to {WAIT_MOST:.0f}")
+        tag = request.query.get("tag", "").strip('"')
+        if seconds and not await self._notices.wait(seconds, tag):
+            return _error(503, "too many wait already; ask again without wait=, or read notice.json")
+        headers = {"ETag": f'"{self._notices.tag}"'}
+        return web.Response(body=self._notices.body, content_type=JSON, headers=headers)
+
+    async def _index(self, _: web.BaseRequest) -> web.Response:
+        service = self._holder.snapshot.service
+        simulated = " (simulated GPUs)" if service.simulated else ""
+        return web.Response(text=INDEX.format(node=service.node, simulated=simulated))

@@ -1,0 +1,56 @@
+"""What holds for a client, as a web-config file says it (web_config.py reads it); by default all may ask, in the clear."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuwarden.config.sources import Fault
+from gpuwarden.publish.web.files import Print
+
+if TYPE_CHECKING:  # OpenSSL, only for those who have a file
+    from gpuwarden.publish.web.tls import Tls
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    """A token bucket: `burst` at once, another each `interval` seconds. 0 seconds: no limit."""
+
+    interval: float = 0.0
+    burst: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WebConfig:
+    """What holds for whoever connects. `files`: all that it was read from, as they were then."""
+
+    tls: Tls | None = None
+    users: Mapping[str, str] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    rate_limit: RateLimit = field(default_factory=RateLimit)
+    files: Mapping[Path, Print] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    def opened_by(self, new: WebConfig) -> str:
+        """What `new` would open that is closed now; empty if nothing. A file that is being written looks like that."""
+        if self.tls is not None and new.tls is None:
+            return "TLS"
+        if self.users and not new.users:
+            return "basic auth"
+        if self.tls is not None and new.tls is not None:
+            if self.tls.verifies and not new.tls.verifies:
+                return "client certificates"
+            if self.tls.allowed_sans and not new.tls.allowed_sans:
+                return "client_allowed_sans"
+        return ""
+
+
+class WebConfigError(Exception):
+    """The web-config file cannot be used. `faults` has at least one; `files` are those that were looked at."""
+
+    def __init__(self, faults: list[Fault], files: Mapping[Path, Print]) -> None:
+        super().__init__("; ".join(map(str, faults)))
+        self.faults = faults
+        self.files = files

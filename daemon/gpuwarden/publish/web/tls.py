@@ -1,0 +1,304 @@
+"""TLS as `tls_server_config` of a web-config file asks for it: the context for the handshakes, and which clients may come.
+
+The words are those of Go's crypto/tls, which the file's format took over; each is translated for OpenSSL, or refused
+where OpenSSL, as Python has it, cannot do what was asked. Never is less protected than the file says.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from gpuwarden.publish.web.files import Files
+
+Version = Literal["TLS10", "TLS11", "TLS12", "TLS13"]
+ClientAuth = Literal[
+    "", "NoClientCert", "RequestClientCert", "RequireAnyClientCert", "RequireClientCert", "VerifyClientCertIfGiven",
+    "RequireAndVerifyClientCert",
+]  # fmt: skip
+Curve = Literal["CurveP256", "CurveP384", "CurveP521", "X25519"]
+Tell = Callable[[str, str], None]
+"""(key, what is wrong with it)"""
+
+CURVES: Mapping[Curve, str] = {
+    "CurveP256": "prime256v1", "CurveP384": "secp384r1", "CurveP521": "secp521r1", "X25519": "X25519",
+}  # fmt: skip
+TLS13_CIPHERS = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
+CIPHERS: Mapping[str, str] = {
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA": "ECDHE-ECDSA-AES128-SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA": "ECDHE-ECDSA-AES256-SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA": "ECDHE-RSA-AES128-SHA",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA": "ECDHE-RSA-AES256-SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256": "ECDHE-RSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384": "ECDHE-RSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-RSA-CHACHA20-POLY1305",
+}
+"""Go's names of what its CipherSuites() lists for TLS 1.2, and OpenSSL's. In TLS 1.3 nobody can choose, in Go neither."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsServerConfig:
+    """`tls_server_config`, as it is written."""
+
+    cert: str = ""
+    key: str = field(default="", repr=False)
+    client_ca: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    client_ca_file: str = ""
+    client_auth_type: ClientAuth = ""
+    client_allowed_sans: tuple[str, ...] = ()
+    min_version: Version = "TLS12"
+    max_version: Version = "TLS13"
+    cipher_suites: tuple[str, ...] = ()
+    curve_preferences: tuple[Curve, ...] = ()
+    prefer_server_cipher_suites: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """`begins`, `ends`: Unix times between which the certificate is valid. `allowed_sans` empty: any name will do."""
+
+    context: ssl.SSLContext
+    begins: float
+    ends: float
+    allowed_sans: frozenset[str]
+
+    @property
+    def verifies(self) -> bool:
+        """No client comes in without a certificate of the authority."""
+        return self.context.verify_mode == ssl.CERT_REQUIRED
+
+    @property
+    def life(self) -> float:
+        return self.ends - self.begins
+
+    def refusal(self, certificate: Mapping[str, Any] | None) -> str:
+        """Why a client with this certificate (as `getpeercert` has it) may not come in; empty if it may."""
+        if not self.allowed_sans:
+            return ""
+        names = subject_names(certificate or {})
+        if names & self.allowed_sans:
+            return ""
+        shown = ", ".join(sorted(names)) or "none"
+        return f"its certificate has no name of client_allowed_sans (it has: {shown[:200]})"
+
+
+def build(given: TlsServerConfig, files: Files, fault: Tell, warn: Callable[[str], None]) -> Tls | None:
+    """None after a fault."""
+    certificate = _one_of(given, "cert", files.certificate, files, fault)
+    key = _one_of(given, "key", files.key, files, fault)
+    authority = _one_of(given, "client_ca", files.certificate, files, fault, needed=False)
+    verify = _verification(given, fault, warn, authority=bool(authority))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.verify_mode = verify
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
+    context.num_tickets = 0  # a resumed session would outlive the certificate that it was begun with
+    context.set_alpn_protocols(["http/1.1"])
+    _versions(context, given, fault, warn)
+    _ciphers(context, given, fault)
+    _curve(context, given, warn)
+    if authority:
+        _authority(context, authority, fault)
+    elif verify != ssl.CERT_NONE:
+        context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
+    if not certificate or not key:
+        return None
+    _identity(context, certificate, key, fault)
+    return Tls(context, *_validity(certificate), frozenset(map(_name, given.client_allowed_sans)))
+
+
+def _one_of(
+    given: TlsServerConfig,
+    name: str,
+    read: Callable[[str, str], bytes],
+    files: Files,
+    fault: Tell,
+    *,
+    needed: bool = True,
+) -> bytes:
+    """What stands in the file itself, or in the one that it names; empty after a fault, or if it is not needed."""
+    inline: str = getattr(given, name)
+    path: str = getattr(given, f"{name}_file")
+    if inline and path:
+        fault(f"tls_server_config.{name}", f"expected {name} or {name}_file, found both")
+        return b""
+    if path:
+        return read(f"tls_server_config.{name}_file", path)
+    if not inline and needed:
+        fault(f"tls_server_config.{name}_file", "expected a file: TLS needs a certificate and its key")
+    elif inline and name == "key":
+        files.holds_secrets = True
+    return inline.encode()
+
+
+def _verification(
+    given: TlsServerConfig, fault: Tell, warn: Callable[[str], None], *, authority: bool
+) -> ssl.VerifyMode:
+    key, kind = "tls_server_config.client_auth_type", given.client_auth_type
+    if kind in ("RequireAnyClientCert", "RequireClientCert"):
+        fault(key, f"{kind} takes any certificate that a client made for itself, which protects nothing and cannot be "
+              "had here: expected RequireAndVerifyClientCert")  # fmt: skip
+    verify = {
+        "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL, "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
+    }.get(kind, ssl.CERT_NONE)  # fmt: skip
+    if verify == ssl.CERT_NONE and authority:
+        fault(key, "expected RequireAndVerifyClientCert or VerifyClientCertIfGiven beside a client CA")
+    if verify == ssl.CERT_NONE and given.client_allowed_sans:
+        fault(
+            key, "expected RequireAndVerifyClientCert beside client_allowed_sans: an unverified name is worth nothing"
+        )
+    if verify != ssl.CERT_NONE and not authority:
+        warn(f"{key}: without client_ca_file certificates of any authority that this host trusts are taken")
+    if kind == "RequestClientCert":
+        warn(f"{key}: RequestClientCert checks nothing, so that no certificate is asked for")
+    return verify
+
+
+def _versions(context: ssl.SSLContext, given: TlsServerConfig, fault: Tell, warn: Callable[[str], None]) -> None:
+    if given.max_version in ("TLS10", "TLS11"):
+        fault("tls_server_config.max_version", f"expected TLS12 or TLS13, found {given.max_version}: it is broken")
+    elif given.min_version == "TLS13" and given.max_version == "TLS12":
+        fault("tls_server_config.max_version", "expected no less than min_version, found TLS12 beside TLS13")
+    if given.min_version in ("TLS10", "TLS11"):
+        warn(f"tls_server_config.min_version: {given.min_version} is broken; TLS12 is the least that is spoken here")
+    context.minimum_version = ssl.TLSVersion.TLSv1_3 if given.min_version == "TLS13" else ssl.TLSVersion.TLSv1_2
+    context.maximum_version = ssl.TLSVersion.TLSv1_2 if given.max_version == "TLS12" else ssl.TLSVersion.TLSv1_3
+
+
+def _ciphers(context: ssl.SSLContext, given: TlsServerConfig, fault: Tell) -> None:
+    if not given.prefer_server_cipher_suites:
+        context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
+    unknown = [name for name in given.cipher_suites if name not in CIPHERS and name not in TLS13_CIPHERS]
+    if unknown:
+        known = ", ".join((*TLS13_CIPHERS, *CIPHERS))
+        fault("tls_server_config.cipher_suites", f"unknown cipher {unknown[0][:60]!r}; known here are {known}")
+        return
+    chosen = [CIPHERS[name] for name in given.cipher_suites if name in CIPHERS]
+    if chosen:
+        context.set_ciphers(":".join(chosen))
+    elif given.cipher_suites and given.max_version == "TLS12":
+        fault("tls_server_config.cipher_suites", "expected one for TLS 1.2, which is the most that max_version allows")
+    elif given.cipher_suites:
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+
+
+def _curve(context: ssl.SSLContext, given: TlsServerConfig, warn: Callable[[str], None]) -> None:
+    if not given.curve_preferences:
+        return
+    context.set_ecdh_curve(CURVES[given.curve_preferences[0]])
+    if len(given.curve_preferences) > 1:
+        first = given.curve_preferences[0]
+        warn(f"tls_server_config.curve_preferences: one alone can be set here: {first} is used, and nothing else")
+
+
+def _authority(context: ssl.SSLContext, authority: bytes, fault: Tell) -> None:
+    try:
+        context.load_verify_locations(cadata=authority.decode("ascii", "ignore"))
+    except (ssl.SSLError, ValueError) as error:
+        fault(
+            "tls_server_config.client_ca_file", f"expected certificates in PEM, found something else ({_reason(error)})"
+        )
+
+
+def _identity(context: ssl.SSLContext, certificate: bytes, key: bytes, fault: Tell) -> None:
+    def no_password() -> str:
+        raise ValueError("it is encrypted")
+
+    try:
+        with _as_file(certificate) as chain, _as_file(key) as private:
+            context.load_cert_chain(chain, private, no_password)
+    except (ssl.SSLError, ValueError, OSError) as error:
+        message = "expected a certificate in PEM and the key that belongs to it"
+        fault("tls_server_config.cert_file", f"{message}: {_reason(error)}")
+
+
+@contextmanager
+def _as_file(data: bytes) -> Iterator[str]:
+    """A name for bytes, which OpenSSL wants for what it loads; they stay in memory."""
+    file = os.memfd_create("pem")
+    try:
+        os.write(file, data)
+        yield f"/proc/self/fd/{file}"
+    finally:
+        os.close(file)
+
+
+_REASONS = {
+    "KEY_VALUES_MISMATCH": "the key is another's", "NO_START_LINE": "one of them is no PEM", "PEM_LIB": "one of them is no PEM",
+    "NOT_ENOUGH_DATA": "it is cut off", "EE_KEY_TOO_SMALL": "the key is too short",
+}  # fmt: skip
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        reason = error.reason or "unknown"
+        return _REASONS.get(reason, reason)
+    return str(error) if type(error) is ValueError else type(error).__name__
+
+
+# --- what is in a certificate
+
+
+def subject_names(certificate: Mapping[str, Any]) -> frozenset[str]:
+    """The subject alternative names of all four kinds that the format knows: DNS, IP, e-mail, URI."""
+    kinds = ("DNS", "IP Address", "email", "URI")
+    return frozenset(_name(name) for kind, name in certificate.get("subjectAltName", ()) if kind in kinds)
+
+
+def _name(text: str) -> str:
+    """An address in its one spelling, anything else as it is."""
+    try:
+        return str(ipaddress.ip_address(text.strip()))
+    except ValueError:
+        return text
+
+
+def _validity(certificate: bytes) -> tuple[float, float]:
+    """Unix times of the first certificate of a PEM file; without an end where that cannot be read."""
+    try:
+        der = ssl.PEM_cert_to_DER_cert(_first(certificate.decode("ascii", "ignore")))
+        body = _inside(_inside(der))
+        for _ in range(4 if body[:1] == b"\xa0" else 3):  # version, serial number, algorithm, issuer
+            body = _after(body)
+        validity = _inside(body)
+        return _time(validity), _time(_after(validity))
+    except (ValueError, IndexError):
+        return 0.0, float("inf")
+
+
+def _time(der: bytes) -> float:
+    form = "%y%m%d%H%M%SZ" if der[0] == 0x17 else "%Y%m%d%H%M%SZ"  # UTCTime, GeneralizedTime
+    return datetime.strptime(_inside(der).decode("ascii"), form).replace(tzinfo=UTC).timestamp()
+
+
+def _first(text: str) -> str:
+    end = "-----END CERTIFICATE-----"
+    start = text.index("-----BEGIN CERTIFICATE-----")
+    return text[start : text.index(end, start) + len(end)]
+
+
+def _bounds(der: bytes) -> tuple[int, int]:
+    """Where the content of the first element begins and ends (X.690, definite lengths)."""
+    if der[1] < 0x80:
+        return 2, 2 + der[1]
+    size = der[1] & 0x7F
+    return 2 + size, 2 + size + int.from_bytes(der[2 : 2 + size], "big")
+
+
+def _inside(der: bytes) -> bytes:
+    begin, end = _bounds(der)
+    return der[begin:end]
+
+
+def _after(der: bytes) -> bytes:
+    return der[_bounds(der)[1] :]

@@ -1,0 +1,121 @@
+"""A trace through the desk: the same judge, at full speed, saying what a daemon would have said.
+
+A step is made wherever the daemon's loop makes one: after each GPU pass, when the bus says something else than before, when
+something happened, and when nothing did for a while. A restart forgets what a daemon forgets: everything but the events
+that its ledger holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from gpuwarden.engine.engine import Desk
+from gpuwarden.health.checkpoint import checkpoint
+from gpuwarden.health.judge import Step
+from gpuwarden.health.model import Event, EventKind, Health
+from gpuwarden.health.view import Rules
+from gpuwarden.trace.records import Accepted, Acknowledged, Began, Happened, Passed, Record, Ruled, Troubled
+from gpuwarden_collectors.facts import Stamp
+
+SILENT_STEP = 5.0
+"""Seconds between the steps that the daemon makes by itself while nothing comes in."""
+SILENCE = 1.5 * SILENT_STEP
+"""Seconds without a step that are silence, and not a pass that took a little longer than the last."""
+SILENT_STEPS_MOST = 120
+"""In one gap: ten minutes. Whatever silence does to a verdict it has done by then."""
+EVENTS_KEPT = 4096
+"""Events remembered for a restart; beyond it they are summed up, as the ledger does."""
+
+
+class Replay:
+    """Takes one record after another. `rules` None: those that the trace says were in force."""
+
+    def __init__(self, rules: Rules | None = None) -> None:
+        self._rules = rules
+        self._events: list[Event] = []
+        self._now = Stamp(0.0, 0.0)
+        self.desk = Desk("", rules or Rules())
+
+    def take(self, record: Record) -> list[Step]:
+        """What the judge says to this record, and to the silence before it."""
+        if isinstance(record, Began):
+            return [self._begin(record)]
+        steps = list(self._silence(record.at))
+        if self._arrives(record):
+            steps.append(self._step(record.at))
+        return steps
+
+    def _begin(self, record: Began) -> Step:
+        memory = self._events if record.memory is None else list(record.memory)
+        self._events, self._now = memory, record.at
+        self.desk = Desk(record.boot_id, self._rules or record.rules, memory)
+        return self._step(record.at)
+
+    def _arrives(self, record: Record) -> bool:
+        """Hand it to the desk; whether it asks for a step."""
+        match record:
+            case Passed(observation):
+                news = self.desk.observed(observation)
+                return news or observation.collector == "nvml" or self.desk.undecided(record.at)
+            case Happened(events=events):
+                self.desk.happened(events)
+            case Troubled(troubles=troubles):
+                self.desk.troubles(troubles)
+            case Ruled(rules=rules):
+                self.desk.rules = self._rules or rules
+            case Acknowledged(finding=finding, by=by):
+                with suppress(ValueError):  # under other rules there may be nothing to acknowledge
+                    self._events.append(self.desk.acknowledge(finding, by, record.at))
+            case Accepted():
+                with suppress(ValueError):
+                    self._events += self.desk.accept_inventory(record.at)
+        return True
+
+    def _silence(self, until: Stamp) -> Iterator[Step]:
+        for _ in range(SILENT_STEPS_MOST):
+            if until.boottime - self._now.boottime <= SILENCE:
+                return
+            ahead = self._now.boottime + SILENT_STEP
+            yield self._step(Stamp(ahead, ahead + (self._now.wall - self._now.boottime)))
+
+    def _step(self, at: Stamp) -> Step:
+        """Time never goes back: of two collectors the later may have begun the earlier pass."""
+        self._now = max(at, self._now)
+        step = self.desk.step(self._now)
+        self._events += step.events
+        if len(self._events) > EVENTS_KEPT:
+            self._events = checkpoint(self.desk.state, self._now)
+        return step
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a replay comes to. `seconds`: by health, the time for which it was said. `wanted`: intents of policy."""
+
+    passes: int = 0
+    host_events: int = 0
+    boots: int = 0
+    wanted: int = 0
+    seconds: dict[Health, float] = field(default_factory=dict)
+    last: Step | None = None
+
+    def add(self, record: Record, steps: list[Step]) -> None:
+        match record:
+            case Passed(observation):
+                self.passes += observation.collector == "nvml"
+            case Happened(events=events):
+                self.host_events += len(events)
+            case Began():
+                self.last = None  # for how long nobody looked is not known
+        for step in steps:
+            self._count(step)
+
+    def _count(self, step: Step) -> None:
+        self.boots += any(event.kind == EventKind.BOOT for event in step.events)
+        if self.last is not None:
+            before = self.last.verdict
+            lasted = step.verdict.at.boottime - before.at.boottime
+            self.seconds[before.health] = self.seconds.get(before.health, 0.0) + lasted
+        self.last = step

@@ -1,0 +1,69 @@
+"""What would have been asked of a scheduler, had the trace been lived through: policy decides on every step, nothing is done.
+
+The scheduler is one at which nothing stands, and the pool is this node alone: a trace of one node knows no others. So each
+decision is of the kind that mode observe shows, and of the breaker there is what its configuration alone says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from gpuwarden.engine.engine import Desk
+from gpuwarden.health.judge import Step
+from gpuwarden.health.model import Event, EventKind
+from gpuwarden.policy.breaker import refusal
+from gpuwarden.policy.exclusion import decide
+from gpuwarden.policy.model import Act, Budget, Census, Settings, Standing, Why
+from gpuwarden.policy.situation import Situation
+from gpuwarden.policy.state import PolicyState, fold
+from gpuwarden.trace.records import Began, Record
+
+SCHEDULER = "scheduler"
+
+
+class Rehearsal:
+    """Follows a replay record by record."""
+
+    def __init__(self, settings: Settings, budget: Budget) -> None:
+        self._settings = replace(settings, enforce=False)
+        self._refusal = refusal(budget, Census(node="", pool=1))
+        self._state = PolicyState()
+
+    def take(self, record: Record, steps: Iterable[Step], desk: Desk) -> Iterator[tuple[Event, ...]]:
+        """For each step what policy wants because of it. `desk` has taken `record` in."""
+        if isinstance(record, Began):
+            self._begin(record)
+        for step in steps:
+            yield tuple(self._wanted(step, desk))
+
+    def _begin(self, record: Began) -> None:
+        """A start of the daemon: what it counted from pass to pass begins anew; what its ledger holds does not."""
+        if record.memory is None:
+            self._state = replace(self._state, clean=0, sequence=0, unknown_since=None)
+        else:
+            self._state = PolicyState()
+            self._remember(record.memory)
+
+    def _remember(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self._state = fold(self._state, event)
+
+    def _wanted(self, step: Step, desk: Desk) -> Iterator[Event]:
+        self._remember(step.events)
+        now = step.verdict.at
+        seen = desk.observed_at is not None and step.verdict.expected is not None
+        situation = Situation(
+            verdict=step.verdict, sequence=desk.sequence, boot_id=desk.view.boot_id,
+            ready=seen and desk.view.pci.outcome is not None, actuators=(SCHEDULER,), standings={SCHEDULER: Standing(at=now)},
+        )  # fmt: skip
+        decision = decide(self._state, situation, self._settings, now)
+        self._state = decision.state
+        return (self._refused(event) for event in decision.events)
+
+    def _refused(self, event: Event) -> Event:
+        """As it is, or with why the breaker would not have let it happen."""
+        out = event.data.get("intent") == Act.EXCLUDE.value and event.data.get("why") == Why.FAILURE.value
+        if event.kind == EventKind.INTENDED and out and self._refusal:
+            return replace(event, data={**event.data, "breaker": self._refusal})
+        return event

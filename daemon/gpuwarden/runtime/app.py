@@ -1,0 +1,386 @@
+"""The daemon: startup, loop, shutdown. Everything is put together here, and nothing is decided here. `serve.py` runs it.
+
+Observations and host events go to the desk; each gives a step; a step goes to the ledger, the log and the published
+snapshot. A burst of events is one step: at most one in `STEP_SPACING`, the first at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from gpuwarden.actuators.detail import detail
+from gpuwarden.base.log import LogOutput, get_logger
+from gpuwarden.base.sd_notify import ServiceManager
+from gpuwarden.base.threads import detached
+from gpuwarden.collect.collectors import Readers
+from gpuwarden.collect.termination_sources import NoticeSources
+from gpuwarden.config.model import Config
+from gpuwarden.control.handlers import Verbs
+from gpuwarden.engine.enforcement import Acting
+from gpuwarden.engine.log_lines import EventLines
+from gpuwarden.engine.observers import TappedDesk
+from gpuwarden.engine.reload import ReloadError, in_force, reloaded
+from gpuwarden.health.checkpoint import checkpoint
+from gpuwarden.health.model import Event, EventKind, Health, Verdict
+from gpuwarden.ledger.ledger import Ledger
+from gpuwarden.ledger.rows import Memory
+from gpuwarden.policy.situation import Situation
+from gpuwarden.publish.files.verdict import VerdictFile
+from gpuwarden.publish.metrics.enforcement import with_acted
+from gpuwarden.publish.snapshot import Snapshot
+from gpuwarden.publish.sockets.control import Control
+from gpuwarden.publish.sockets.jobs import NAME as JOB_SOCKET
+from gpuwarden.publish.web.pages import Web
+from gpuwarden.runtime.component_errors import component_errors
+from gpuwarden.runtime.jobs import JobSide
+from gpuwarden.runtime.kubernetes_condition import KubernetesSide
+from gpuwarden.runtime.slurm_hooks import SlurmSide
+from gpuwarden.runtime.systemd import ManagerSide
+from gpuwarden.runtime.wiring import Site
+from gpuwarden_collectors.base import Clock, Observation, host_clock
+from gpuwarden_collectors.facts import HostEvent, LogPosition, Stamp
+
+STEP_SPACING = 0.05
+LEDGER_OPENS_WITHIN = 2.0
+"""Seconds. Until then nothing is judged, lest a node that was bad before the restart be called healthy for a moment."""
+LEDGER_CLOSES_WITHIN = 5.0
+LEDGER_COMMITS_WITHIN = 2.0
+"""Seconds that an exclusion waits for its intent to be on disk; after that a dead GPU counts for more."""
+ACTING_STOPS_WITHIN = 2.0
+CONFIGURATION_READ_WITHIN = 5.0
+
+log = get_logger("gpuwarden")
+
+
+class Daemon:
+    """One daemon on one host. `start` returns when it serves; it then runs by itself until `stop`."""
+
+    def __init__(
+        self,
+        site: Site,
+        output: LogOutput,
+        load: Callable[[], Config],
+        *,
+        manager: ServiceManager,
+        clock: Clock = host_clock,
+    ) -> None:
+        self._site = site
+        self._load = load
+        self._config = site.config
+        self._reloading: asyncio.Task[None] | None = None
+        self._reloads = asyncio.Lock()
+        self._output = output
+        self._clock = clock
+        self._service = site.service(clock())
+        self.desk = TappedDesk(site.boot_id, site.rules, clock)
+        self._readers = Readers(site.sources, site.boot_id, self._happened, clock)
+        self.manager = ManagerSide(manager, self._readers.paces, site.sources.nvml.interval)
+        self._ledger = Ledger(site.ledger, machine=site.machine, boot_id=site.boot_id, clock=clock)
+        actuators = site.actuators(clock, lambda: detail(self._verdict))
+        self._slurm = SlurmSide(site, actuators, clock)
+        self._kubernetes = KubernetesSide(site.config, actuators, clock)
+        self.acting = Acting(
+            actuators, site.acting, record=self._acted, changed=self._soon, committed=self.committed,
+            boot_id=site.boot_id, instance=site.instance, clock=clock, notifying=site.notifying(),
+        )  # fmt: skip
+        self._notice_sources = NoticeSources(
+            site.notice_sources(clock), self.acting.told, boot_id=site.boot_id, clock=clock
+        )
+        self._jobs = JobSide(
+            site, record=self._told, committed=self.committed, snapshot=lambda: self.holder.snapshot, clock=clock,
+            passed=manager.sockets.get(JOB_SOCKET),
+        )  # fmt: skip
+        self._verdict_file = VerdictFile(site.config.run.dir, clock)
+        self._judging = False
+        self._remembered = False
+        self._since_start: list[Event] = []  # until the ledger is known, what is to be folded on top of it
+        self._position_written: LogPosition | None = None
+        self._step_timer: asyncio.TimerHandle | None = None
+        self._stepped = float("-inf")
+        self._away: set[str] = set()
+        self._lines = EventLines()
+        self.recent: deque[Event] = deque(maxlen=2000)
+        self._verdict = Verdict(at=clock(), health=Health.UNKNOWN, reasons=("starting",), unknown=("starting",))
+        self.holder = site.holder(self._snapshot(clock()), clock)
+        verbs = Verbs(self, site.ledger, site.simulation, clock)
+        self._web = Web(
+            self.holder,
+            verbs.events_since,
+            log,
+            clock=clock,
+            notices=self._jobs.notices,
+            config=site.config.publish.web_config,
+        )
+        self._control = Control(site.config.run.dir, verbs.table(), log, group=site.config.control.group or None)
+        self._errors = component_errors(
+            ledger=self._ledger, readers=self._readers, holder=self.holder, verdict=self._verdict_file, jobs=self._jobs,
+            slurm=self._slurm, acting=self.acting, kubernetes=self._kubernetes, web=self._web, config=lambda: self._config,
+        )  # fmt: skip
+        self._ticker: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Raises ListenError or ControlError if another process is in the way, OSError if the run directory cannot be."""
+        self.manager.start()
+        self._site.config.run.dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if self._site.simulation is not None:
+            self._site.simulation.prepare()
+        self._readers.run(self._observed)  # first, since a driver takes its time
+        listen = self._site.config.publish.listen
+        await self._web.start(listen.host, listen.port)
+        await self._control.start()
+        await self._jobs.start()
+        memory = await self._ledger.open(LEDGER_OPENS_WITHIN)
+        if memory is not None:
+            self._recall(memory)
+        position = None if memory is None else memory.position
+        await self._readers.bus_read()  # and the kernel log, before anything is decided on what is remembered
+        self._readers.follow_kernel_log(position, first=position is None)
+        self._judging = True
+        self._step()
+        about = self._site.about()
+        self._write([Event(kind=EventKind.STARTED, at=self._clock(), boot_id=self._site.boot_id, data=about)])
+        self._ticker = asyncio.create_task(self._tick())
+        self.acting.run()
+        self._jobs.run()
+        self._kubernetes.run()
+        self._notice_sources.run()
+        self.manager.run()
+        log.info("serving", listen=self._web.addresses, **about)
+
+    async def stop(self) -> None:
+        """Nothing is left running, and what happened is on disk; each part has its own deadline."""
+        self.manager.stop()
+        if self._ticker is not None:
+            self._ticker.cancel()
+        await self._control.stop()
+        await self._notice_sources.stop()
+        if self._step_timer is not None:
+            self._step()  # what was announced at the last moment is still told
+        await self._jobs.stop()
+        await self._kubernetes.stop()
+        await self.acting.stop(ACTING_STOPS_WITHIN)
+        await self._web.stop()
+        await self._readers.close()
+        if self._step_timer is not None:
+            self._step_timer.cancel()
+            self._step()
+        if not await self._ledger.close(LEDGER_CLOSES_WITHIN):
+            log.error("stopped, but the ledger could not be written", waiting=self._ledger.unwritten)
+        self._verdict_file.close(timeout=1.0)
+        self._jobs.close(timeout=1.0)
+        await self._slurm.stop()
+        log.info("stopped")
+        await self._output.flush(timeout=1.0)
+
+    # --- what comes in
+
+    def _observed(self, observation: Observation[Any]) -> None:
+        news = self.desk.observed(observation)
+        self.manager.observed(observation)
+        if observation.collector == "nvml":
+            self._step()
+            if self._somebody_is_away():
+                self._readers.look_at_the_bus.set()
+        elif news or self.desk.undecided(self._clock()):
+            self._soon()
+
+    def _happened(self, events: Iterable[HostEvent]) -> None:
+        self.desk.happened(events)
+        self._soon()
+
+    def _somebody_is_away(self) -> bool:
+        """NVML misses a GPU: the bus is asked at once instead of at its next turn. Once for each GPU."""
+        away = self.desk.away(self._clock())
+        news, self._away = away - self._away, away
+        return bool(news)
+
+    def look(self) -> None:
+        """Read everything now instead of at its next turn."""
+        self._readers.look_at_everything()
+
+    async def reload(self) -> str:
+        """Take over what changed in the configuration, and say so. Raises ReloadError, and then nothing has changed.
+
+        One after the other: else the older reading of two might be what stays in force.
+        """
+        async with self._reloads:
+            reading = detached("configuration", self._load)
+            await asyncio.wait((reading,), timeout=CONFIGURATION_READ_WITHIN)
+            if not reading.done():
+                raise ReloadError(f"the configuration could not be read within {CONFIGURATION_READ_WITHIN:g} s")
+            given = reading.result()
+            news = reloaded(self.desk.rules, self._config, given)
+            self._config, self.desk.rules = in_force(self._config, given), news.rules
+        self.acting.adopt(replace(self._site, config=self._config).acting)
+        log.info("configuration read again", taken_over=news.taken, waiting_for_a_restart=news.waiting)
+        self._step()
+        return str(news)
+
+    def reload_soon(self) -> None:
+        """As `reload`, for SIGHUP; what is wrong goes to the log."""
+
+        async def work() -> None:
+            try:
+                await self.reload()
+            except ReloadError as error:
+                log.error("the configuration is not taken over", reason=str(error))  # noqa: TRY400 - it says it all
+
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.create_task(work())
+
+    def ends_in(self) -> float:
+        """SIGTERM came: seconds until the container ends with it, 0 where it is no notice."""
+        return self._notice_sources.ends_in()
+
+    def told_all(self) -> bool:
+        return self._jobs.settled()
+
+    async def jobs_told(self) -> str:
+        return await self._jobs.told()
+
+    def hook_asked(self) -> None:
+        """Slurm's health check was here: what waits for it goes on."""
+        if self._slurm.hook_asked():
+            self.acting.hurry()
+
+    # --- steps
+
+    def _soon(self) -> None:
+        if self._step_timer is None:
+            loop = asyncio.get_running_loop()
+            self._step_timer = loop.call_at(max(loop.time(), self._stepped + STEP_SPACING), self._step)
+
+    def _step(self) -> None:
+        if self._step_timer is not None:
+            self._step_timer.cancel()
+            self._step_timer = None
+        if not self._judging:
+            return
+        self._stepped = asyncio.get_running_loop().time()
+        try:
+            self._judge_and_publish()
+        except Exception:  # a fault of ours must end neither the passes nor the daemon; what is published grows old
+            log.exception("a step failed: until one succeeds the node becomes unknown")
+
+    def _judge_and_publish(self) -> None:
+        self._recall_late()
+        now = self._clock()
+        self.desk.troubles(self._errors.at(now))
+        self.desk.log_read(self._readers.log_read)
+        reached = self._readers.log_position  # what was read so far waits at the desk, and is in this step
+        step = self.desk.step(now)
+        self._verdict = step.verdict
+        decided = self.acting.step(step.events, self.situation, now)
+        self._jobs.remember(step.events)
+        begun = self._jobs.step(self.acting.state, step.verdict, self.acting.standings, self.desk.view.nvml.facts, now)
+        self.desk.remember((*decided, *begun))
+        self._write((*step.events, *decided, *begun), reached)
+        self.acting.carry_out()
+        self.holder.show(self._snapshot(now))
+        self._verdict_file.publish(self.holder.snapshot)
+        self._jobs.publish(self.holder.snapshot)
+        self._slurm.publish(self.holder.snapshot)
+        self._kubernetes.publish(self.holder.snapshot)
+        self.manager.published(self.holder.snapshot)
+
+    @property
+    def situation(self) -> Situation:
+        """What policy goes by; what only acting knows it adds."""
+        return Situation(
+            verdict=self._verdict, sequence=self.desk.sequence, ready=self.holder.snapshot.ready,
+            boot_id=self._site.boot_id, remembered=self._remembered,
+        )  # fmt: skip
+
+    def _snapshot(self, now: Stamp) -> Snapshot:
+        kernel_log = self._readers.kernel_log_observation(now)
+        if kernel_log is not None:
+            self.desk.note(kernel_log)
+        dropped = {
+            "log": self._output.dropped,
+            "ledger": self._ledger.dropped,
+            "events": self.desk.discarded + self._readers.events_dropped,
+        }
+        self.desk.kept_out = self._readers.disbelieved
+        snapshot = self.desk.snapshot(self._service, now, verdict=self._verdict, dropped=dropped)
+        snapshot = replace(snapshot, notice_sources=self._notice_sources.shown(now), departures=self._jobs.shown(now))
+        return with_acted(snapshot, self.acting.shown())
+
+    async def _tick(self) -> None:
+        """A step at least each interval, and once what is shown is too old: silence must become visible too."""
+        interval = self._site.sources.nvml.interval
+        while True:
+            left = self.holder.snapshot.lasts(self._clock())
+            await asyncio.sleep(min(interval, left) if left > 0 else interval)
+            waited = asyncio.get_running_loop().time() - self._stepped
+            if waited >= interval or self.holder.snapshot.lasts(self._clock()) <= 0:
+                self._step()
+
+    # --- the ledger
+
+    def record(self, events: Iterable[Event]) -> None:
+        """Events that an operator caused, already folded by the desk."""
+        events = tuple(events)
+        self.acting.remember(events)
+        self._write(events)
+        self._step()
+
+    def _acted(self, events: Iterable[Event]) -> None:
+        """Events that acting has folded: what was ordered, and what came of what was wanted. The judge counts them."""
+        events = tuple(events)
+        self.desk.remember(events)
+        self._write(events)
+        self._step()
+
+    def _told(self, events: Iterable[Event]) -> None:
+        """Events of jobs that were told, or have answered, already folded by who has to do with jobs. The judge counts them."""
+        events = tuple(events)
+        self.desk.remember(events)
+        self._write(events)
+        self._soon()
+
+    async def committed(self, within: float = LEDGER_COMMITS_WITHIN) -> bool:
+        """Whether everything recorded so far is on disk, after so many seconds at most."""
+        return await self._ledger.flush(within)
+
+    def _write(self, events: Iterable[Event], reached: LogPosition | None = None) -> None:
+        """Remember events; with `reached`, also that the kernel log was taken in up to there."""
+        events = tuple(events)
+        self.recent.extend(events)
+        self._lines.tell(events)
+        self.acting.tell(events)
+        if not self._remembered:
+            self._since_start.extend(events)
+        position = reached if reached != self._position_written else None
+        now = self._clock()
+        due = self._remembered and self._ledger.checkpoint_due(now)
+        if events or position or due:
+            covered = self._covered(now) if due else None
+            self._ledger.append(events, position=position, checkpoint=covered)
+            self._position_written = position or self._position_written
+        else:
+            self._ledger.tend()
+
+    def _recall(self, memory: Memory) -> None:
+        """What the ledger knew before this start, and on top of it what happened since."""
+        self._lines.recalled(memory)
+        if not memory.begun:
+            self.desk.begin_again((*memory.events, *self._since_start))
+            self.acting.begin_again((*memory.events, *self._since_start))
+            self._jobs.begin_again((*memory.events, *self._since_start))
+        self._notice_sources.remember(self.acting.state.notices.values())
+        self._remembered, self._since_start = True, []
+        if memory.left_out:
+            self._ledger.append(checkpoint=self._covered(self._clock()))  # without them: this was the only time
+
+    def _recall_late(self) -> None:
+        memory = self._ledger.recall()
+        if memory is not None:
+            self._recall(memory)
+            self._ledger.append(checkpoint=self._covered(self._clock()))
+
+    def _covered(self, now: Stamp) -> list[Event]:
+        return [*checkpoint(self.desk.state, now), *self.acting.checkpoint(now), *self._jobs.checkpoint()]

@@ -1,0 +1,54 @@
+"""Who says of each component of the daemon why it does not work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpuwarden.collect.collectors import Readers
+from gpuwarden.config.model import Config
+from gpuwarden.engine.enforcement import Acting
+from gpuwarden.health.components import Component, ComponentErrors
+from gpuwarden.ledger.ledger import Ledger
+from gpuwarden.publish.files.verdict import VerdictFile
+from gpuwarden.publish.metrics.exposition import Holder
+from gpuwarden.publish.web.pages import Web
+from gpuwarden.runtime.jobs import JobSide
+from gpuwarden.runtime.kubernetes_condition import KubernetesSide
+from gpuwarden.runtime.slurm_hooks import SlurmSide
+from gpuwarden_collectors.facts import Stamp
+
+
+def component_errors(
+    *,
+    ledger: Ledger,
+    readers: Readers,
+    holder: Holder,
+    verdict: VerdictFile,
+    jobs: JobSide,
+    slurm: SlurmSide,
+    acting: Acting,
+    kubernetes: KubernetesSide,
+    web: Web,
+    config: Callable[[], Config],
+) -> ComponentErrors:
+    """`config`: the one that is in force."""
+
+    def kernel_log(now: Stamp) -> str:
+        seen = readers.kernel_log_observation(now)
+        return "" if seen is None else seen.error
+
+    return ComponentErrors(
+        {
+            Component.LEDGER: ledger.trouble,
+            Component.KERNEL_LOG: kernel_log,
+            Component.JOB_LABELS: lambda _: holder.job_labels_error(),
+            Component.VERDICT: verdict.trouble,
+            Component.NOTICE: jobs.trouble,
+            Component.SLURM: slurm.trouble,
+            Component.ACTUATOR: lambda _: "; ".join(filter(None, (acting.trouble(), kubernetes.trouble()))),
+            Component.ACTUATOR_AWAY: lambda _: acting.away(),
+            Component.NOTIFY: lambda _: acting.notify_trouble(),
+            Component.WEB: web.trouble,
+            Component.CONFIG: lambda _: "; ".join(config().ignored),
+        }
+    )

@@ -1,0 +1,66 @@
+"""What stays out of the daemon's process, though libraries that it uses would load it: 8 MiB (docs/decisions.md).
+
+None in `sys.modules` makes an import fail (Python's language reference, 5.3.1). The libraries named here are made to do
+without what they then miss.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from gpuwarden.config.model import Config
+
+_FROZENLIST = "frozenlist._frozenlist"
+"""Compiled, it brings in the C++ runtime. aiohttp uses these lists at its start."""
+_HASHES = (("_md5",), ("_sha1",), ("_sha256", "_sha2"), ("_sha3",), ("_blake2",))
+"""Python's own modules for the hashes that hashlib guarantees. Some distributions leave them out for OpenSSL's."""
+
+
+def leave_out(config: Config) -> None:
+    """To be called before `asyncio` and `aiohttp` are imported; what was imported already stays."""
+    _forbid(_FROZENLIST)
+    if not speaks_tls(config):
+        _forbid("ssl")  # asyncio and aiohttp take it if it is there, and aiohttp then reads all certificates, twice
+        if all(any(map(find_spec, names)) for names in _HASHES):
+            _forbid("_hashlib")
+
+
+def speaks_tls(config: Config) -> bool:
+    """Whether anything does, or may once a file that is named here is read. A reload adds nothing that does."""
+    return (
+        config.publish.web_config is not None
+        or config.kubernetes.enabled
+        or any(webhook.url_file is not None for webhook in config.notify.webhook.values())
+        or any(text.startswith("https:") for text in _texts(config))
+    )
+
+
+def let_in(config: Config) -> None:
+    """For a reload, whose configuration may name a file of TLS for the first time: it is checked, and in force after a restart."""
+    if speaks_tls(config):
+        for module in ("ssl", "_hashlib"):
+            if module in sys.modules and sys.modules[module] is None:
+                del sys.modules[module]
+
+
+def _forbid(module: str) -> None:
+    sys.modules.setdefault(module, None)  # type: ignore[arg-type] # as the import system defines it
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a tree of dataclasses, mappings and tuples."""
+    if isinstance(value, str):
+        yield value
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from _texts(getattr(value, field.name))
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _texts(each)
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _texts(each)

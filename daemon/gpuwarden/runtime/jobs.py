@@ -1,0 +1,165 @@
+"""What the daemon is to the jobs of its node: the notice in a file and on a socket, who is told of it, and what they answer."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gpuwarden.base.log import get_logger
+from gpuwarden.evacuation.acknowledgements import Answers
+from gpuwarden.evacuation.active_notices import near
+from gpuwarden.evacuation.driver import Departing
+from gpuwarden.evacuation.gpu_processes import Holders, holders
+from gpuwarden.health.model import Event, Verdict
+from gpuwarden.policy.model import Standing
+from gpuwarden.policy.state import PolicyState
+from gpuwarden.publish.notices import NoticeFile, Notices, document
+from gpuwarden.publish.snapshot import Departures, Snapshot
+from gpuwarden.publish.sockets.jobs import Acknowledged, Caller, JobSocket
+from gpuwarden.publish.sockets.unix_socket import VerbError
+from gpuwarden.publish.status import heartbeat, to_json
+from gpuwarden.runtime.wiring import Site
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.facts import NvmlFacts, Stamp
+
+log = get_logger("gpuwarden")
+
+
+class JobSide:
+    """`record` takes events that were folded here; `snapshot` is what is published now. Nobody is told of simulated GPUs."""
+
+    def __init__(
+        self,
+        site: Site,
+        *,
+        record: Callable[[Sequence[Event]], None],
+        committed: Callable[[], Awaitable[bool]],
+        snapshot: Callable[[], Snapshot],
+        clock: Clock,
+        passed: socket.socket | None = None,
+    ) -> None:
+        """`passed`: the socket for jobs, if systemd listens on it already."""
+        self._site = site
+        self._clock = clock
+        self._snapshot = snapshot
+        self._holders: Holders = {}
+        self.notices = Notices()
+        self._file = NoticeFile(site.config.run.dir, clock)
+        self._socket = JobSocket(
+            site.config.run.dir, log, status=self._status, notices=self.notices, current=self._current,
+            job_of=self._job_of, acknowledged=self._acknowledged, clock=clock, passed=passed,
+        )  # fmt: skip
+        self._departing = None if site.simulation is not None else self._made(record, committed)
+        self._door: asyncio.Task[None] | None = None
+
+    def _made(self, record: Callable[[Sequence[Event]], None], committed: Callable[[], Awaitable[bool]]) -> Departing:
+        config, boot_id = self._site.config, self._site.boot_id
+        return Departing(
+            self._site.departing, self._site.looks(self._on_gpus, self._clock),
+            lambda take: Answers(config.run.dir, config.paths.proc, take, boot_id=boot_id, clock=self._clock),
+            self._site.approval, enforce=config.mode == "enforce", record=record, committed=committed,
+            names=config.publish.publish_jobs, boot_id=boot_id, clock=self._clock,
+        )  # fmt: skip
+
+    # --- life
+
+    async def start(self) -> None:
+        await self._socket.start()
+        self._door = asyncio.create_task(self._socket.run())
+
+    def run(self) -> None:
+        """Once what an earlier daemon did is known."""
+        if self._departing is not None:
+            self._departing.run()
+
+    async def stop(self) -> None:
+        if self._door is not None:
+            self._door.cancel()
+        await self._socket.stop()
+        if self._departing is not None:
+            await self._departing.stop()
+
+    def close(self, timeout: float) -> None:
+        """End the thread that writes the file. Blocks."""
+        self._file.close(timeout)
+
+    # --- the state
+
+    def remember(self, events: Iterable[Event]) -> None:
+        if self._departing is not None:
+            self._departing.remember(events)
+
+    def begin_again(self, events: Iterable[Event]) -> None:
+        if self._departing is not None:
+            self._departing.begin_again(events)
+
+    def checkpoint(self) -> list[Event]:
+        return [] if self._departing is None else self._departing.checkpoint()
+
+    def step(
+        self,
+        state: PolicyState,
+        verdict: Verdict,
+        standings: dict[str, Standing],
+        facts: NvmlFacts | None,
+        now: Stamp,
+    ) -> tuple[Event, ...]:
+        """What begins, or is over; to be written."""
+        if self._departing is None:
+            return ()
+        self._holders = holders(self._holders, () if facts is None else facts.gpus)
+        horizon, instance = self._site.config.termination.horizon, self._site.instance
+        try:
+            here = near(
+                state, verdict, standings, self._holders, scheduled=self._site.config.slurm.enabled,
+                horizon=horizon, instance=instance, now=now,
+            )  # fmt: skip
+            return self._departing.step(here, now)
+        except Exception:  # a fault of ours here must not end what is judged and published
+            log.exception("it could not be decided who is to be told")
+            return ()
+
+    # --- what is published
+
+    def publish(self, snapshot: Snapshot) -> None:
+        body, imminent = to_json(document(snapshot)), snapshot.acted.notice is not None
+        self.notices.show(body, imminent=imminent)
+        self._file.publish(body, imminent=imminent)
+
+    async def told(self) -> str:
+        """What jobs were told of the ends that are near, or would be, for people; empty while none is near."""
+        return "" if self._departing is None else await self._departing.told()
+
+    def settled(self) -> bool:
+        """Whether nobody is left who is to be told of an end that is near, or to answer."""
+        return self._departing is None or self._departing.settled()
+
+    def shown(self, now: Stamp) -> Departures:
+        shown = Departures() if self._departing is None else self._departing.shown()
+        return replace(shown, trouble="; ".join(filter(None, (shown.trouble, self.trouble(now)))))
+
+    def trouble(self, now: Stamp) -> str:
+        """Why jobs cannot read the notice, or not answer it."""
+        return self._file.trouble(now) or self._socket.trouble(now)
+
+    def _status(self) -> dict[str, Any]:
+        return heartbeat(self._snapshot(), self._clock())[1]
+
+    # --- what jobs say
+
+    def _on_gpus(self) -> frozenset[int]:
+        return frozenset().union(*self._holders.values())
+
+    def _current(self) -> Collection[str]:
+        return () if self._departing is None else self._departing.current()
+
+    async def _job_of(self, caller: Caller) -> str | None:
+        return None if self._departing is None else await self._departing.job_of(caller)
+
+    def _acknowledged(self, said: Acknowledged) -> None:
+        if self._departing is None:
+            raise VerbError("with simulated GPUs there is nothing to acknowledge")
+        self._departing.acknowledged(said)

@@ -1,0 +1,39 @@
+"""What the daemon does in Kubernetes beside taking this node out: it keeps the node's condition, in mode enforce."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpuwarden.actuators.base import Actuator
+from gpuwarden.actuators.kubernetes.actuator import KubernetesActuator
+from gpuwarden.actuators.kubernetes.condition import ConditionKeeper
+from gpuwarden.config.model import Config
+from gpuwarden.publish.snapshot import Snapshot
+from gpuwarden_collectors.base import Clock
+
+
+class KubernetesSide:
+    def __init__(self, config: Config, actuators: Iterable[Actuator], clock: Clock) -> None:
+        options = config.kubernetes
+        wanted = options.condition and config.mode == "enforce"
+        self._keepers = [
+            ConditionKeeper(actuator, heartbeat=options.heartbeat, osmo=options.osmo, clock=clock)
+            for actuator in actuators
+            if wanted and isinstance(actuator, KubernetesActuator)
+        ]
+
+    def run(self) -> None:
+        for keeper in self._keepers:
+            keeper.run()
+
+    def publish(self, snapshot: Snapshot) -> None:
+        for keeper in self._keepers:
+            keeper.publish(snapshot)
+
+    def trouble(self) -> str:
+        return "; ".join(keeper.trouble for keeper in self._keepers if keeper.trouble)
+
+    async def stop(self) -> None:
+        """Before the actuators, whose connection it uses."""
+        for keeper in self._keepers:
+            await keeper.stop()

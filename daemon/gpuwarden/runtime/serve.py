@@ -1,0 +1,66 @@
+"""`gpuwarden run` as a process: from its configuration to its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from gpuwarden.base.log import LogOutput, configure, get_logger
+from gpuwarden.base.sd_notify import ServiceManager
+from gpuwarden.config.model import Config
+from gpuwarden.publish.files.writer import replace_file
+from gpuwarden.publish.sockets.control import ControlError
+from gpuwarden.publish.web.listener import ListenError
+from gpuwarden.runtime.app import Daemon
+from gpuwarden.runtime.shutdown import Stopping
+from gpuwarden.runtime.wiring import Site
+
+CANNOT_LISTEN = 69  # EX_UNAVAILABLE of sysexits.h
+AGAIN = 75  # EX_TEMPFAIL: the unit starts it again, which is no failure of it
+STARTED_AGAIN = "started-again"
+"""In the run directory: the boot in which the daemon ended once so that it would be started again."""
+
+log = get_logger("gpuwarden")
+
+
+def serve(config: Config, load: Callable[[], Config]) -> int:
+    """Run until SIGTERM or SIGINT; the exit code. `load` reads the configuration again, or raises ReloadError."""
+    manager = ServiceManager.of(os.environ)
+    output = configure(config.log.level)
+    try:
+        return asyncio.run(_serve(config, load, output, manager))
+    finally:
+        output.close(timeout=1.0)
+
+
+async def _serve(config: Config, load: Callable[[], Config], output: LogOutput, manager: ServiceManager) -> int:
+    site = Site.of(config)
+    daemon = Daemon(site, output, load, manager=manager)
+    stopping = Stopping(daemon)
+    try:
+        await daemon.start()
+    except (ListenError, ControlError, OSError) as error:
+        log.error("cannot start", reason=str(error))  # noqa: TRY400 - the reason is all there is to say
+        return CANNOT_LISTEN
+    else:
+        if await stopping.wait(daemon.manager.restart):
+            if _first_of_boot(config.run.dir / STARTED_AGAIN, site.boot_id):
+                log.warning("the driver came after the start and may not be opened: ending, to be started again")
+                return AGAIN
+            await stopping.wait()
+        return 0
+    finally:
+        await daemon.stop()
+
+
+def _first_of_boot(mark: Path, boot_id: str) -> bool:
+    """Once for each boot, lest a driver that comes and goes keep the daemon from its work."""
+    try:
+        if mark.exists() and mark.read_text() == boot_id:
+            return False
+        replace_file(mark, boot_id, mode=0o600)
+    except (OSError, ValueError):
+        return False
+    return True

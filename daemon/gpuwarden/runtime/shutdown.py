@@ -1,0 +1,65 @@
+"""When a daemon stops: at SIGTERM or SIGINT, or a little later where SIGTERM says that its container or its machine ends with it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Protocol
+
+from gpuwarden.base.log import get_logger
+
+LEAVES = 1.5
+"""Seconds before the end that are left for stopping itself."""
+LOOK_EVERY = 0.1
+
+log = get_logger("gpuwarden")
+
+
+class Service(Protocol):
+    def ends_in(self) -> float:
+        """SIGTERM came. In how many seconds the container, or the machine, ends; 0 if it says no such thing."""
+
+    def told_all(self) -> bool:
+        """Whether nobody is left who is to be told of an end, or to answer."""
+
+    def reload_soon(self) -> None: ...
+
+
+class Stopping:
+    """Catches the signals from now on. The second one stops at once, whatever is still to be done."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._stop = asyncio.Event()
+        self._lingering: asyncio.Task[None] | None = None
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._terminated)
+        loop.add_signal_handler(signal.SIGINT, self._stop.set)
+        loop.add_signal_handler(signal.SIGHUP, service.reload_soon)
+
+    async def wait(self, other: asyncio.Event | None = None) -> bool:
+        """Until it is time to stop, or until `other` is set first: then True."""
+        both = [asyncio.create_task(event.wait()) for event in (self._stop, other) if event is not None]
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        for task in both:
+            task.cancel()
+        if not self._stop.is_set():
+            return True
+        if self._lingering is not None:
+            self._lingering.cancel()
+        return False
+
+    def _terminated(self) -> None:
+        window = 0.0 if self._lingering is not None else self._service.ends_in()
+        if window <= 0.0:
+            self._stop.set()
+            return
+        log.warning("told to stop because all of this ends: jobs are told first", seconds=window)
+        self._lingering = asyncio.create_task(self._linger(window))
+
+    async def _linger(self, window: float) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + max(window - LEAVES, 0.0)
+        while loop.time() < end and not self._service.told_all():  # noqa: ASYNC110 - many things, none of which tells
+            await asyncio.sleep(LOOK_EVERY)
+        self._stop.set()

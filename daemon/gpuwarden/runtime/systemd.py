@@ -1,0 +1,133 @@
+"""What the daemon says to systemd: that it is ready, what it has found, that it is alive, that it stops. Times are of the loop's clock.
+
+*Ready* is not *healthy*: the listeners are up, and every collector has answered, failed or missed its first deadline, at
+most `READY_WITHIN` after the start. A driver that hangs in its initialisation so becomes a verdict, not a service that
+systemd starts over and over.
+
+*Alive* is said while passes of every collector come in, of whatever outcome, and are judged and published. A pass that
+failed or timed out is such a pass: it is in the findings, and a restart would not mend it. What a restart may mend is a
+collector that nobody hears of any more, and a judgement that fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from gpuwarden.base.log import get_logger
+from gpuwarden.base.sd_notify import ServiceManager
+from gpuwarden.publish.snapshot import Snapshot
+from gpuwarden_collectors.base import Observation, PassOutcome
+from gpuwarden_collectors.facts import NvmlFacts, NvmlProblem
+
+READY_WITHIN = 15.0
+LOOK_EVERY = 0.05
+"""Seconds between two looks whether it is ready by now."""
+SLACK = 20.0
+"""Seconds by which a pass may be late on a machine that is under load before it counts as none."""
+SIGNS_MISSED = 4
+"""How many signs of life may get lost before systemd counts the daemon as dead."""
+REASONS_MOST = 300
+"""Characters of them in the line for `systemctl status`."""
+_PUBLISHED = "what is published"
+
+log = get_logger("gpuwarden")
+
+
+def ready(collectors: Collection[str], heard: Collection[str], waited: float) -> bool:
+    """`heard`: the collectors of which a first pass is in. `waited`: seconds since the start."""
+    return waited >= READY_WITHIN or set(collectors) <= set(heard)
+
+
+def silent(paces: Mapping[str, float], heard: Mapping[str, float], now: float) -> tuple[str, ...]:
+    """The collectors whose next pass is overdue. `paces`: seconds between two passes at most. `heard`: when the last came in."""
+    return tuple(name for name, pace in paces.items() if now - heard[name] > pace + SLACK)
+
+
+def status(snapshot: Snapshot) -> str:
+    """The verdict in one line, for `systemctl status`."""
+    verdict = snapshot.verdict
+    expected = "?" if verdict.expected is None else verdict.expected
+    reasons = f": {', '.join(verdict.reasons)}" if verdict.reasons else ""
+    return f"{verdict.health.value.upper()}{reasons[:REASONS_MOST]}; {verdict.present} of {expected} GPUs"
+
+
+def restart_helps(began_without_driver: bool, observation: Observation[Any]) -> bool:
+    """The driver came after the start and may not be opened: what a unit may open was settled when it was started."""
+    facts = observation.facts
+    refused = isinstance(facts, NvmlFacts) and facts.problem is NvmlProblem.NO_PERMISSION
+    return began_without_driver and refused
+
+
+def without_driver(observation: Observation[Any]) -> bool:
+    facts = observation.facts
+    if observation.outcome is PassOutcome.ABSENT:
+        return True
+    return isinstance(facts, NvmlFacts) and facts.problem is NvmlProblem.DRIVER_NOT_LOADED
+
+
+class ManagerSide:
+    """`paces`: of each collector that runs, the seconds between two passes at most. `pace`: the same of what is published.
+
+    `restart` is set when a new start would let the daemon open the GPUs. With no manager, nothing of this happens.
+    """
+
+    def __init__(self, manager: ServiceManager, paces: Mapping[str, float], pace: float) -> None:
+        self._manager = manager
+        self._paces = {**paces, _PUBLISHED: pace}
+        self._started = 0.0
+        self._heard: dict[str, float] = {}
+        self._overdue: tuple[str, ...] = ()
+        self._status = ""
+        self._began_without_driver: bool | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.restart = asyncio.Event()
+
+    def start(self) -> None:
+        """The daemon begins: from now on it is counted how long it takes."""
+        self._started = asyncio.get_running_loop().time()
+
+    def run(self) -> None:
+        """The listeners are up."""
+        if self._manager.address:
+            self._task = asyncio.create_task(self._run())
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        self._manager.tell("STOPPING=1", "STATUS=stopping")
+
+    def observed(self, observation: Observation[Any]) -> None:
+        self._heard[observation.collector] = asyncio.get_running_loop().time()
+        if observation.collector != "nvml" or not self._manager.address:
+            return
+        if self._began_without_driver is None and observation.outcome is not PassOutcome.TIMED_OUT:
+            self._began_without_driver = without_driver(observation)
+        if restart_helps(bool(self._began_without_driver), observation):
+            self.restart.set()
+
+    def published(self, snapshot: Snapshot) -> None:
+        self._heard[_PUBLISHED] = asyncio.get_running_loop().time()
+        if self._manager.address and (told := status(snapshot)) != self._status:
+            self._status = told
+            self._manager.tell(f"STATUS={told}")
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not ready(self._paces, self._heard, loop.time() - self._started):  # noqa: ASYNC110 - time is in it
+            await asyncio.sleep(LOOK_EVERY)
+        missing = [name for name in self._paces if name not in self._heard]
+        log.info("ready", seconds=round(loop.time() - self._started, 3), not_heard_of_yet=missing)
+        self._manager.tell("READY=1")
+        while self._manager.watchdog:
+            self._sign_of_life(loop.time())
+            await asyncio.sleep(self._manager.watchdog / SIGNS_MISSED)
+
+    def _sign_of_life(self, now: float) -> None:
+        overdue = silent(self._paces, {name: self._heard.get(name, self._started) for name in self._paces}, now)
+        if overdue and overdue != self._overdue:
+            log.error("no sign of life is given to systemd, which will restart the daemon", silent=list(overdue))
+        self._overdue = overdue
+        if not overdue:
+            self._manager.tell("WATCHDOG=1")

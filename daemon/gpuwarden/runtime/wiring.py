@@ -1,0 +1,177 @@
+"""What a configuration means on this host: the parts' arguments, each found out once and before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpuwarden import __version__
+from gpuwarden.actuators.azure_approval import AzureApproval
+from gpuwarden.actuators.base import Actuator
+from gpuwarden.actuators.reconciler import Limits
+from gpuwarden.actuators.registry import Detail, actuators
+from gpuwarden.base.paths import LEDGER
+from gpuwarden.collect.collectors import Sources
+from gpuwarden.collect.simulation import Simulation
+from gpuwarden.collect.termination_sources import chosen
+from gpuwarden.config.catalogue import check_rules, xid_rules
+from gpuwarden.config.collectors import switched_off
+from gpuwarden.config.jobs import departure_settings
+from gpuwarden.config.model import Config
+from gpuwarden.config.policy import budget, settings
+from gpuwarden.engine.enforcement import FIRST_LOOK, ActingOptions
+from gpuwarden.evacuation.job_scan import Looks
+from gpuwarden.evacuation.slurm_job_scan import SlurmLooks
+from gpuwarden.health.view import Rules
+from gpuwarden.notify.messages import Teller
+from gpuwarden.notify.notifications import Notifying
+from gpuwarden.policy.evacuation.plan import DepartureSettings
+from gpuwarden.publish.metrics.exposition import Holder, Renderer
+from gpuwarden.publish.metrics.hpc_jobs import HpcJobs
+from gpuwarden.publish.snapshot import Service, Snapshot
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.cloud.metadata import Metadata
+from gpuwarden_collectors.cloud.registry import ENDPOINTS
+from gpuwarden_collectors.cloud.source import CloudSource
+from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.host import MachineIdentity, boot_id, identify
+from gpuwarden_collectors.receivers.labels import Labels
+from gpuwarden_collectors.receivers.reader import ReceiversReader
+
+ETC = Path("/etc")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """`simulation` is there only with `--simulate`; then nothing here points to a real GPU or to its kernel log."""
+
+    config: Config
+    boot_id: str
+    machine: MachineIdentity
+    sources: Sources
+    rules: Rules
+    simulation: Simulation | None = None
+
+    @classmethod
+    def of(cls, config: Config) -> Site:
+        nvml, pci = config.collectors.nvml, config.collectors.pci
+        simulation = None
+        sysfs, kmsg = config.paths.sysfs, config.paths.kmsg
+        machine = identify(config.paths.sysfs, ETC)
+        if nvml.simulate:
+            simulation = Simulation(config.run.dir / "simulation", nvml.simulate)
+            nvml = replace(nvml, simulate_dir=str(simulation.directory))
+            sysfs, kmsg, machine = (
+                simulation.sysfs,
+                simulation.kmsg,
+                MachineIdentity(machine_id=f"simulated-{nvml.simulate}"),
+            )
+        sources = Sources(
+            nvml=nvml, sysfs=sysfs, kmsg=kmsg if config.collectors.kernel_log.enabled else None,
+            pci_enabled=pci.enabled, pci_interval=pci.interval, pci_deadline=pci.deadline, proc=config.paths.proc,
+            dcgm=None if simulation else config.collectors.dcgm, host=None if simulation else config.host,
+            slurm=None if simulation else config.slurm, run_dir=config.run.dir,
+        )  # fmt: skip
+        dcgm, host = config.collectors.dcgm, config.host
+        rules = Rules(
+            expected_gpus=config.inventory.expected_gpus,
+            nvml_fresh_for=fresh_for(nvml.interval, nvml.deadline),
+            pci_fresh_for=fresh_for(pci.interval, pci.deadline),
+            dcgm_fresh_for=fresh_for(dcgm.interval, dcgm.deadline) if dcgm.enabled else 0.0,
+            host_fresh_for=max(
+                fresh_for(source.interval, source.deadline)
+                for source in (host.infiniband, host.storage, host.memory, host.processes, host.services)
+            ),
+            off=switched_off(host),
+            checks=check_rules(config.checks),
+            xids=xid_rules(config.xids),
+            sxids=xid_rules(config.sxids),
+        )
+        return cls(
+            config=config, boot_id=boot_id(config.paths.proc), machine=machine, sources=sources, rules=rules,
+            simulation=simulation,
+        )  # fmt: skip
+
+    @property
+    def ledger(self) -> Path:
+        return self.config.state.dir / LEDGER
+
+    def actuators(self, clock: Clock, detail: Detail = str) -> tuple[Actuator, ...]:
+        """None with simulated GPUs: no simulated fault reaches a scheduler."""
+        return () if self.simulation is not None else actuators(self.config, clock, detail)
+
+    def notifying(self) -> Notifying | None:
+        """None with simulated GPUs: nobody is told of what did not happen."""
+        if self.simulation is not None:
+            return None
+        teller = Teller(node=self.config.node, mode=self.config.mode, boot_id=self.boot_id)
+        return Notifying(self.config.notify, teller, self.config.state.dir)
+
+    def notice_sources(self, clock: Clock) -> tuple[CloudSource, ...]:
+        """None with simulated GPUs: what is simulated asks nobody outside."""
+        if self.simulation is not None:
+            return ()
+        return chosen(self.config.termination, self.config.paths.sysfs, clock)
+
+    def looks(self, gpu_pids: Callable[[], Collection[int]], clock: Clock) -> Looks:
+        """At the jobs of this host, once its end is near."""
+        slurm, proc = self.config.slurm, self.config.paths.proc
+        reader = ReceiversReader(proc, containers=Labels(self.config.jobs.docker), clock=clock)
+        return Looks(reader, SlurmLooks(slurm) if slurm.enabled else None, gpu_pids)
+
+    @property
+    def departing(self) -> DepartureSettings:
+        azure = self.config.termination.azure
+        return departure_settings(
+            self.config.jobs, slurm=self.config.slurm.enabled, approve=azure.enabled and azure.approve
+        )
+
+    @property
+    def approval(self) -> AzureApproval | None:
+        """None where no end is let happen early."""
+        azure = self.config.termination.azure
+        if not self.departing.approve:
+            return None
+        return AzureApproval(Metadata(azure.endpoint or ENDPOINTS["azure"], azure.timeout))
+
+    @property
+    def acting(self) -> ActingOptions:
+        policy, breaker = self.config.policy, self.config.breaker
+        return ActingOptions(
+            settings=replace(
+                settings(policy, enforce=self.config.mode == "enforce"), horizon=self.config.termination.horizon
+            ),
+            limits=Limits(budget=budget(breaker), recount_after=breaker.recount_after),
+            look_every=policy.look_every, look_often=policy.look_often,
+            first_look=min(FIRST_LOOK, policy.look_often / 12.0),
+        )  # fmt: skip
+
+    @property
+    def instance(self) -> str:
+        """The name by which a replacement of this machine knows that it is another one."""
+        return self.machine.instance or self.machine.dmi or self.machine.machine_id
+
+    def service(self, started: Stamp) -> Service:
+        return Service(
+            node=self.config.node, boot_id=self.boot_id, started=started, version=__version__,
+            mode=self.config.mode, simulated=self.simulation is not None, interval=self.sources.nvml.interval,
+            fresh_for=self.rules.nvml_fresh_for, publish_jobs=self.config.publish.publish_jobs,
+        )  # fmt: skip
+
+    def holder(self, snapshot: Snapshot, clock: Clock) -> Holder:
+        publish = self.config.publish
+        folder = publish.hpc_job_mapping_dir
+        jobs = None if folder is None else HpcJobs(folder, lambda: clock().boottime)
+        return Holder(Renderer(hostname_label=publish.hostname_label, mig=publish.mig_series), snapshot, jobs)
+
+    def about(self) -> Mapping[str, str | bool]:
+        simulated = self.simulation is not None
+        return {
+            "node": self.config.node, "mode": self.config.mode, "simulated": simulated, "version": __version__,
+        }  # fmt: skip
+
+
+def fresh_for(interval: float, deadline: float) -> float:
+    """How old an observation may be, seconds: two passes may fail, or one may take all of its deadline."""
+    return max(3 * interval, deadline + interval)

@@ -1,0 +1,396 @@
+"""Kubernetes: our taint, label and annotation come and go, and nobody else's is touched."""
+
+from __future__ import annotations
+
+import copy
+import random
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from gpuwarden.actuators.base import ActuatorError, ActuatorRefused, ActuatorUnavailable
+from gpuwarden.actuators.kubernetes import actuator as module
+from gpuwarden.actuators.kubernetes.actuator import KubernetesActuator
+from gpuwarden.actuators.kubernetes.node import ANNOTATION
+from gpuwarden.config.kubernetes import KubernetesOptions
+from gpuwarden.policy.model import Act, Intent, Owner, Why
+from gpuwarden_collectors.base import host_clock
+from support.kubernetes_api import (
+    BUILT_IN,
+    TOKEN,
+    ApiServer,
+    Fault,
+    Json,
+    endless,
+    garbage,
+    half_closed,
+    node,
+    refusing,
+    silent,
+)
+from support.web_certificates import authority, pem
+
+REASON = "gpuwarden: failure gpu=3 xid=79"
+KEY = "gpuwarden.io/failure"
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    async with ApiServer(node("n1"), node("n2"), node("cpu1", gpu=False)) as running:
+        yield running
+
+
+def actuator(server: ApiServer, folder: Path, boot_id: str = "", **options: object) -> KubernetesActuator:
+    given = KubernetesOptions(**{"kubeconfig": server.kubeconfig(folder), "node": "n1", **options})  # type: ignore[arg-type]
+    return KubernetesActuator(given, clock=host_clock, hostname="N1", boot_id=boot_id, inherited={})
+
+
+def intent(act: Act, reason: str = REASON, why: Why = Why.FAILURE) -> Intent:
+    return Intent(act=act, actuator="kubernetes", why=why, reason=reason, key="k", at=host_clock())
+
+
+async def exclude(acts: KubernetesActuator, reason: str = REASON, why: Why = Why.FAILURE) -> None:
+    await acts.apply(intent(Act.EXCLUDE, reason, why), await acts.look())
+
+
+async def restore(acts: KubernetesActuator, reason: str = REASON) -> None:
+    await acts.apply(intent(Act.RESTORE, reason), await acts.look())
+
+
+def plain(found: Json) -> Json:
+    """Without what the server itself writes."""
+    found = copy.deepcopy(found)
+    found["metadata"].pop("resourceVersion")
+    found["metadata"].pop("managedFields")
+    return found
+
+
+def _taint(found: Json, key: str) -> None:
+    found["spec"].setdefault("taints", []).append({"key": key, "effect": "NoSchedule"})
+
+
+async def test_an_exclusion_is_a_taint_a_label_and_an_annotation_and_its_restoration_leaves_no_trace(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    before = plain(server.nodes["n1"])
+    acts = actuator(server, tmp_path)
+    assert (await acts.look()).owner is Owner.NONE
+    await exclude(acts)
+    stands = server.nodes["n1"]
+    assert stands["spec"]["taints"] == [BUILT_IN, {"key": KEY, "value": "failure", "effect": "NoSchedule"}]
+    assert stands["metadata"]["labels"][KEY] == "failure"
+    assert "unschedulable" not in stands["spec"]
+    look = await acts.look()
+    assert (look.owner, look.why, look.reason, look.schedulable) == (Owner.OURS, Why.FAILURE, REASON, False)
+    assert look.since > 0
+    await restore(acts)
+    assert plain(server.nodes["n1"]) == before
+    assert (await acts.look()).owner is Owner.NONE
+    await acts.close()
+
+
+async def test_the_taints_of_others_survive_a_hundred_edits_beside_ours(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody writes the node before nearly every patch of ours, until a hundred have been written."""
+    monkeypatch.setattr(module, "PAUSE", 0.0)
+    chance = random.Random(7)
+    added: list[str] = []
+
+    def somebody() -> None:
+        if len(added) < 100 and chance.random() < 0.85:
+            added.append(f"other.io/{len(added)}")
+            server.edit("n1", lambda found: _taint(found, added[-1]))
+
+    server.before_patch = somebody
+    acts = actuator(server, tmp_path)
+    turns = 0
+    while len(added) < 100 and turns < 400:
+        turns += 1
+        for step in (exclude, restore):
+            try:
+                await step(acts)
+            except ActuatorUnavailable as error:  # it was written twenty times meanwhile, or between look and write
+                assert "somebody else" in str(error) or "changed since" in str(error)  # noqa: PT017
+    server.before_patch = lambda: None
+    await exclude(acts)
+    keys = [taint["key"] for taint in server.nodes["n1"]["spec"]["taints"]]
+    assert keys == ["nvidia.com/gpu", *added, KEY]
+    assert len(added) == 100
+    await acts.close()
+
+
+@pytest.mark.parametrize("by_hand", ["nothing", "uncordoned", "cordoned before"])
+async def test_a_cordon_is_lifted_only_where_it_is_ours(server: ApiServer, tmp_path: Path, by_hand: str) -> None:
+    acts = actuator(server, tmp_path, cordon=True)
+    look = await acts.look()
+    if by_hand == "cordoned before":
+        server.edit("n1", lambda found: found["spec"].update(unschedulable=True))
+        look = await acts.look()
+        assert (look.owner, look.reason) == (Owner.FOREIGN, "cordoned")
+    await acts.apply(intent(Act.EXCLUDE), look)
+    assert server.nodes["n1"]["spec"]["unschedulable"] is True
+    if by_hand == "uncordoned":
+        server.edit("n1", lambda found: found["spec"].pop("unschedulable"))
+    assert (await acts.look()).owner is Owner.OURS
+    await restore(acts)
+    assert server.nodes["n1"]["spec"].get("unschedulable", False) is (by_hand == "cordoned before")
+    assert server.nodes["n1"]["spec"]["taints"] == [BUILT_IN]
+    await acts.close()
+
+
+async def test_a_taint_of_our_key_that_another_hand_wrote_is_not_ours(server: ApiServer, tmp_path: Path) -> None:
+    server.edit("n1", lambda found: _taint(found, KEY))
+    acts = actuator(server, tmp_path)
+    look = await acts.look()
+    assert (look.owner, look.reason) == (Owner.FOREIGN, f"taint {KEY} without our annotation")
+    await restore(acts)
+    assert server.writes == []
+    await acts.close()
+
+
+async def test_a_taint_that_was_taken_away_by_hand_is_no_exclusion_and_does_not_count(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    acts = actuator(server, tmp_path)
+    await exclude(acts)
+    assert [held.node for held in (await acts.census()).held] == ["n1"]
+    server.edit("n1", lambda found: found["spec"].update(taints=[BUILT_IN]))
+    assert (await acts.look()).owner is Owner.NONE
+    assert (await acts.census()).held == ()
+    await acts.close()
+
+
+async def test_a_cordon_of_later_is_not_ours_by_an_annotation_that_was_left_behind(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    """Somebody lifted our exclusion by hand, and cordons the node for maintenance afterwards."""
+    acts = actuator(server, tmp_path, cordon=True)
+    await exclude(acts)
+    server.edit("n1", lambda found: found["spec"].update(taints=[BUILT_IN], unschedulable=False))
+    assert (await acts.look()).owner is Owner.NONE
+    server.edit("n1", lambda found: found["spec"].update(unschedulable=True))
+    look = await acts.look()
+    assert (look.owner, look.reason) == (Owner.FOREIGN, "cordoned")
+    assert (await acts.census()).held == ()
+    await acts.apply(intent(Act.RESTORE), look)
+    assert server.nodes["n1"]["spec"]["unschedulable"] is True
+    await acts.apply(intent(Act.EXCLUDE), await acts.look())
+    await restore(acts)
+    assert server.nodes["n1"]["spec"]["unschedulable"] is True
+    await acts.close()
+
+
+async def test_what_changed_between_look_and_write_is_looked_at_again(server: ApiServer, tmp_path: Path) -> None:
+    acts = actuator(server, tmp_path)
+    look = await acts.look()
+    server.edit("n1", lambda found: found["spec"].update(unschedulable=True))
+    with pytest.raises(ActuatorUnavailable, match="changed since"):
+        await acts.apply(intent(Act.EXCLUDE), look)
+    assert server.writes == []
+    await acts.close()
+
+
+async def test_the_census_is_in_the_order_of_the_servers_clock_and_of_failures_alone(tmp_path: Path) -> None:
+    """1,200 nodes with GPUs are counted over three pages, and only those with our label are read."""
+    nodes = [node(f"n{number}") for number in range(1200)]
+    async with ApiServer(*nodes, node("cpu1", gpu=False)) as server:
+        for number, why in ((3, Why.FAILURE), (1, Why.FAILURE), (2, Why.TERMINATION)):
+            acts = actuator(server, tmp_path, node=f"n{number}")
+            await exclude(acts, f"gpuwarden: {why.value} x=1", why)
+            await acts.close()
+        server.edit("n3", lambda found: _stamp(found, "2026-01-01T00:00:09Z"))
+        server.edit("n1", lambda found: _stamp(found, "2026-01-01T00:00:10Z"))
+        acts = actuator(server, tmp_path)
+        census = await acts.census()
+        assert census.pool == 1200
+        asked = len(server.requests)
+        await acts.census()
+        assert len(server.requests) == asked + 1, "the pool is not counted again for the second count"
+        assert [held.node for held in sorted(census.held)] == ["n3", "n1"]
+        assert (await acts.look()).pool == 1200
+        assert abs(census.now - host_clock().wall) < 3600
+        await acts.close()
+
+
+async def test_the_first_look_of_a_big_cluster_is_two_small_requests(tmp_path: Path) -> None:
+    """Writes are spread by the size of the cluster, without going through its nodes: all of them may be started at once."""
+    async with ApiServer(*(node(f"n{number}") for number in range(1200))) as server:
+        acts = actuator(server, tmp_path)
+        assert (await acts.look()).pool == acts.pool == 1200
+        await acts.look()
+        assert len(server.requests) == 3
+        await acts.close()
+
+
+async def test_a_node_that_more_than_ten_have_written_counts_by_the_time_that_its_annotation_tells(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    """The server then has merged our entry with others."""
+    acts = actuator(server, tmp_path)
+    await exclude(acts)
+    server.edit("n1", lambda found: found["metadata"].update(managedFields=[]))
+    census = await acts.census()
+    assert abs(census.held[0].since - census.now) < 60
+    assert (await acts.look()).owner is Owner.OURS
+    await acts.close()
+
+
+async def test_the_node_of_another_machine_is_neither_written_nor_taken_for_ours(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    """A configuration that was copied, a node that was renamed: whose boot the kubelet reports is not this machine."""
+    here, there = "1b4e28ba-2fa1-11d2-883f-0016d3cca427", "6fa459ea-ee8a-3ca4-894e-db77e160355e"
+    acts = actuator(server, tmp_path, boot_id=here)
+    look = await acts.look()
+    server.edit("n1", lambda found: found["status"].update(nodeInfo={"bootID": there}))
+    for call in (acts.look(), acts.apply(intent(Act.EXCLUDE), look)):
+        with pytest.raises(ActuatorUnavailable, match=r"n1 is another machine \(boot 6fa459ea, here 1b4e28ba"):
+            await call
+    assert server.writes == []
+    server.edit("n1", lambda found: found["status"].update(nodeInfo={"bootID": here}))
+    await exclude(acts)
+    assert (await acts.look()).owner is Owner.OURS
+    await acts.close()
+
+
+async def test_a_node_that_was_deleted_and_came_back_has_nothing_of_ours_and_one_without_a_version_is_not_written(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    acts = actuator(server, tmp_path)
+    look = await acts.look()
+    await exclude(acts)
+    server.nodes.pop("n1")
+    with pytest.raises(ActuatorUnavailable, match="no such node"):
+        await acts.look()
+    server.nodes["n1"] = node("n1")
+    assert (await acts.look()).owner is Owner.NONE
+    await exclude(acts)
+    assert (await acts.look()).owner is Owner.OURS
+    server.nodes["n1"] = {**(bare := node("n1")), "metadata": {**bare["metadata"], "resourceVersion": None}}
+    writes = len(server.writes)
+    with pytest.raises(ActuatorUnavailable, match="which version"):
+        await acts.apply(intent(Act.EXCLUDE), look)
+    assert len(server.writes) == writes
+    await acts.close()
+
+
+def _stamp(found: Json, time: str) -> None:
+    for entry in found["metadata"]["managedFields"]:
+        if entry["manager"] == "gpuwarden":
+            entry["time"] = time
+
+
+@pytest.mark.parametrize(
+    ("fault", "permanent", "said"),
+    [
+        (refusing(401), False, "does not accept our token"),
+        (refusing(403), True, "rbac.yaml"),
+        (refusing(400), True, "kubernetes.pool"),
+        (refusing(404), False, "kubectl get nodes"),
+        (refusing(422), True, "invalid"),
+        (refusing(429, **{"Retry-After": "1"}), False, "too often"),
+        (refusing(500), False, "500"),
+        (refusing(301, Location="http://127.0.0.1:9/elsewhere"), False, "301"),
+        (garbage, False, "no JSON"),
+        (half_closed, False, "cannot read node n1"),
+        (silent, False, "no answer within 1 s"),
+        (endless, False, "longer than 16 MiB"),
+    ],
+    ids=["401", "403", "400", "404", "422", "429", "500", "redirect", "garbage", "half-closed", "silent", "endless"],
+)  # fmt: skip
+async def test_every_bad_answer_is_one_error_that_says_what_to_do(
+    server: ApiServer, tmp_path: Path, fault: Fault, permanent: bool, said: str
+) -> None:
+    """And the next call is asked anew."""
+    acts = actuator(server, tmp_path, timeout=1.0 if fault is silent else 20.0)
+    server.faults += [fault, fault] if said.startswith("does not accept") else [fault]  # a token is read anew once
+    with pytest.raises(ActuatorError, match=said) as caught:
+        await acts.look()
+    assert caught.value.permanent is permanent
+    assert (await acts.look()).owner is Owner.NONE
+    await acts.close()
+
+
+async def test_conflicts_without_end_are_given_up_and_nothing_is_written(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PAUSE", 0.0)
+    server.before_patch = lambda: server.edit("n1", lambda found: _taint(found, "other.io/x"))
+    acts = actuator(server, tmp_path)
+    with pytest.raises(ActuatorUnavailable, match="20 times"):
+        await exclude(acts)
+    assert KEY not in server.nodes["n1"]["metadata"]["labels"]
+    await acts.close()
+
+
+async def test_a_renewed_token_is_taken_up_by_the_next_call(server: ApiServer, tmp_path: Path) -> None:
+    acts = actuator(server, tmp_path)
+    await acts.look()
+    server.tokens = {"another"}
+    with pytest.raises(ActuatorUnavailable):
+        await acts.look()
+    (tmp_path / "token").write_text("another")
+    assert (await acts.look()).owner is Owner.NONE
+    await acts.close()
+
+
+async def test_a_pod_uses_its_service_account_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain, key = pem(authority("servers").issue_cert("127.0.0.1"))
+    for name, content in (
+        ("server.pem", chain + key), ("ca.crt", authority("servers").cert_pem.bytes()), ("token", TOKEN.encode()),
+        ("namespace", b"gpuwarden"),
+    ):  # fmt: skip
+        (tmp_path / name).write_bytes(content)
+    async with ApiServer(node("n1"), tls=_tls(tmp_path / "server.pem")) as server:
+        host, port = server.url.removeprefix("https://").split(":")
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
+        options = KubernetesOptions(service_account=tmp_path, pool="")
+        acts = KubernetesActuator(options, clock=host_clock, hostname="x", inherited={"NODE_NAME": "n1"})
+        assert (await acts.look()).pool == 1
+        await acts.close()
+        (tmp_path / "ca.crt").write_bytes(authority("strangers").cert_pem.bytes())
+        with pytest.raises(ActuatorUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
+            await acts.look()
+        await acts.close()
+
+
+def _tls(path: Path) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(path)
+    return context
+
+
+async def test_a_kubeconfig_that_cannot_be_used_says_which_and_what(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text("clusters: [")
+    for path, said in ((tmp_path / "absent", "absent"), (broken, "cannot be used")):
+        options = KubernetesOptions(kubeconfig=path, node="n1")
+        acts = KubernetesActuator(options, clock=host_clock, hostname="n1", inherited={})
+        with pytest.raises(ActuatorRefused, match=said):
+            await acts.look()
+    options = KubernetesOptions(service_account=tmp_path, node="n1")
+    with pytest.raises(ActuatorRefused, match="token"):
+        await KubernetesActuator(options, clock=host_clock, hostname="n1", inherited={}).look()
+
+
+async def test_a_write_that_timed_out_may_still_be_done_and_the_next_look_sees_it(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    acts = actuator(server, tmp_path, timeout=1.0)
+    look = await acts.look()
+
+    async def late(request: web.Request) -> web.StreamResponse:
+        server.take("n1", await request.json(), request)
+        return await silent(request)
+
+    server.faults += [None, late]
+    with pytest.raises(ActuatorUnavailable, match="no answer"):
+        await acts.apply(intent(Act.EXCLUDE), look)
+    assert (await acts.look()).owner is Owner.OURS
+    assert ANNOTATION in server.nodes["n1"]["metadata"]["annotations"]
+    await acts.close()

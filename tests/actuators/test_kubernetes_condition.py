@@ -1,0 +1,147 @@
+"""The condition `GpuwardenHealthy` tells what the daemon says, at once when that changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from gpuwarden.actuators.kubernetes import condition as module
+from gpuwarden.actuators.kubernetes.actuator import KubernetesActuator
+from gpuwarden.actuators.kubernetes.condition import OSMO_TYPE, TYPE, ConditionKeeper
+from gpuwarden.config.kubernetes import KubernetesOptions
+from gpuwarden.health.model import Health
+from gpuwarden.publish.snapshot import Snapshot
+from gpuwarden_collectors.base import host_clock
+from support.kubernetes_api import ApiServer, Json, node, refusing
+from support.kubernetes_api import status as refusing_reply
+from support.snapshots import snapshot
+
+PATIENCE = 60.0
+BOOT = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
+
+
+def shown(health: Health, *reasons: str) -> Snapshot:
+    now = host_clock()
+    made = snapshot()
+    return replace(
+        made, ready=True, observed=now, made=now, verdict=replace(made.verdict, health=health, reasons=reasons, findings=())
+    )  # fmt: skip
+
+
+def condition(server: ApiServer, kind: str = TYPE) -> Json:
+    found = [c for c in server.nodes["n1"]["status"]["conditions"] if c["type"] == kind]
+    return found[0] if found else {}
+
+
+async def until(true: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def keeper(server: ApiServer, folder: Path, heartbeat: float = 300.0) -> AsyncIterator[ConditionKeeper]:
+    acts = KubernetesActuator(
+        KubernetesOptions(kubeconfig=server.kubeconfig(folder), node="n1"),
+        clock=host_clock,
+        hostname="n1",
+        boot_id=BOOT,
+        inherited={},
+    )
+    keeps = ConditionKeeper(acts, heartbeat=heartbeat, osmo=True, clock=host_clock)
+    keeps.run()
+    yield keeps
+    await keeps.stop()
+    await acts.close()
+
+
+async def test_a_change_is_told_at_once_and_since_when_it_holds_outlives_a_restart(tmp_path: Path) -> None:
+    async with ApiServer(node("n1")) as server:
+        async with keeper(server, tmp_path) as first:
+            first.publish(shown(Health.HEALTHY))
+            await until(lambda: condition(server).get("status") == "True")
+            assert condition(server, OSMO_TYPE)["status"] == "False"
+            server.edit("n1", lambda found: _since(found, "2026-01-02T03:04:05Z"))
+        async with keeper(server, tmp_path) as second:
+            second.publish(shown(Health.WARNING, "thermal_limit"))
+            await until(lambda: condition(server)["reason"] == "thermal_limit")
+            assert condition(server)["lastTransitionTime"] == "2026-01-02T03:04:05Z"
+            second.publish(shown(Health.FAILURE, "xid"))
+            await until(lambda: condition(server)["status"] == "False")
+            assert condition(server)["lastTransitionTime"] != "2026-01-02T03:04:05Z"
+            assert condition(server, OSMO_TYPE)["status"] == "True"
+            second.publish(shown(Health.UNKNOWN, "driver"))
+            await until(lambda: condition(server)["status"] == condition(server, OSMO_TYPE)["status"] == "Unknown")
+            assert [c["type"] for c in server.nodes["n1"]["status"]["conditions"]] == ["Ready", TYPE, OSMO_TYPE]
+
+
+def _since(found: Json, time: str) -> None:
+    for one in found["status"]["conditions"]:
+        one["lastTransitionTime"] = time
+
+
+async def test_a_node_that_is_not_there_yet_or_is_anothers_is_told_when_that_lasts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kubelet that boots passes by; and the first word is told once it has registered its node."""
+    monkeypatch.setattr(module, "RETRY_FIRST", 0.01)
+    monkeypatch.setattr(module, "RETRY_MOST", 0.01)
+    async with ApiServer() as server, keeper(server, tmp_path) as keeps:
+        keeps.publish(shown(Health.HEALTHY))
+        await until(lambda: len(server.requests) >= 2)
+        assert not keeps.trouble
+        await until(lambda: "no such node" in keeps.trouble)
+        server.nodes["n1"] = node("n1")
+        server.edit("n1", lambda found: found["status"].update(nodeInfo={"bootID": "another"}))
+        await until(lambda: "another machine" in keeps.trouble)
+        assert server.writes == []
+        server.edit("n1", lambda found: found["status"].update(nodeInfo={"bootID": BOOT}))
+        await until(lambda: condition(server).get("status") == "True" and not keeps.trouble)
+
+
+async def test_a_second_daemon_for_the_same_node_is_told_and_a_write_without_an_answer_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_FIRST", 0.01)
+    lost: list[int] = []
+
+    async def done_and_lost(request: web.Request) -> web.StreamResponse:
+        server.take("n1", await request.json(), request, "status")
+        lost.append(len(server.writes))
+        return refusing_reply(500, "etcd did not answer in time")
+
+    async with ApiServer(node("n1")) as server, keeper(server, tmp_path, heartbeat=0.05) as keeps:
+        keeps.publish(shown(Health.HEALTHY))
+        await until(lambda: len(server.writes) >= 2)
+        server.of_patch = done_and_lost
+        await until(lambda: lost and len(server.writes) > lost[0] + 1)
+        assert not keeps.trouble
+        server.edit("n1", lambda found: _heartbeat(found, "2026-01-02T03:04:05Z"))
+        await until(lambda: "second daemon" in keeps.trouble)
+        await until(lambda: not keeps.trouble)
+
+
+def _heartbeat(found: Json, time: str) -> None:
+    for one in found["status"]["conditions"]:
+        one["lastHeartbeatTime"] = time
+
+
+async def test_the_same_is_told_again_with_each_heartbeat_and_a_server_that_fails_is_not_stormed(
+    tmp_path: Path,
+) -> None:
+    async with ApiServer(node("n1")) as server, keeper(server, tmp_path, heartbeat=0.05) as keeps:
+        keeps.publish(shown(Health.HEALTHY))
+        await until(lambda: len(server.writes) >= 3)
+        server.always = refusing(403)
+        await until(lambda: "rbac.yaml" in keeps.trouble)
+        asked = len(server.requests)
+        for number in range(50):
+            keeps.publish(shown(Health.FAILURE, f"check_{number}"))
+            await asyncio.sleep(0.005)
+        assert len(server.requests) == asked

@@ -1,0 +1,212 @@
+"""`explain`: every code that status can show has words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.cli.explain import explanation
+from gpuwarden.cli.parser import CommandError
+from gpuwarden.cli.words import UNKNOWN_REASONS
+from gpuwarden.health.conditions import CONDITIONS
+from gpuwarden.health.dcgm.catalogue import DCGM_CODES
+from gpuwarden.health.xid.catalogue import XIDS
+from gpuwarden.health.xid.sxid_catalogue import SXIDS
+from support.commands import gpuwarden
+
+
+def explained(what: str) -> str:
+    return "\n".join(explanation(what))
+
+
+@pytest.mark.parametrize("what", ["xid 79", "79", "Xid79", "xid.79", "xid.79@gpu/0000:4e:00.0", " XID 79 "])
+def test_an_xid_may_be_written_in_each_way_that_it_is_met(what: str) -> None:
+    told = explained(what)
+    assert told.startswith("Xid 79: GPU has fallen off the bus\n  class:           failure")
+    assert "to do:           drain the node and reboot it" in told
+    assert "from:            NVIDIA Xid catalogue" in told
+
+
+def test_an_xid_that_nobody_described_is_a_warning_and_said_to_be_unknown() -> None:
+    assert "not described" in explained("xid 99999")
+    assert "warning" in explained("xid 99999")
+
+
+def test_an_sxid_says_whether_it_is_fatal() -> None:
+    assert explained("sxid 20034").startswith("SXid 20034: Link: fault, the link went down\n  class:           fatal")
+    assert "not fatal" in explained("sxid.20001@switch/0000:05:00.0")
+
+
+def test_a_condition_tells_what_raises_it_ends_it_and_silences_it() -> None:
+    told = explained("pcie_link_degraded@gpu/0000:4e:00.0")
+    assert "raised:          after it was seen for 4m" in told
+    assert "ends when:       it is no longer seen, for 1m" in told
+    assert "quiet during:    driver_unresponsive, driver_not_loaded, gpu_missing" in told
+
+
+@pytest.mark.parametrize("code", [*CONDITIONS, *UNKNOWN_REASONS])
+def test_every_code_of_status_can_be_explained(code: str) -> None:
+    assert explained(code).startswith(code)
+
+
+def test_every_xid_and_sxid_can_be_explained() -> None:
+    for number in XIDS:
+        assert "to do:" in explained(f"xid {number}")
+    for number in SXIDS:
+        assert "class:" in explained(f"sxid {number}")
+
+
+# --- lines of the kernel log
+
+LINK_EVENT = "NVRM: Xid (PCI:0000:00:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x002001c6 0x00000000 0x00000000)"
+
+
+@pytest.mark.parametrize("front", ["", "[ 1234.567890] ", "Jan 31 08:00:00 gpu-node01 kernel: ", "4,1,1,-;"])
+def test_a_pasted_line_is_explained_by_what_it_says(front: str) -> None:
+    told = explained(front + LINK_EVENT)
+    assert told.startswith("Xid 149: NVLink 5, unit NETIR\n  GPU:             0000:00:00.0\n")
+    assert "sub-code 2, error status 0x0, read as of either driver generation" in told
+    assert "class:           failure" in told
+    assert "to do:           drain the node and reset the GPU" in told
+    assert "if it recurs:    have the hardware inspected" in told
+    assert "decode sheet for Xids 144 to 150" in told
+
+
+def test_a_pasted_line_is_read_as_the_driver_wrote_it(tmp_path: Path) -> None:
+    told = {
+        driver: gpuwarden("explain", "--driver", driver, LINK_EVENT, temporary=tmp_path).stdout
+        for driver in ("570.86.15", "575.51.02")
+    }
+    assert "read as of drivers before R575" in told["570.86.15"]
+    assert "class:           failure" in told["570.86.15"]
+    assert "no rule of the vendor's sheet fits" in told["575.51.02"]
+    assert "class:           warning" in told["575.51.02"]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", "the driver asks for: reboot"),
+        ("NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)", "no recovery is needed any more"),
+        ("NVRM: Xid (PCI:0000:dc:00): 45, pid=1, name=x, Ch 00000001 caused by previous Xid 149", "it followed Xid 149"),
+        ("NVRM: Xid (PCI:0000:cb:00): 13, Graphics SM Warp Exception on (GPC 7, TPC 7, SM 0): x", "place:           GPC 7 TPC 7"),
+        ("NVRM: GPU 0000:4e:00.0: GPU has fallen off the bus.", "Xid 79: GPU has fallen off the bus"),
+        ("nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 20001, Fatal, Link 44 x", "class:           fatal"),
+        ("NVRM: Xid (PCI:0000:01:00): 149, in a form of its own", "another form than the vendor's sheet describes"),
+    ],
+)  # fmt: skip
+def test_a_line_says_more_than_its_number(line: str, says: str) -> None:
+    assert says in explained(line)
+
+
+def test_a_line_that_tells_of_no_xid_is_bad_usage() -> None:
+    with pytest.raises(CommandError, match="tells of no Xid") as caught:
+        explained("NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.183.01")
+    assert caught.value.code == 64
+
+
+# --- DCGM and codes that are not in the table
+
+
+@pytest.mark.parametrize(
+    "what", ["dcgm 120", "dcgm FALLEN_OFF_BUS", "dcgm DCGM_FR_FALLEN_OFF_BUS", "dcgm fallen_off_bus"]
+)
+def test_a_code_of_dcgm_is_explained_with_the_condition_that_it_belongs_to(what: str) -> None:
+    told = explained(what)
+    assert told.startswith("DCGM code 120 (FALLEN_OFF_BUS): The GPU has fallen off the bus")
+    assert "vendor's class:  isolate" in told
+    assert "\nxid: The driver reported an Xid\n" in told
+
+
+def test_every_code_of_dcgm_can_be_explained_by_number_and_name() -> None:
+    for code, row in DCGM_CODES.items():
+        told = explained(f"dcgm {code}")
+        assert "to do:" in told
+        assert explained(f"dcgm {row.name}") == told
+
+
+@pytest.mark.parametrize(
+    ("code", "title"),
+    [
+        ("plugin_nhc", "plugin_nhc: The site check nhc found a fault"),
+        ("dcgm_faulty_memory@gpu/0000:4e:00.0", "dcgm_faulty_memory: Memory of the GPU is faulty beyond repair"),
+        ("dcgm_corrupt_inforom", "DCGM code 9 (CORRUPT_INFOROM): The InfoROM of the GPU is corrupt"),
+        ("dcgm_code_4711", "dcgm_code_4711: not described"),
+    ],
+)
+def test_codes_that_are_known_only_when_they_are_seen_can_be_explained(code: str, title: str) -> None:
+    told = explained(code)
+    assert told.startswith(title)
+    assert "to do:" in told
+    assert "from:" in told
+
+
+# --- what the site makes of it
+
+SITE = """
+[xids.79]
+severity = "warning"
+advice = "contact_support"
+[xids.43]
+severity = "failure"
+[sxids.20034]
+severity = "record"
+[checks.pcie_link_degraded]
+shadow = true
+rise = "10m"
+"""
+
+
+def test_the_class_of_the_table_and_of_the_site_are_both_told(tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_text(SITE)
+
+    def told(*what: str) -> str:
+        done = gpuwarden("explain", *what, "--config", tmp_path / "site.toml", temporary=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return " ".join(done.stdout.split())
+
+    xid = told("xid", "79")
+    assert "class: failure: the node should take no more work class here: warning: the node may go on" in xid
+    assert "to do here: open a case with the vendor (the site's configuration: xids.79)" in xid
+    assert "class here: failure: the node should take no more work; to do here: drain the node and reset" in told("43")
+    assert "class here: record" in told("sxid", "20034")
+    assert "here: shadow: reported, and nothing follows from it, rise 10m (the site's" in told("pcie_link_degraded")
+    assert "class here" not in told("xid", "48")
+
+
+def test_a_faulty_configuration_is_told_in_full_when_it_was_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_text('[xids.79]\nseverity = "dire"\n[xids.eighty]\nadvice = "none"\n')
+    done = gpuwarden("explain", "xid", "79", "--config", tmp_path / "site.toml", temporary=tmp_path)
+    assert done.returncode == 64
+    assert "xids.79.severity" in done.stderr
+    assert "xids.eighty" in done.stderr
+
+
+def test_a_repeat_and_what_comes_after_the_advice_are_told() -> None:
+    assert "repeated:        failure" in explained("xid 74")
+    assert "if it recurs:    have the hardware inspected" in explained("xid 79")
+    assert "if it recurs" not in explained("xid 94")
+
+
+def test_alone_it_lists_what_there_is(tmp_path: Path) -> None:
+    done = gpuwarden("explain", temporary=tmp_path)
+    assert done.returncode == 0
+    assert all(f"\n{code} " in f"\n{done.stdout}" for code in CONDITIONS)
+
+
+@pytest.mark.parametrize(
+    ("what", "hint"),
+    [
+        ("gpu_mising", "did you mean gpu_missing"),
+        ("ecc", "did you mean ecc_uncorrectable or ecc_correctable_rate"),
+        ("qqq", "'gpuwarden explain' lists what there is"),
+        ("79.5x", "lists what there is"),
+        ("9" * 5000, "lists what there is"),
+    ],
+)
+def test_what_nobody_knows_is_bad_usage_with_a_hint(what: str, hint: str) -> None:
+    with pytest.raises(CommandError) as caught:
+        explained(what)
+    assert hint in str(caught.value)
+    assert caught.value.code == 64

@@ -1,0 +1,107 @@
+"""The command line as a whole: verbs, help, exit codes, what it loads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.cli.main import VERBS
+from gpuwarden.publish.status import status
+from support.commands import COMMAND, environment, gpuwarden
+from support.control_server import result, serving
+from support.snapshots import UPTIME, at, snapshot
+
+HEAVY = {"asyncio", "aiohttp", "structlog", "cattrs", "attrs", "pynvml", "sqlite3", "dataclasses", "logging"}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_with_examples(verb: str, tmp_path: Path) -> None:
+    done = gpuwarden(verb, "--help", temporary=tmp_path)
+    assert done.returncode == 0
+    assert f"usage: gpuwarden {verb}" in done.stdout
+    assert f"\n  gpuwarden {verb}" in done.stdout.partition("\nexamples:")[2]
+
+
+def test_without_a_verb_the_verbs_are_listed_and_that_is_bad_usage(tmp_path: Path) -> None:
+    done = gpuwarden(temporary=tmp_path)
+    assert done.returncode == 64
+    assert all(f"\n  {verb} " in done.stderr for verb in VERBS)
+    helped = gpuwarden("--help", temporary=tmp_path)
+    assert (helped.returncode, helped.stdout) == (0, done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["statsu"], "gpuwarden: there is no 'statsu'; did you mean 'status'?"),
+        (["-x"], "gpuwarden: there is no '-x'; 'gpuwarden --help' lists the verbs"),
+        (["status", "--jsn"], "gpuwarden status: unrecognized arguments: --jsn"),
+        (["status", "--run-dir", ""], "gpuwarden status: argument --run-dir: expected a folder, found nothing"),
+        (["config"], "gpuwarden config: the following arguments are required: action"),
+        (["run", "--simulate", "0"], "gpuwarden run: argument --simulate: expected 1 to 64, found '0'"),
+        (["run", "--sim", "8"], "gpuwarden run: unrecognized arguments: --sim 8"),
+        (["events", "--since", "soon"], "gpuwarden events: argument --since: expected a duration (2h) or a time (2026-01-31T08:00), found 'soon'"),
+    ],
+)  # fmt: skip
+def test_bad_usage_exits_with_64_and_says_what_is_wrong(words: list[str], message: str, tmp_path: Path) -> None:
+    done = gpuwarden(*words, temporary=tmp_path)
+    assert (done.returncode, done.stdout) == (64, "")
+    assert done.stderr.splitlines()[-1] == message
+
+
+def test_status_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
+    script = "import sys\nfrom gpuwarden.cli.main import main\ncode = main()\nprint(*sys.modules, file=sys.stderr)\nsys.exit(code)"
+    with serving(tmp_path / "run", lambda _: result(status(snapshot(), at(UPTIME)))):
+        done = gpuwarden(
+            "status", "--run-dir", tmp_path / "run", temporary=tmp_path, command=(sys.executable, "-c", script)
+        )
+    assert done.returncode == 0
+    assert "gpu-node01 is HEALTHY" in done.stdout
+    loaded = set(done.stderr.split())
+    assert loaded & HEAVY == set()
+    assert {name for name in loaded if name.startswith("gpuwarden")} == {
+        "gpuwarden", "gpuwarden.base", "gpuwarden.base.paths", "gpuwarden.cli", "gpuwarden.cli.main", "gpuwarden.cli.parser", "gpuwarden.cli.status",
+        "gpuwarden.cli.client", "gpuwarden.cli.status_text", "gpuwarden.cli.acting_text", "gpuwarden.cli.text", "gpuwarden.health",
+        "gpuwarden.health.advice",
+    }  # fmt: skip
+
+
+def test_a_reader_that_has_seen_enough_is_no_error_to_complain_about(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "explain"], env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as command:
+        assert command.stdout is not None
+        command.stdout.close()
+        assert command.stderr is not None
+        assert command.stderr.read() == b""
+        assert command.wait(60) == 141
+
+
+def test_a_bug_of_ours_is_not_taken_for_the_health_of_a_gpu(tmp_path: Path) -> None:
+    with serving(tmp_path / "run", lambda _: result({"status": "healthy"})):
+        done = gpuwarden("status", "--run-dir", tmp_path / "run", temporary=tmp_path)
+    assert done.returncode == 70
+    assert done.stderr.startswith("Traceback")
+
+
+def test_a_closed_stdout_does_not_change_the_answer(tmp_path: Path) -> None:
+    with serving(tmp_path / "run", lambda _: result(status(snapshot(), at(UPTIME)))):
+        shell = 'exec "$0" -m gpuwarden status --run-dir "$1" >&-'
+        done = subprocess.run(
+            ["/bin/sh", "-c", shell, sys.executable, tmp_path / "run"],
+            env=environment(tmp_path), capture_output=True, check=False, timeout=60,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_name_that_is_no_utf_8_is_told_all_the_same(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "config", "check", "--config", os.fsencode(tmp_path) + b"/\xff.toml"],
+        env=environment(tmp_path), capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 64
+    assert done.stderr.endswith("\\udcff.toml: does not exist\n")

@@ -1,0 +1,419 @@
+"""Which jobs are on this node, whose the processes are that have a GPU open, and what little the controller is asked for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+import tracemalloc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.collect.slurm_jobs import jobs_source
+from gpuwarden.config.slurm import SlurmOptions
+from gpuwarden_collectors.base import CollectorError, SourceAbsent, host_clock
+from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.slurm import jobs_text
+from gpuwarden_collectors.slurm.jobs import DOUBTED_AFTER, SETTLED_AFTER, JobsReader
+from gpuwarden_collectors.slurm.jobs_cgroup import NOWHERE, Place, place_in
+from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess
+from gpuwarden_collectors.slurm.jobs_gres import expanded, gpu_files, minors
+from gpuwarden_collectors.slurm.jobs_process import Claim, claimed
+from gpuwarden_collectors.slurm.jobs_register import FILES_MAX, KEPT, KEPT_FOR, parse, registered, tidy
+
+PLACES = {
+    "4:devices:/slurm/uid_1001/job_4711/step_0/task_0": Place(job=4711),
+    "11:cpuset:/slurm_n2/uid_0/job_12/step_batch\n1:name=systemd:/system.slice/slurmd.service": Place(job=12),
+    "0::/system.slice/slurmstepd.scope/job_4711/step_batch/user/task_0": Place(job=4711),
+    "0::/system.slice/n2_slurmstepd.scope/job_12/step_extern/slurm": Place(job=12),
+    "0::/system.slice/slurmstepd.scope/job_7": Place(job=7),
+    "0::/kubepods/x/system.slice/slurmstepd.scope/job_8/step_0/user/inner/cgroup": Place(job=8),
+    "0::/system.slice/slurmstepd.scope/s5K1P9VPN8R8C00/step_0/user/task_0": Place(sluid="s5K1P9VPN8R8C00"),
+    "0::/system.slice/slurmd.service": NOWHERE,
+    "0::/user.slice/user-1001.slice/job_4711": NOWHERE,
+    "0::/system.slice/slurmstepd.scope/system": NOWHERE,
+    "0::/": NOWHERE,
+    "": NOWHERE,
+    "rubbish\0\n::::": NOWHERE,
+}
+"""v1, v1 with several slurmd, v2, v2 with several, SLUIDs (26.05, written from its source), and what only looks like it."""
+
+
+@pytest.mark.parametrize(("text", "place"), PLACES.items())
+def test_a_control_group_of_slurm_s_names_the_job(text: str, place: Place) -> None:
+    assert place_in(text) == place
+
+
+SHOW_JOB = """JobId=12 JobName=two nodes
+   JOB_GRES=gpu:6
+     Nodes=n1 CPU_IDs=0-1 Mem=100 GRES=gpu:2(IDX:0,3)
+     Nodes=n[2-3,010] CPU_IDs=0 Mem=100 GRES=gpu:h100:2(IDX:1-2),nic:1(IDX:0),gpu:l4:1(IDX:5)
+     Nodes=n4 CPU_IDs=0 Mem=100 GRES=
+   MinCPUsNode=1
+"""
+
+
+def test_a_job_s_gpus_are_told_for_each_node() -> None:
+    assert jobs_text.gpus_of(SHOW_JOB, "n1") == (0, 3)
+    assert jobs_text.gpus_of(SHOW_JOB, "n3") == jobs_text.gpus_of(SHOW_JOB, "n010") == (1, 2, 5)
+    assert jobs_text.gpus_of(SHOW_JOB, "n4") == ()
+    assert jobs_text.gpus_of(SHOW_JOB, "n10") is None
+
+
+@pytest.mark.parametrize(
+    ("node", "hostlist", "named"),
+    [
+        ("n7", "n7", True), ("n7", "n[1-9]", True), ("n7", "n[1-3,7]", True), ("n10", "n[1-9]", False),
+        ("n007", "n[001-010]", True), ("n7", "n[001-010]", False), ("r2c10", "r[1-2]c[9-11]", True), ("m5", "n[1-9],m5", True),
+        ("n7", "", False), ("n7", "n", False), ("n", "n[1-9]", False), ("n7-ib", "n[1-9]-ib", True), ("n77", "n7", False),
+    ],
+)  # fmt: skip
+def test_a_hostlist_names_its_nodes(node: str, hostlist: str, named: bool) -> None:
+    assert jobs_text.in_hostlist(node, hostlist) is named
+
+
+def test_squeue_names_jobs_whatever_they_are_called() -> None:
+    text = "12|1001|alice|RUNNING|a|b \x1b name\n13|0|root|CANCELLED|x\nslurm_load_jobs error\n14|65534|nobody|COMPLETING|\n"
+    jobs = jobs_text.squeue(text)
+    assert jobs == [Job(id=12, uid=1001, user="alice", job_name="a|b ? name"), Job(id=14, uid=65534, user="nobody")]
+
+
+def test_listpids_names_processes() -> None:
+    text = "PID      JOBID    STEPID   LOCALID GLOBALID\n-1       12       batch    0       0\n77       12       batch    -       -\n"
+    assert jobs_text.listpids(text) == {77: 12}
+    assert jobs_text.listpids("No steps found\n") == {}
+
+
+def test_numbers_of_any_size_stay_within_bounds() -> None:
+    assert jobs_text.numbers("0-2,5,x,-,3-1") == [0, 1, 2, 5]
+    assert len(jobs_text.numbers("0-99999")) <= 4096
+    tracemalloc.start()
+    assert len(jobs_text.numbers("0-4096," * 30_000)) == 4096
+    assert tracemalloc.get_traced_memory()[1] < 16 << 20, "whoever writes an environment does not fill our memory"
+    tracemalloc.stop()
+    assert jobs_text.numbers("9" * 5000) == []
+
+
+GRES_CONF = """# comment Name=gpu File=/dev/nvidia9
+NodeName=n[1-2] Name=gpu Type=h100 File=/dev/nvidia[0-1,3] Cores=0-7
+NodeName=n[1-2] Name=gpu Type=l4 File=/dev/nvidia2
+NodeName=n3 AutoDetect=nvml
+NodeName=n4 Name=gpu Count=4
+Name=nic File=/dev/nic0
+"""
+
+
+def test_gres_conf_gives_the_order_in_which_slurm_counts() -> None:
+    assert gpu_files(GRES_CONF, "n1") == [f"/dev/nvidia{n}" for n in (0, 1, 3, 2)]
+    assert gpu_files(GRES_CONF, "n3") == gpu_files(GRES_CONF, "n4") == gpu_files("AutoDetect=nvml\n", "n1") == []
+    assert expanded("/dev/a[0-1],/dev/b") == ["/dev/a0", "/dev/a1", "/dev/b"]
+
+
+def test_a_device_tells_its_minor_number_itself(tmp_path: Path) -> None:
+    """Its name may be another: only where there is no device the name has to do."""
+    if os.geteuid():
+        pytest.skip("only root can make a device")
+    os.mknod(tmp_path / "nvidia0", 0o20000 | 0o666, os.makedev(195, 5))
+    conf = tmp_path / "gres.conf"
+    conf.write_text(f"Name=gpu File={tmp_path}/nvidia[0-1]\n")
+    assert minors(conf, "n1") == (5, 1)
+    conf.write_text(f"Name=gpu File={tmp_path}/nvidia0,{tmp_path}/x5\n")
+    assert minors(conf, "n1") == (), "two GPUs cannot have one number: better the order of the bus"
+    assert minors(tmp_path / "none", "n1") == ()
+
+
+CLAIMS: list[tuple[Mapping[str, str], Claim | None]] = [
+    ({"SLURM_JOB_ID": "12", "SLURM_JOB_GPUS": "0,2"}, Claim(12, (0, 2))),
+    ({"SLURM_JOBID": "12", "SLURM_JOB_NAME": "train"}, Claim(12, (), "train")),
+    ({"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "0", "SLURM_STEP_GPUS": "1", "SLURM_JOB_GPUS": "0,1"}, Claim(12, (1,))),
+    ({"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "0", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_GPUS": "0"}, Claim(12)),
+    ({"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "0", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_GPUS": "0"}, Claim(12, (0,))),
+    ({"SLURM_JOB_ID": "12; rm"}, None),
+    ({}, None),
+]
+
+
+@pytest.mark.parametrize(("variables", "claim"), CLAIMS)
+def test_an_environment_names_its_job_and_what_slurm_gave_it_on_this_node(
+    variables: Mapping[str, str], claim: Claim | None
+) -> None:
+    """SLURM_JOB_GPUS is of the batch host: steps on other nodes inherit it, and there it is wrong."""
+    assert claimed(variables) == claim
+
+
+def test_notes_of_prolog_and_epilog_are_read_and_rubbish_is_passed_over(tmp_path: Path) -> None:
+    assert parse(7, "uid=1001 gpus=0,3 started=50 user=alice\nended=60\n") == Job(
+        id=7, uid=1001, user="alice", gpus=(0, 3), started=50, ended=60
+    )
+    (tmp_path / "7").write_text("uid=1001 gpus=0 started=50 user=alice\n")
+    (tmp_path / "8").write_bytes(b"\0\xff uid=-1 gpus=x started=")
+    (tmp_path / "9").write_text("started=5000\n")  # after now: of another boot
+    (tmp_path / "10").mkdir()
+    (tmp_path / "x").write_text("uid=1")
+    assert registered(tmp_path, 100.0) == {7: parse(7, (tmp_path / "7").read_text()), 8: Job(id=8)}
+    assert registered(tmp_path / "none", 100.0) == {}
+
+
+class Node:
+    """A host with Slurm whose GPU users are real processes of ours."""
+
+    def __init__(self, folder: Path) -> None:
+        self.register = folder / "jobs"
+        self.register.mkdir()
+        self.conf = folder / "slurm.conf"
+        self.conf.touch()
+        self.users: list[int] = []
+        self.answers: dict[str, str] = {}
+        self.asked: list[tuple[str, ...]] = []
+        self.later = 0.0
+        self.reader = JobsReader(
+            Path("/proc"), self.register, self.conf, node="n1", pids=lambda: self.users, ask=self._ask, clock=self.clock
+        )
+
+    def clock(self) -> Stamp:
+        now = host_clock()
+        return Stamp(now.boottime + self.later, now.wall + self.later)
+
+    def _ask(self, words: tuple[str, ...]) -> str:
+        self.asked.append(words)
+        name = " ".join(word for word in words if not word.startswith("-"))
+        answer = next((text for start, text in self.answers.items() if name.startswith(start)), None)
+        if answer is None:
+            raise CollectorError("slurmctld is away")
+        return answer
+
+    @contextmanager
+    def process(self, *, user: int = 65534, **variables: str) -> Iterator[int]:
+        """A GPU user for as long as the block lasts."""
+        with subprocess.Popen(["sleep", "600"], env={"PATH": os.environ["PATH"], **variables}, user=user) as process:
+            deadline = time.monotonic() + 60
+            while b"sleep" not in Path(f"/proc/{process.pid}/cmdline").read_bytes() and time.monotonic() < deadline:
+                time.sleep(0.005)
+            self.users.append(process.pid)
+            try:
+                yield process.pid
+            finally:
+                self.users.remove(process.pid)
+                process.send_signal(signal.SIGKILL)
+
+    def note(
+        self, job: int, *, uid: int = 65534, gpus: str = "0", since: float = 60.0, ended: float | None = None
+    ) -> None:
+        now = self.clock().boottime
+        text = f"uid={uid} gpus={gpus} started={int(now - since)} user=somebody\n"
+        end = "" if ended is None else f"ended={int(now - ended)}\n"
+        (self.register / str(job)).write_text(text + end)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    if os.geteuid():
+        pytest.skip("only root sees and makes the processes of others")
+    return Node(tmp_path)
+
+
+def test_a_host_without_slurm_has_no_jobs_to_read(node: Node) -> None:
+    node.conf.unlink()
+    with pytest.raises(SourceAbsent):
+        node.reader.read()
+
+
+def test_an_idle_node_asks_slurm_nothing(node: Node) -> None:
+    for _ in range(10):
+        assert node.reader.read().jobs == ()
+        node.later += 600
+    assert node.asked == []
+
+
+def test_the_prolog_s_note_is_enough_for_a_job_without_a_process(node: Node) -> None:
+    node.note(12, gpus="1,3")
+    (job,) = node.reader.read().jobs
+    assert (job.id, job.uid, job.user, job.gpus, job.ended) == (12, 65534, "somebody", (1, 3), None)
+    assert node.asked == []
+
+
+def test_a_process_is_its_job_s_by_its_environment(node: Node) -> None:
+    with node.process(SLURM_JOB_ID="12", SLURM_JOB_GPUS="2", SLURM_JOB_NAME="train") as pid:
+        facts = node.reader.read()
+    assert facts.processes == (JobProcess(pid=pid, uid=65534, job=12, known_from="environ"),)
+    assert facts.jobs == (Job(id=12, uid=65534, job_name="train", gpus=(2,)),)
+    assert node.asked == [("scontrol", "listpids")], "slurmd was asked, the controller was not"
+
+
+def test_slurmd_s_word_counts_more_than_the_environment(node: Node) -> None:
+    with node.process(SLURM_JOB_ID="99") as pid:
+        node.answers["scontrol listpids"] = f"PID JOBID STEPID LOCALID GLOBALID\n{pid} 12 0 0 0\n"
+        (process,) = node.reader.read().processes
+    assert (process.job, process.known_from) == (12, "listpids")
+
+
+def test_one_process_names_the_job_of_all_in_its_control_group(tmp_path: Path) -> None:
+    """From 26.05 on the tree has a SLUID in the place of the number."""
+    for pid, variables in ((70, b"SLURM_JOB_ID=12"), (71, b"HOME=/"), (72, b"HOME=/")):
+        folder = tmp_path / str(pid)
+        folder.mkdir()
+        sluid = "s5K1P9VPN8R8C00" if pid != 72 else "s5K1P9VPN8R8C01"
+        (folder / "stat").write_text(f"{pid} (a) b) S 1 1 1 0 -1 4194560 1 0 0 0 1 1 0 0 20 0 1 0 500 1 1\n")
+        (folder / "environ").write_bytes(variables + b"\0")
+        (folder / "cgroup").write_text(f"0::/system.slice/slurmstepd.scope/{sluid}/step_0/user/task_{pid}\n")
+    (tmp_path / "slurm.conf").touch()
+    reader = JobsReader(tmp_path, tmp_path / "jobs", tmp_path / "slurm.conf", node="n1", pids=lambda: (70, 71, 72))
+    assert [process.job for process in reader.read().processes] == [12, 12, None]
+
+
+def test_nobody_takes_the_job_of_somebody_else(node: Node) -> None:
+    node.note(12, uid=1001)
+    with node.process(SLURM_JOB_ID="12"):
+        (process,) = node.reader.read().processes
+    assert process.job is None
+
+
+def test_a_process_that_names_no_job_is_that_of_its_user_s_only_job(node: Node) -> None:
+    node.note(12)
+    node.note(13, uid=1001)
+    with node.process() as pid:
+        (process,) = node.reader.read().processes
+        assert (process.pid, process.job, process.known_from) == (pid, 12, "user")
+        node.note(14)
+        assert node.reader.read().processes[0].job is None, "two jobs of that user: it may be either's"
+
+
+def test_a_service_of_root_s_is_nobody_s_job(node: Node) -> None:
+    node.note(12, uid=0)
+    with node.process(user=0) as pid:
+        facts = node.reader.read()
+    assert facts.processes == (JobProcess(pid=pid, uid=0),)
+    assert node.asked == []
+
+
+def test_what_holds_a_gpu_after_its_job_is_told_for_as_long_as_it_does(node: Node) -> None:
+    with node.process(SLURM_JOB_ID="12"):
+        node.later = 100
+        node.note(12, since=200, ended=30)
+        (process,) = node.reader.read().processes
+        assert process.ended == pytest.approx(node.clock().boottime - 30, abs=2)
+        node.later += SETTLED_AFTER
+        assert node.reader.read().processes[0].ended is not None
+    assert node.reader.read().jobs == ()
+    assert node.reader.read().jobs == (), "though its note is still there"
+    node.note(12, since=0)
+    assert [job.id for job in node.reader.read().jobs] == [12], "it was requeued, and runs here again"
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    folder = tmp_path / "notes"
+    folder.mkdir(mode=0o750)
+    return folder
+
+
+def ended(folder: Path, jobs: range, at: int) -> None:
+    for job in jobs:
+        (folder / str(job)).write_text(f"uid=1 gpus=0 started=5 user=x\nended={at}\n")
+
+
+def test_notes_of_jobs_that_ended_long_ago_are_removed_but_for_the_last(notes: Path) -> None:
+    ended(notes, range(KEPT + 50), 100)
+    (notes / "9000").write_text("uid=1 gpus=0 started=5 user=x\n")
+    (notes / "other").touch()
+    now = 100 + KEPT_FOR
+    assert tidy(notes, now) == 0, "they ended just now"
+    assert tidy(notes, now + 1) == 50
+    left = {path.name for path in notes.iterdir()}
+    assert left == {*map(str, range(50, KEPT + 50)), "9000", "other"}
+    assert tidy(notes, now + 1) == 0
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o1777])
+def test_nothing_is_removed_where_others_could_have_put_it(notes: Path, mode: int) -> None:
+    ended(notes, range(KEPT + 1), 100)
+    notes.chmod(mode)
+    assert tidy(notes, 1e6) == 0
+    notes.chmod(0o755)
+    link = notes.with_name("link")
+    link.symlink_to(notes)
+    assert tidy(link, 1e6) == 0
+    assert tidy(notes / "none", 1e6) == 0
+    if os.geteuid() == 0:
+        os.chown(notes, 65534, -1)
+        assert tidy(notes, 1e6) == 0
+
+
+def test_of_too_many_notes_the_newest_count(notes: Path) -> None:
+    for job in range(FILES_MAX + 3):
+        (notes / str(job)).write_text("uid=1 gpus=0 started=5 user=x\n")
+    assert set(registered(notes, 100.0)) == set(range(3, FILES_MAX + 3))
+
+
+def test_a_process_that_was_started_in_the_same_second_in_which_the_job_ended_holds_it_too(node: Node) -> None:
+    """The scripts note whole seconds, cut off."""
+    with node.process(SLURM_JOB_ID="12"):
+        (node.register / "12").write_text(f"uid=65534 gpus=0 started=5 user=x\nended={int(node.clock().boottime)}\n")
+        assert node.reader.read().processes[0].ended is not None
+
+
+def test_a_job_that_runs_here_a_second_time_holds_nothing_from_the_first(node: Node) -> None:
+    node.note(12, since=200, ended=100)
+    with node.process(SLURM_JOB_ID="12"):
+        assert node.reader.read().processes[0].ended is None
+
+
+def test_the_controller_is_asked_twice_in_four_hours_whatever_happens(node: Node) -> None:
+    with node.process(), node.process(user=1001):
+        for _ in range(3 * 240):
+            node.reader.read()
+            node.later += 60
+    asked = [words for words in node.asked if words != ("scontrol", "listpids")]
+    assert 3 <= len(asked) <= 3 * 2
+
+
+def test_the_controller_tells_what_no_local_source_does(node: Node) -> None:
+    node.answers = {"squeue": "12|65534|nobody|RUNNING|train\n", "scontrol show job": SHOW_JOB}
+    with node.process(SLURM_JOB_ID="12"), node.process():
+        (job,) = node.reader.read().jobs
+    assert job == Job(id=12, uid=65534, user="nobody", job_name="train", gpus=(0, 3))
+
+
+def test_a_job_whose_epilog_never_ran_is_forgotten_when_slurm_does_not_know_it(node: Node) -> None:
+    node.note(12)
+    node.note(13)
+    node.answers["squeue"] = "13|65534|nobody|RUNNING|train\n"
+    assert len(node.reader.read().jobs) == 2
+    node.later = DOUBTED_AFTER + 60
+    assert [job.id for job in node.reader.read().jobs] == [13]
+    node.later += 600
+    assert [job.id for job in node.reader.read().jobs] == [13]
+    assert len(node.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("scontrol", "found"),
+    [("echo gpu1.example.org", (1, 0)), ("true", (2, 3)), ("exit 1", (2, 3))],
+    ids=["full name", "unknown", "refused"],
+)
+async def test_gpus_are_counted_under_the_name_that_slurm_has_for_this_host(
+    tmp_path: Path, scontrol: str, found: tuple[int, ...]
+) -> None:
+    """Where Slurm does not say it, under the short name."""
+    (tmp_path / "scontrol").write_text(
+        f'#!/bin/sh\n[ "$2" = aliases ] || exit 1\necho >>{tmp_path}/asked\n{scontrol}\n'
+    )
+    (tmp_path / "scontrol").chmod(0o755)
+    (tmp_path / "slurm.conf").touch()
+    (tmp_path / "gres.conf").write_text(
+        "NodeName=gpu1.example.org Name=gpu File=/none/nvidia1,/none/nvidia0\nNodeName=gpu1 Name=gpu File=/none/nvidia[2-3]\n"
+    )
+    options = SlurmOptions(enabled=True, conf=tmp_path / "slurm.conf", folder=tmp_path)
+    source = jobs_source(
+        options, run_dir=tmp_path, proc=Path("/proc"), users=lambda: (), clock=host_clock, environment={},
+        hostname="gpu1.example.org",
+    )  # fmt: skip
+    for _ in range(2):
+        facts = (await source.once()).facts
+        assert facts is not None
+        assert facts.minors == found
+    assert len((tmp_path / "asked").read_text().splitlines()) <= 2, "its name is asked for once"

@@ -1,0 +1,426 @@
+"""Configuration: what is accepted, who has the last word, and how its faults are told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwarden.base.addresses import Address
+from gpuwarden.base.durations import format_duration, parse_duration
+from gpuwarden.config.catalogue import CheckOptions, XidOptions
+from gpuwarden.config.collectors import SiteCheck
+from gpuwarden.config.model import HIDDEN, Config, ConfigError, Publish, load, load_with_origins
+from gpuwarden.config.removed import REMOVED
+from gpuwarden.config.render import as_toml
+from gpuwarden.config.sources import Layer, Sources, nested
+from gpuwarden.health.model import Advice, Severity
+
+DURATION = 'a duration such as "500ms", "5s", "10m", "2h" or "28d"'
+ADDRESS = 'host:port or [v6]:port, such as "0.0.0.0:9839"'
+
+
+def configured(text: str, tmp_path: Path, variables: Mapping[str, str] | None = None) -> Config:
+    file = tmp_path / "gpuwarden.toml"
+    file.write_text(text)
+    return load(Sources(file=file, environment=variables or {}))
+
+
+def faults(text: str, tmp_path: Path, variables: Mapping[str, str] | None = None) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        configured(text, tmp_path, variables)
+    return [str(fault).removeprefix(f"{tmp_path}/") for fault in caught.value.faults]
+
+
+def test_nothing_configured_is_a_sound_configuration() -> None:
+    config = load(Sources(file=None))
+    assert config == Config()
+    assert (config.mode, str(config.publish.listen), config.inventory.expected_gpus) == (
+        "observe",
+        "0.0.0.0:9839",
+        None,
+    )
+
+
+def test_each_key_takes_its_value(tmp_path: Path) -> None:
+    config = configured(
+        """
+        mode = "enforce"
+        node = "gpu-node01"
+        paths = { sysfs = "/host/sys", proc = "/host/proc", kmsg = "/host/kmsg" }
+        inventory.expected_gpus = 8
+        [collectors]
+        nvml = { enabled = false, interval = "1s", deadline = "2500ms", init_deadline = "2m", library = "libx.so" }
+        pci = { enabled = false, interval = "20s", deadline = "5s" }
+        kernel_log.enabled = false
+        [publish]
+        listen = "[::1]:0"
+        hostname_label = "hostname"
+        [control]
+        group = "gpu-admins"
+        [log]
+        level = "debug"
+        """,
+        tmp_path,
+    )
+    nvml = config.collectors.nvml
+    assert (nvml.enabled, nvml.interval, nvml.deadline, nvml.init_deadline, nvml.library) == (
+        False,
+        1,
+        2.5,
+        120,
+        "libx.so",
+    )
+    assert (config.mode, config.node, config.inventory.expected_gpus) == ("enforce", "gpu-node01", 8)
+    assert config.paths.kmsg == Path("/host/kmsg")
+    assert config.publish == Publish(Address("::1", 0), "hostname")
+    assert (config.collectors.pci.interval, config.collectors.kernel_log.enabled) == (20, False)
+
+
+def test_a_later_source_has_the_last_word_key_by_key(tmp_path: Path) -> None:
+    (tmp_path / "conf.d").mkdir()
+    (tmp_path / "gpuwarden.toml").write_text('mode = "enforce"\nnode = "a"\n[collectors.nvml]\ninterval = "1s"\n')
+    (tmp_path / "conf.d/20-late.toml").write_text('[collectors.nvml]\ndeadline = "7s"\n')
+    (tmp_path / "conf.d/10-early.toml").write_text('node = "b"\n[collectors.nvml]\ndeadline = "6s"\n')
+    (tmp_path / "conf.d/.30-hidden.toml").write_text("nonsense")
+    (tmp_path / "conf.d/40-no-config.toml.bak").write_text("nonsense")
+    variables = {"GPUWARDEN_COLLECTORS__NVML__INIT_DEADLINE": "50s", "GPUWARDEN_LOG__LEVEL": "error"}
+    sources = Sources(
+        file=tmp_path / "gpuwarden.toml",
+        environment=variables,
+        overrides=(Layer("--level", nested(["log", "level"], "debug")),),
+        defaults=(Layer("--simulate", nested(["node"], "lowest")),),
+    )
+    config, origins = load_with_origins(sources)
+    nvml = config.collectors.nvml
+    assert (config.mode, config.node, config.log.level) == ("enforce", "b", "debug")
+    assert (nvml.interval, nvml.deadline, nvml.init_deadline) == (1, 7, 50)
+    assert origins["node",] == str(tmp_path / "conf.d/10-early.toml")
+    assert origins["collectors", "nvml", "deadline"] == str(tmp_path / "conf.d/20-late.toml")
+    assert origins["collectors", "nvml", "init_deadline"] == "GPUWARDEN_COLLECTORS__NVML__INIT_DEADLINE"
+    assert origins["log", "level"] == "--level"
+
+
+def test_all_faults_of_all_sources_are_told_together(tmp_path: Path) -> None:
+    (tmp_path / "conf.d").mkdir()
+    (tmp_path / "conf.d/a.toml").write_text("[collectors.pci\n")
+    (tmp_path / "conf.d/b.toml").write_bytes(b'node = "n1"\n\nmode = "\xff"\n')
+    text = """
+        mode = "enforc"
+        [collectors.nvml]
+        intervall = "5s"
+        interval = 5
+        deadline = "2m"
+        [publish]
+        listen = 9839
+        [weather]
+        node = "n1"
+    """
+    assert faults(text, tmp_path, {"GPUWARDEN_NODE": "17", "GPUWARDEN_LOG__LEVEL": "loud"}) == [
+        "conf.d/a.toml: is not valid TOML: Expected ']' at the end of a table declaration (at line 1, column 16)",
+        "conf.d/b.toml: expected UTF-8 text, found byte 0xff (at line 3)",
+        "gpuwarden.toml: mode: expected one of observe, enforce, found 'enforc'; did you mean 'enforce'?",
+        "GPUWARDEN_NODE: node: expected text, found 17 (a whole number): put it in quotes",
+        f"gpuwarden.toml: collectors.nvml.interval: expected {DURATION}, found 5 (a whole number): write it in quotes, as shown",
+        "gpuwarden.toml: collectors.nvml.intervall: unknown key; did you mean 'interval'?",
+        f"gpuwarden.toml: publish.listen: expected {ADDRESS}, found 9839 (a whole number): write it in quotes, as shown",
+        "GPUWARDEN_LOG__LEVEL: log.level: expected one of debug, info, warning, error, found 'loud'",
+        f"gpuwarden.toml: weather: unknown key; known here are {', '.join(field.name for field in fields(Config) if field.name not in HIDDEN[Config])}",
+        "gpuwarden.toml: collectors.nvml.deadline: expected 100ms to 1m, found 2m: a driver that hangs is reported after two missed deadlines",
+        "gpuwarden.toml: collectors.nvml.deadline: expected init_deadline to be no shorter than deadline, found 1m beside 2m: the first pass does more, not less",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("collectors = 3", "collectors: expected a table, found 3 (a whole number)"),
+        ('collectors.nvml = "x"', "collectors.nvml: expected a table, found 'x'"),
+        ("collectors.nvml.enabled = 1", "collectors.nvml.enabled: expected true or false, found 1 (a whole number)"),
+        ("inventory.expected_gpus = true", "inventory.expected_gpus: expected a whole number, found true (true or false)"),
+        ('inventory.expected_gpus = "8"', "inventory.expected_gpus: expected a whole number, found '8'"),
+        ("inventory.expected_gpus = -1", "inventory.expected_gpus: expected 0 to 256, found -1"),
+        ("node = 2026-01-31", "node: expected text, found 2026-01-31 (a date or time): put it in quotes"),
+        ("node = ''", "node: expected a host's name of 1 to 253 characters, found ''"),
+        ("node = 'a b'", "node: expected a host's name of 1 to 253 characters, found 'a b'"),
+        ("control.group = []", "control.group: expected text, found a list"),
+        ('paths.sysfs = "sys"', "paths.sysfs: expected an absolute path, found 'sys'"),
+        ('paths.sysfs = "/s\\u0000"', "paths.sysfs: expected an absolute path, found '/s\\x00'"),
+        ("collectors.nvml.simulate = 8", "collectors.nvml.simulate: unknown key; known here are enabled, interval, deadline, init_deadline, library, gpm"),
+        ('collectors.nvml.interval = "50ms"', "collectors.nvml.interval: expected 100ms to 30s, found 50ms: a GPU that is gone must be seen to be gone within 30s"),
+        ('collectors.nvml.init_deadline = "9s"', "collectors.nvml.init_deadline: expected init_deadline to be no shorter than deadline, found 9s beside 10s: the first pass does more, not less"),
+        ('run.dir = "/' + "r" * 95 + '"', f"run.dir: expected a path that leaves /{'r' * 95}/control.sock at most 107 bytes, found 109: the name of a Unix socket cannot be longer"),
+    ],
+)  # fmt: skip
+def test_a_fault_says_what_was_expected_and_what_was_found(text: str, fault: str, tmp_path: Path) -> None:
+    assert faults(text, tmp_path) == [f"gpuwarden.toml: {fault}"]
+
+
+@pytest.mark.parametrize(
+    "listen", ["9839", ":9839", "host:", "host:70000", "::1:9839", "[::1]", "[host]:1", "a b:1", "h:1 "]
+)
+def test_an_address_without_host_or_port_is_a_fault(listen: str, tmp_path: Path) -> None:
+    (fault,) = faults(f'publish.listen = "{listen}"', tmp_path)
+    assert fault.endswith(f"found {listen!r}")
+
+
+def test_a_file_that_was_named_must_exist_and_one_that_was_not_need_not(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.toml"
+    assert load(Sources(file=missing)) == Config()
+    with pytest.raises(ConfigError, match=r"missing\.toml: does not exist$"):
+        load(Sources(file=missing, required=True))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"x = " + b"[" * 100_000, "nested too deeply"),
+        (b"#" * (2 << 20), "expected at most 1048576 bytes"),
+        (b"a" + b".a" * 300 + b" = 1", "a: unknown key"),
+        (b"mode = [", "at line 1, the end of the file"),
+        (b"\x00", "is not valid TOML"),
+        (b"inventory.expected_gpus = " + b"9" * 5000, "is not valid TOML: Exceeds the limit"),
+        (b"inventory.expected_gpus = 0x" + b"f" * 5000, "expected 0 to 256, found a number far beyond"),
+        (b"node = 0x" + b"f" * 5000, "node: "),
+        (b"'\\n' = 1", 'gpuwarden.toml: "\\n": unknown key'),
+        (b'"\\n" = 1', 'gpuwarden.toml: "\\n": unknown key'),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_one_fault(content: bytes, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "gpuwarden.toml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        load(Sources(file=file))
+    (fault,) = caught.value.faults
+    assert message in str(fault)
+
+
+def test_a_folder_in_place_of_a_file_and_a_file_in_place_of_the_folder_are_faults(tmp_path: Path) -> None:
+    (tmp_path / "gpuwarden.toml").mkdir()
+    (tmp_path / "conf.d").touch()
+    with pytest.raises(ConfigError) as caught:
+        load(Sources(file=tmp_path / "gpuwarden.toml"))
+    assert [str(fault) for fault in caught.value.faults] == [
+        f"{tmp_path}/gpuwarden.toml: cannot be read: Is a directory",
+        f"{tmp_path}/conf.d: cannot be read: Not a directory",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "path", "expected"),
+    [
+        ("GPUWARDEN_NODE", "n1", "node", "n1"),
+        ("GPUWARDEN_NODE", '"17"', "node", "17"),
+        ("GPUWARDEN_INVENTORY__EXPECTED_GPUS", "8", "inventory.expected_gpus", 8),
+        ("GPUWARDEN_COLLECTORS__PCI__ENABLED", "false", "collectors.pci.enabled", False),
+        ("GPUWARDEN_COLLECTORS__PCI", '{ interval = "3s" }', "collectors.pci.interval", 3.0),
+        ("GPUWARDEN_PUBLISH__LISTEN", "127.0.0.1:1", "publish.listen", Address("127.0.0.1", 1)),
+        ("GPUWARDEN_RUN__DIR", "/r", "run.dir", Path("/r")),
+        ("GPUWARDEN_RUN_DIR", "/r", "run.dir", Path("/r")),
+        ("GPUWARDEN_CONTROL__GROUP", "1\nmode = 2", "control.group", "1\nmode = 2"),
+        ("GPUWARDEN_TEST_HOST", "disposable", "mode", "observe"),
+        ("GPUWARDEN_SERVICE_PORT_METRICS", "9839", "mode", "observe"),
+        ("GPUWARDEN_PORT_9839_TCP", "tcp://10.0.0.1:9839", "mode", "observe"),
+        ("PATH", "/bin", "mode", "observe"),
+    ],
+)
+def test_a_variable_sets_a_key(name: str, value: str, path: str, expected: object) -> None:
+    found: Any = load(Sources(file=None, environment={name: value}))
+    for word in path.split("."):
+        found = getattr(found, word)
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["GPUWARDEN_MOED", "GPUWARDEN_", "GPUWARDEN_LOG__", "GPUWARDEN_LOG____LEVEL", "GPUWARDEN_NODES"]
+)
+def test_a_variable_that_means_no_key_is_a_fault_with_its_name(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name}: .*unknown key"):
+        load(Sources(file=None, environment={name: "x"}))
+
+
+WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+SECONDS = st.integers(100, 30_000).map(lambda milliseconds: milliseconds / 1000)
+
+
+@given(word=WORDS, interval=SECONDS, enabled=st.booleans(), count=st.none() | st.integers(0, 256))
+def test_what_is_shown_can_be_read_back(
+    word: str, interval: float, enabled: bool, count: int | None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    start = Config()
+    nvml = replace(start.collectors.nvml, interval=interval, enabled=enabled, library=word)
+    config = replace(
+        start,
+        collectors=replace(start.collectors, nvml=nvml),
+        inventory=replace(start.inventory, expected_gpus=count),
+        control=replace(start.control, group=word),
+        plugins={"nhc": SiteCheck(command=("/usr/sbin/nhc", word.replace("\0", "")), interval=max(1.0, interval))},
+        checks={"thermal_limit": CheckOptions(rise=interval, shadow=enabled, severity=Severity.WARNING)},
+        xids={"79": XidOptions(severity="warning", advice=Advice.REBOOT)},
+    )
+    file = tmp_path_factory.mktemp("shown") / "gpuwarden.toml"
+    file.write_text(as_toml(config, {("node",): f"a file\nwith a {word} name"}))
+    assert load(Sources(file=file)) == config
+
+
+def test_the_source_of_each_value_is_shown_beside_it() -> None:
+    config, origins = load_with_origins(Sources(file=None, environment={"GPUWARDEN_LOG__LEVEL": "debug"}))
+    lines = [line.split() for line in as_toml(config, origins).splitlines()]
+    assert ["level", "=", '"debug"', "#", "GPUWARDEN_LOG__LEVEL"] in lines
+    assert ["interval", "=", '"5s"', "#", "default"] in lines
+    assert ["#", "expected_gpus", "is", "not", "set", "#", "default"] in lines
+
+
+def test_single_conditions_and_xids_can_be_judged_otherwise(tmp_path: Path) -> None:
+    config = configured('[checks.thermal_limit]\nshadow = true\nrise = "5m"\n[xids.79]\nseverity = "record"', tmp_path)
+    assert config.checks == {"thermal_limit": CheckOptions(shadow=True, rise=300.0)}
+    assert config.xids == {"79": XidOptions(severity="record")}
+
+
+def test_all_slips_in_what_a_site_makes_of_conditions_are_told_together(tmp_path: Path) -> None:
+    text = """
+        [checks.thermal_limitt]
+        shadow = true
+        [checks.thermal_limit]
+        rise = "30d"
+        severity = "bad"
+        [xids.79]
+        severity = "warn"
+        [xids."7x"]
+        severity = "warning"
+        [plugins.nhc]
+        command = ["/usr/sbin/nhc", 3]
+    """
+    assert faults(text, tmp_path) == [
+        "gpuwarden.toml: plugins.nhc.command: item 1: expected text, found 3 (a whole number): put it in quotes",
+        "gpuwarden.toml: checks.thermal_limit.severity: expected one of warning, failure, found 'bad'",
+        "gpuwarden.toml: xids.79.severity: expected one of record, warning, failure, found 'warn'; did you mean 'warning'?",
+        "gpuwarden.toml: checks.thermal_limitt: is no condition; did you mean 'thermal_limit'?",
+        "gpuwarden.toml: checks.thermal_limit.rise: expected 0s to 7d, found 30d",
+        "gpuwarden.toml: xids.7x: expected the number of an xid, such as xids.79",
+    ]
+
+
+KEYS = (
+    st.sampled_from(
+        [
+            "mode",
+            "node",
+            "collectors",
+            "nvml",
+            "pci",
+            "enabled",
+            "interval",
+            "deadline",
+            "library",
+            "simulate",
+            "run",
+            "dir",
+            "listen",
+            "publish",
+        ]
+    )
+    | WORDS
+)
+VALUES = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.dates() | WORDS | st.lists(st.integers(), max_size=2)
+)
+
+
+@given(
+    tree=st.dictionaries(KEYS, st.recursive(VALUES, lambda inner: st.dictionaries(KEYS, inner, max_size=4)), max_size=4)
+)
+def test_whatever_is_configured_is_a_configuration_or_faults_that_fit_on_lines(tree: dict[str, Any]) -> None:
+    told = ["anything: is sound"]
+    try:
+        load(Sources(file=None, overrides=(Layer("anything", tree),)))
+    except ConfigError as error:
+        told = [str(fault) for fault in error.faults]
+    assert told
+    assert all(fault.startswith("anything: ") and fault.isprintable() for fault in told)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("500ms", 0.5), ("5s", 5), ("1.5s", 1.5), ("10m", 600), ("2h", 7200), ("28d", 2_419_200), ("0s", 0), ("3 s", 3)],
+)
+def test_a_duration_is_a_number_with_a_unit(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "5", "s", "-5s", "5S", "5 sec", "1h30m", "1e3s", "5s\n", "\u0665s", "9999999999999s", "infs"]
+)
+def test_anything_else_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a duration"):
+        parse_duration(text)
+
+
+@given(st.integers(0, 10**12).map(lambda milliseconds: milliseconds / 1000))
+def test_a_duration_reads_back_as_it_is_written(seconds: float) -> None:
+    assert parse_duration(format_duration(seconds)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('[xids."3.1"]\nseverity = "record"\n', 'xids."3.1"'),
+        ('[checks."a.b"]\nshadow = true\n', 'checks."a.b"'),
+        ('[plugins."my check"]\ncommand = 5\n', 'plugins."my check".command'),
+    ],
+)
+def test_a_fault_in_a_quoted_key_names_its_file_and_the_key_as_it_is_written(
+    tmp_path: Path, text: str, key: str
+) -> None:
+    assert next(fault.split(": ")[:2] for fault in faults(text, tmp_path)) == ["gpuwarden.toml", key]
+
+
+@pytest.mark.parametrize("where", ["gpuwarden.toml", "conf.d/site.toml"])
+def test_a_pipe_in_the_place_of_a_file_is_a_fault_and_is_not_waited_for(tmp_path: Path, where: str) -> None:
+    (tmp_path / "conf.d").mkdir()
+    os.mkfifo(tmp_path / where)
+    if where != "gpuwarden.toml":
+        (tmp_path / "gpuwarden.toml").touch()
+    with pytest.raises(ConfigError, match=f"{where}: cannot be read: it is no regular file"):
+        load(Sources(file=tmp_path / "gpuwarden.toml", required=True))
+
+
+GONE = '[slurm]\nenabled = true\non_stale = "drain"\nstale_grace = "5m"\n'
+
+
+def test_what_no_longer_exists_is_ignored_and_says_what_holds_instead(tmp_path: Path) -> None:
+    file = tmp_path / "gpuwarden.toml"
+    file.write_text(GONE)
+    config, origins = load_with_origins(Sources(file=file))
+    assert (config.slurm.on_stale, config.slurm.enabled) == ("ignore", True)
+    stale, grace = config.ignored
+    assert stale.startswith(f"{file}: slurm.on_stale: 'drain' no longer exists and is ignored: it acts as \"ignore\"")
+    assert grace.startswith(f"{file}: slurm.stale_grace: this key no longer exists and is ignored: ")
+    shown = as_toml(config, origins)
+    assert "stale_grace" not in shown
+    assert ["on_stale", "=", '"ignore"', "#", "default"] in [line.split() for line in shown.splitlines()]
+    file.write_text('[slurm]\non_stale = "refuse"\n')
+    assert load(Sources(file=file)).ignored == ()
+
+
+@pytest.mark.parametrize("text", ["slurm = 3\n", "[slurm]\non_stale = 3\n", '[slurm]\non_stale = ["drain"]\n'])
+def test_a_fault_where_something_no_longer_exists_stays_a_fault(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "gpuwarden.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError):
+        load(Sources(file=file))
+
+
+def test_each_row_of_what_no_longer_exists_names_what_is_no_key_or_no_value_any_more() -> None:
+    for row in REMOVED:
+        known = as_toml(Config(), {})
+        assert row.values is not None or f"{row.path[-1]} =" not in known
+        for value in row.values or ():
+            with pytest.raises(ConfigError):
+                load(Sources(file=None, overrides=(Layer("x", nested(row.path, f"{value}?")),)))

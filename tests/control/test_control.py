@@ -1,0 +1,312 @@
+"""The control socket, with real clients of real users."""
+
+from __future__ import annotations
+
+import asyncio
+import grp
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from gpuwarden.publish.sockets.control import LINE_LIMIT, Control, ControlError, Peer, Verb, VerbError, peer_of
+from support.socket_talk import ask, client
+
+PATIENCE = 60.0
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become other users")
+GROUP, OTHER_GROUP, NOBODY = "adm", "mail", 65534
+
+
+async def echo(arguments: dict[str, Any], peer: Peer) -> object:
+    return {"arguments": arguments, "uid": peer.uid}
+
+
+async def picky(arguments: dict[str, Any], peer: Peer) -> object:
+    raise VerbError("there is no finding x", 66)
+
+
+async def broken(arguments: dict[str, Any], peer: Peer) -> object:
+    raise OSError("a detail")
+
+
+async def unspeakable(arguments: dict[str, Any], peer: Peer) -> object:
+    return object()
+
+
+async def endless(arguments: dict[str, Any], peer: Peer) -> object:
+    await asyncio.Event().wait()
+    return None
+
+
+async def long(arguments: dict[str, Any], peer: Peer) -> object:
+    return "x" * 50_000_000
+
+
+VERBS: Mapping[str, Verb] = {
+    "echo": echo, "picky": picky, "broken": broken, "unspeakable": unspeakable, "endless": endless, "long": long,
+}  # fmt: skip
+
+
+def control(run_dir: Path, **settings: Any) -> Control:
+    return Control(run_dir, VERBS, structlog.get_logger(), **settings)
+
+
+@asynccontextmanager
+async def listening(run_dir: Path, **settings: Any) -> AsyncIterator[Control]:
+    socket_ = control(run_dir, **settings)
+    await socket_.start()
+    try:
+        yield socket_
+    finally:
+        await socket_.stop()
+
+
+# --- talk
+
+
+async def test_a_verb_gets_its_arguments_and_who_asks(tmp_path: Path) -> None:
+    async with listening(tmp_path) as control:
+        answer = await ask(control.path, {"verb": "echo", "finding": "x", "reason": "déjà vu"})
+    assert answer == {
+        "ok": True,
+        "result": {"arguments": {"finding": "x", "reason": "déjà vu"}, "uid": os.geteuid()},
+    }
+
+
+async def test_one_connection_can_ask_many_times(tmp_path: Path) -> None:
+    async with listening(tmp_path) as control, client(control.path) as (reader, writer):
+        writer.write(b'{"verb":"echo","n":1}\n{"verb":"picky"}\n{"verb":"echo","n":2}\n')
+        answers = [json.loads(await reader.readline()) for _ in range(3)]
+    assert [answer["ok"] for answer in answers] == [True, False, True]
+    assert answers[2]["result"]["arguments"] == {"n": 2}
+
+
+async def test_an_error_of_a_verb_reaches_its_caller_with_its_code(tmp_path: Path) -> None:
+    async with listening(tmp_path) as control:
+        assert await ask(control.path, {"verb": "picky"}) == {"ok": False, "error": "there is no finding x", "code": 66}
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (b"\n", "one JSON object"),
+        (b"hello\n", "one JSON object"),
+        (b"\xff\xfe\n", "one JSON object"),
+        (b"[" * 60_000 + b"\n", "one JSON object"),
+        (b"[1]\n", '{"verb"'),
+        (b"{}\n", '{"verb"'),
+        (b'{"verb":7}\n', '{"verb"'),
+        (b'{"verb":"reboot"}\n', "broken, echo, endless"),
+    ],
+    ids=["empty", "no JSON", "no UTF-8", "deep", "no object", "no verb", "odd verb", "unknown verb"],
+)
+async def test_a_line_that_asks_nothing_is_told_what_was_expected(tmp_path: Path, line: bytes, told: str) -> None:
+    async with listening(tmp_path) as control:
+        answer = await ask(control.path, line)
+        assert (answer["ok"], answer["code"]) == (False, 64)
+        assert told in answer["error"]
+        assert (await ask(control.path, {"verb": "echo"}))["ok"]
+
+
+async def test_a_line_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    async with listening(tmp_path) as control:
+        assert (await ask(control.path, b"x" * (LINE_LIMIT + 1)))["code"] == 64
+        assert (await ask(control.path, b"x" * 2_000_000 + b"\n"))["code"] == 64
+        fits = {"verb": "echo", "text": "x" * (LINE_LIMIT - 100)}
+        assert (await ask(control.path, fits))["ok"]
+
+
+@pytest.mark.parametrize("verb", ["broken", "unspeakable"])
+async def test_a_fault_of_ours_is_logged_and_told_without_its_details(tmp_path: Path, verb: str) -> None:
+    with capture_logs() as logs:
+        async with listening(tmp_path) as control:
+            answer = await ask(control.path, {"verb": verb})
+    assert (answer["ok"], answer["code"]) == (False, 70)
+    assert "detail" not in answer["error"]
+    assert [entry["log_level"] for entry in logs] == ["error"]
+
+
+async def test_a_verb_that_takes_too_long_is_given_up_and_others_are_not_kept_waiting(tmp_path: Path) -> None:
+    async with listening(tmp_path, deadline=0.5) as control:
+        slow, quick = await asyncio.gather(
+            ask(control.path, {"verb": "endless"}), ask(control.path, {"verb": "echo"})
+        )  # fmt: skip
+    assert (slow["code"], quick["ok"]) == (75, True)
+
+
+@pytest.mark.parametrize("said", [b"", b'{"verb":"ec'])
+async def test_a_client_that_says_nothing_or_half_is_given_up(tmp_path: Path, said: bytes) -> None:
+    async with listening(tmp_path, deadline=0.3) as control, client(control.path) as (reader, writer):
+        writer.write(said)
+        assert await reader.read() == b""
+
+
+async def test_a_client_that_reads_nothing_is_given_up(tmp_path: Path) -> None:
+    async with listening(tmp_path, deadline=0.3) as control, client(control.path) as (_, writer):
+        writer.write(b'{"verb":"long"}\n')
+        async with asyncio.timeout(PATIENCE):
+            while not control._talks:
+                await asyncio.sleep(0.01)
+            while control._talks:
+                await asyncio.sleep(0.05)
+
+
+async def test_one_client_too_many_is_told_to_try_again(tmp_path: Path) -> None:
+    async with listening(tmp_path, connections=2) as control:
+        async with client(control.path), client(control.path), client(control.path) as (reader, _):
+            assert json.loads(await reader.readline())["code"] == 75
+        while control._talks:
+            await asyncio.sleep(0.01)
+        assert (await ask(control.path, {"verb": "echo"}))["ok"]
+
+
+# --- who may talk
+
+
+def ask_as(uid: int, groups: tuple[int, ...], path: Path) -> dict[str, Any]:
+    """The answer to a client process of this user, whose first group is its primary one."""
+    script = textwrap.dedent("""
+        import json, os, socket, sys
+        uid, groups = int(sys.argv[1]), json.loads(sys.argv[2])
+        os.setgroups(groups[1:]); os.setgid(groups[0]); os.setuid(uid)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(60)
+            client.connect(sys.argv[3])
+            client.sendall(b'{"verb": "echo"}\\n')
+            print(client.makefile().readline())
+    """)
+    command = [sys.executable, "-I", "-c", script, str(uid), json.dumps(groups), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    answer = json.loads(done.stdout)
+    assert isinstance(answer, dict)
+    return answer
+
+
+def gid(name: str) -> int:
+    return grp.getgrnam(name).gr_gid
+
+
+@pytest.fixture
+def open_dir() -> Iterator[Path]:
+    """A run directory that other users reach, which pytest's own are not."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize(
+    ("groups", "ok"),
+    [
+        ((GROUP,), True),
+        ((OTHER_GROUP, GROUP), True),
+        ((OTHER_GROUP,), False),
+    ],
+    ids=["primary", "supplementary", "stranger"],
+)
+async def test_members_of_the_group_may_talk(open_dir: Path, groups: tuple[str, ...], ok: bool) -> None:
+    async with listening(open_dir, group=GROUP) as control:
+        control.path.chmod(0o666)  # past the file mode, the socket itself is asked
+        answer = await asyncio.to_thread(ask_as, NOBODY, tuple(gid(name) for name in groups), control.path)
+    assert answer["ok"] is ok
+    if not ok:
+        assert answer["code"] == 77
+        assert f"uid {NOBODY} may not do this: only root, uid 0 and members of group {GROUP} may" in answer["error"]
+
+
+@ROOT_ONLY
+async def test_without_a_group_only_root_and_the_daemons_own_user_may_talk(open_dir: Path) -> None:
+    async with listening(open_dir) as control:
+        control.path.chmod(0o666)
+        answer = await asyncio.to_thread(ask_as, NOBODY, (gid(GROUP),), control.path)
+    assert answer["code"] == 77
+
+
+@ROOT_ONLY
+async def test_the_file_is_the_groups_and_closed_to_everybody_else(tmp_path: Path) -> None:
+    async with listening(tmp_path, group=GROUP) as control:
+        about = control.path.stat()
+        assert (about.st_mode & 0o777, about.st_gid) == (0o660, gid(GROUP))
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["control.sock"]
+
+
+def test_the_kernel_names_every_group_of_the_peer() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        peer = peer_of(ours)
+    assert (peer.pid, peer.uid) == (os.getpid(), os.geteuid())
+    assert {os.getegid(), *os.getgroups()} <= peer.groups
+
+
+async def test_a_group_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ControlError, match="no group 'no-such-group'"):
+        await control(tmp_path, group="no-such-group").start()
+
+
+# --- the file
+
+
+async def test_a_socket_left_behind_by_a_dead_daemon_is_replaced(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / "control.sock"))
+        dead.listen()
+    async with listening(tmp_path) as control:
+        assert (await ask(control.path, {"verb": "echo"}))["ok"]
+
+
+async def test_a_socket_that_somebody_answers_on_is_left_alone(tmp_path: Path) -> None:
+    async with listening(tmp_path) as first:
+        with pytest.raises(ControlError, match="another gpuwarden answers"):
+            await control(tmp_path).start()
+        assert (await ask(first.path, {"verb": "echo"}))["ok"]
+
+
+async def test_a_socket_whose_owner_hangs_is_left_alone(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as hanging, socket.socket(socket.AF_UNIX) as waiting:
+        hanging.bind(str(tmp_path / "control.sock"))
+        hanging.listen(0)
+        waiting.connect(str(tmp_path / "control.sock"))
+        with pytest.raises(ControlError, match="another gpuwarden answers"):
+            await control(tmp_path, deadline=0.3).start()
+
+
+async def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "control.sock").write_text("mine")
+    with pytest.raises(ControlError, match="is no socket"):
+        await control(tmp_path).start()
+    assert (tmp_path / "control.sock").read_text() == "mine"
+
+
+@pytest.mark.parametrize("folder", ["not-there", "d" * 120], ids=["missing", "too long"])
+async def test_a_run_directory_that_cannot_be_used_is_named(tmp_path: Path, folder: str) -> None:
+    with pytest.raises(ControlError, match="check the run directory"):
+        await control(tmp_path / folder).start()
+
+
+async def test_stop_ends_every_talk_and_removes_the_socket(tmp_path: Path) -> None:
+    async with listening(tmp_path) as control, client(control.path) as (reader, writer):
+        writer.write(b'{"verb":"endless"}\n')
+        while not control._talks:
+            await asyncio.sleep(0.01)
+        await control.stop()
+        assert await reader.read() == b""
+        assert not control.path.exists()
+
+
+async def test_stop_leaves_the_socket_of_a_successor(tmp_path: Path) -> None:
+    async with listening(tmp_path) as control:
+        control.path.unlink()
+        async with listening(tmp_path) as successor:
+            await control.stop()
+            assert (await ask(successor.path, {"verb": "echo"}))["ok"]

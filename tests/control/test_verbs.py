@@ -1,0 +1,39 @@
+"""The history that the daemon tells: from the ledger, whoever else asks at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from gpuwarden.control.handlers import Verbs
+from gpuwarden.health.model import Event, EventKind
+from gpuwarden.ledger.store import Entry, Store
+from gpuwarden_collectors.base import host_clock
+
+
+def event(wall_offset: float = 0.0) -> Event:
+    now = host_clock()
+    at = type(now)(now.boottime, now.wall + wall_offset)
+    return Event(kind=EventKind.STARTED, at=at, boot_id="b1")
+
+
+def verbs(ledger: Path, *recent: Event) -> Verbs:
+    service: Any = SimpleNamespace(recent=deque(recent))
+    return Verbs(service, ledger, None, host_clock)
+
+
+async def test_many_who_ask_at_once_all_hear_the_whole_history(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "ledger.db", now=0.0)
+    store.append([Entry(events=tuple(event(-3600.0) for _ in range(20)))])
+    store.close()
+    asked = verbs(tmp_path / "ledger.db", event())
+    answers = await asyncio.gather(*(asked.events_since(0.0, 100) for _ in range(8)))
+    assert [len(answer) for answer in answers] == [20] * 8
+
+
+async def test_without_a_ledger_what_is_still_in_memory_is_told(tmp_path: Path) -> None:
+    asked = verbs(tmp_path / "ledger.db", event(-3600.0), event())
+    assert len(await asked.events_since(host_clock().wall - 60.0, 100)) == 1

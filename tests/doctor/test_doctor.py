@@ -1,0 +1,194 @@
+"""The doctor says what is wrong with a host and what to change, and keeps its hands off."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwarden.config.slurm import SlurmOptions
+from gpuwarden.doctor.row import Grade, Row, fail, ok, warn, worst
+from gpuwarden.doctor.slurm_settings import parse_config, settings
+from support.daemons import FakeHost
+
+Rows = dict[str, dict[str, Any]]
+OF_THIS_MACHINE = {"host clock"}
+"""What no test can have its way: nobody may steer the clock here."""
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
+    host = FakeHost(tmp_path, 2)
+    proc = tmp_path / "proc"
+    (proc / "driver/nvidia").mkdir(parents=True)
+    (proc / "driver/nvidia/version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.163.01  Tue\n")
+    (proc / "sys/kernel/random").mkdir(parents=True)
+    configure(host)
+    return host
+
+
+def configure(host: FakeHost, more: str = "") -> None:
+    host.configure(more)
+    text = host.config.read_text().replace("[paths]\n", f'[paths]\nproc = "{host.folder}/proc"\n')
+    host.config.write_text(text)
+
+
+def examine(host: FakeHost) -> tuple[int, Rows]:
+    done = host.command("doctor", "--json", "--config", host.config)
+    assert done.returncode in (0, 1, 2), done.stderr
+    document = json.loads(done.stdout)
+    assert {"ok": 0, "warn": 1, "fail": 2}[document["worst"]] == done.returncode
+    return done.returncode, {f"{row['area']} {row['check']}": row for row in document["rows"]}
+
+
+def everything(folder: Path) -> dict[str, int]:
+    return {str(path): path.lstat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_good_host_has_only_the_daemon_missing_and_is_left_as_it_was(host: FakeHost) -> None:
+    before = everything(host.folder)
+    _, rows = examine(host)
+    bad = {name for name, row in rows.items() if row["grade"] != "ok"} - OF_THIS_MACHINE
+    assert bad == {"host daemon"}, rows
+    assert rows["host driver"]["found"] == "version 550.163.01 is loaded"
+    assert rows["host pci"]["found"].startswith("2 NVIDIA functions")
+    assert rows["host nvml"]["found"].startswith("2 GPUs")
+    assert everything(host.folder) == before
+
+
+def test_a_running_daemon_answers(host: FakeHost) -> None:
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        _, before = examine(host)
+        daemon.get("/metrics")
+        assert "scraped" not in daemon.status(), "who scrapes is for operators"
+        _, rows = examine(host)
+    assert rows["host daemon"]["found"] == f"answers at {host.run_dir}: healthy, mode observe"
+    assert before["host scrapes"]["found"] == "nobody has asked for /metrics since the daemon started"
+    assert rows["host scrapes"]["found"].endswith("ago by a program without a name")
+    assert {name for name, row in rows.items() if row["grade"] != "ok"} <= OF_THIS_MACHINE
+
+
+def test_the_rows_come_in_the_order_in_which_one_needs_the_other(host: FakeHost) -> None:
+    """Configuration, daemon, what it stands on, what it reads, what it says and to whom, and whom it acts on."""
+    wanted = [
+        "configuration",
+        "daemon",
+        "unit",
+        "versions",
+        "rights",
+        "clock",
+        "driver",
+        "nvml",
+        "pci",
+        "kernel log",
+        "dcgm",
+    ]
+    wanted += ["run directory", "state directory", "port", "web", "scrapes", "prometheus", "job socket", "job signals"]
+    wanted += ["metadata service", "shutdown budget", "slurm.conf"]
+    assert [name.partition(" ")[2] for name in examine(host)[1]] == wanted
+
+
+def test_a_driver_that_is_not_loaded_is_told_and_not_loaded_by_asking(host: FakeHost) -> None:
+    (host.folder / "proc/driver/nvidia/version").unlink()
+    code, rows = examine(host)
+    assert code == 2
+    assert "modprobe nvidia" in rows["host driver"]["to_do"]
+    assert rows["host nvml"]["found"] == "not asked: the driver is not loaded"
+
+
+def test_each_fault_of_the_host_is_a_row_of_its_own(host: FakeHost) -> None:
+    host.run_dir.mkdir(mode=0o777)
+    host.run_dir.chmod(0o777)
+    host.state_dir.write_text("in the way")
+    host.kmsg.unlink()
+    code, rows = examine(host)
+    assert code == 2
+    assert "anybody" in rows["host run directory"]["found"]
+    assert "no folder" in rows["host state directory"]["found"]
+    assert "Xids are not seen" in rows["host kernel log"]["to_do"]
+
+
+def test_a_configuration_with_faults_is_told_and_the_rest_is_looked_at(host: FakeHost) -> None:
+    host.config.write_text("mode = 'sometimes'\n")
+    code, rows = examine(host)
+    assert code == 2
+    assert "mode" in rows["host configuration"]["found"]
+    assert "host kernel log" in rows
+
+
+def test_the_table_says_what_to_do_below_what_was_found(host: FakeHost) -> None:
+    done = host.command("doctor", "--config", host.config)
+    lines = done.stdout.splitlines()
+    at = next(n for n, line in enumerate(lines) if line.startswith("warn  host daemon"))
+    assert "to do: start it" in lines[at + 1]
+    assert done.returncode == 1
+
+
+def test_the_worst_row_counts() -> None:
+    good, bad, worse = ok("a", "b", "c"), warn("a", "b", "c", "d"), fail("a", "b", "c", "d")
+    assert [worst(rows) for rows in ([], [good], [good, bad], [bad, worse, good])] == [
+        Grade.OK, Grade.OK, Grade.WARN, Grade.FAIL,
+    ]  # fmt: skip
+
+
+GOOD = {
+    "SLURM_VERSION": "22.05.8", "HealthCheckProgram": "/usr/libexec/gpuwarden-slurm-healthcheck",
+    "HealthCheckInterval": "300 sec", "HealthCheckNodeState": "ANY", "Prolog": "/usr/libexec/gpuwarden-slurm-prolog",
+    "PrologFlags": "Alloc,Contain", "SchedulerParameters": "bf_interval=5,nohold_on_prolog_fail",
+    "Epilog": "/usr/libexec/gpuwarden-slurm-epilog", "ProctrackType": "proctrack/cgroup",
+}  # fmt: skip
+
+
+def graded(keys: Mapping[str, str], **options: Any) -> dict[str, Row]:
+    return {row.check: row for row in settings(keys, SlurmOptions(enabled=True, **options))}
+
+
+def test_a_slurm_that_is_set_up_well_has_nothing_to_change() -> None:
+    assert {row.grade for row in graded(GOOD).values()} == {Grade.OK}
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "check", "grade"),
+    [
+        ({"SLURM_VERSION": "21.08.8"}, {}, "version", Grade.FAIL),
+        ({"SLURM_VERSION": "26.05.0-rc1"}, {}, "version", Grade.OK),
+        ({"SLURM_VERSION": ""}, {}, "version", Grade.WARN),
+        ({"HealthCheckProgram": "(null)"}, {}, "HealthCheckProgram", Grade.WARN),
+        ({"HealthCheckProgram": "(null)"}, {"drain_by": "hook"}, "HealthCheckProgram", Grade.FAIL),
+        ({"HealthCheckInterval": "0 sec"}, {"drain_by": "hook"}, "HealthCheckProgram", Grade.FAIL),
+        ({"HealthCheckProgram": "/usr/sbin/nhc"}, {}, "HealthCheckProgram", Grade.WARN),
+        ({"HealthCheckNodeState": "IDLE,CYCLE"}, {}, "HealthCheckProgram", Grade.WARN),
+        ({"Prolog": "(null)"}, {}, "Prolog", Grade.WARN),
+        ({"PrologFlags": "(null)"}, {}, "PrologFlags", Grade.WARN),
+        ({"SchedulerParameters": "(null)"}, {}, "SchedulerParameters", Grade.FAIL),
+        ({}, {"on_stale": "refuse"}, "on_stale", Grade.WARN),
+        ({"Epilog": "(null)"}, {}, "Epilog", Grade.WARN),
+        ({"ProctrackType": "proctrack/linuxproc"}, {}, "ProctrackType", Grade.WARN),
+    ],
+)
+def test_each_setting_that_the_hooks_need_is_told(
+    change: dict[str, str], options: dict[str, Any], check: str, grade: Grade
+) -> None:
+    row = graded({**GOOD, **change}, **options)[check]
+    assert row.grade is grade
+    assert bool(row.to_do) is (grade is not Grade.OK)
+
+
+def test_a_script_that_calls_ours_counts_as_ours(tmp_path: Path) -> None:
+    mine = tmp_path / "prolog.sh"
+    mine.write_text("#!/bin/sh\n/usr/libexec/gpuwarden-slurm-prolog || exit 1\n")
+    assert graded({**GOOD, "Prolog": f"/etc/slurm/other,{mine}"})["Prolog"].grade is Grade.OK
+
+
+def test_the_keys_of_slurm_are_read_whatever_the_release_writes() -> None:
+    keys = parse_config(
+        "Configuration data as of 1700000000\nProlog[0]               = /a\nProlog[1]               = /b\nPrologFlags  = \n"
+        "SchedulerParameters     = a=1,b=2\nSLURM_VERSION           = 25.05.2\n\nSlurmctld(primary) at x is UP\n"
+    )
+    assert keys == {
+        "Prolog": "/a,/b", "PrologFlags": "", "SchedulerParameters": "a=1,b=2", "SLURM_VERSION": "25.05.2",
+    }  # fmt: skip

@@ -1,0 +1,74 @@
+"""The doctor says whether the API server answers, who we are there, what we may, and what to type if not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.config.kubernetes import KubernetesOptions
+from gpuwarden.config.model import Config
+from gpuwarden.doctor.kubernetes import NEEDED, kubernetes
+from gpuwarden.doctor.row import Grade, Row
+from support.kubernetes_api import ApiServer, node, refusing
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    async with ApiServer(node("n1"), node("n2"), node("cpu1", gpu=False)) as running:
+        yield running
+
+
+async def rows(server: ApiServer, folder: Path, **options: object) -> dict[str, Row]:
+    given = KubernetesOptions(**{"enabled": True, "kubeconfig": server.kubeconfig(folder), "node": "n1", **options})  # type: ignore[arg-type]
+    found = await kubernetes(Config(kubernetes=given), {})
+    assert {row.area for row in found} == {"kubernetes"}
+    return {row.check: row for row in found}
+
+
+async def test_where_all_is_well_each_look_says_so_and_nothing_is_written(server: ApiServer, tmp_path: Path) -> None:
+    found = await rows(server, tmp_path)
+    assert list(found) == ["node name", "account", "rights", "pool", "clock"]
+    assert {row.grade for row in found.values()} == {Grade.OK}, found
+    assert found["account"].found == "system:serviceaccount:kube-system:gpuwarden"
+    assert found["pool"].found == "2 nodes with 'nvidia.com/gpu.present=true'"
+    assert server.writes == []
+
+
+def test_the_manifest_gives_the_rights_that_are_looked_for_and_no_more() -> None:
+    manifest = (Path(__file__).parents[2] / "kubernetes/rbac.yaml").read_text()
+    role = manifest.split("kind: ClusterRole\n")[1].split("---")[0]
+    rules = re.findall(r"resources: \[(.+?)\]\n +verbs: \[(.+?)\]", role)
+    given = {(verb, resource.partition("/")[2]) for resource, verbs in rules for verb in verbs.split(", ")}
+    assert given == set(NEEDED)
+    assert {resource.partition("/")[0] for resource, _ in rules} == {"nodes"}
+
+
+async def test_each_right_that_is_missing_is_named_with_what_to_type(server: ApiServer, tmp_path: Path) -> None:
+    server.denied = {("list", "nodes"), ("patch", "nodes/status")}
+    row = (await rows(server, tmp_path))["rights"]
+    assert (row.grade, row.found) == (Grade.FAIL, "may not list nodes, patch nodes/status")
+    assert row.to_do == "kubectl apply -f kubernetes/rbac.yaml"
+
+
+async def test_a_wrong_name_account_or_pool_and_a_server_that_refuses_are_told(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    found = await rows(server, tmp_path, node="n9")
+    assert found["node name"].grade is Grade.FAIL
+    assert found["pool"].grade is Grade.WARN
+    server.account = "system:node:n1"
+    found = await rows(server, tmp_path, node="cpu1")
+    assert "may not write taints" in found["account"].to_do
+    assert found["pool"].found.endswith("and cpu1 is none of them")
+    server.edit("n1", lambda stands: stands["status"].update(nodeInfo={"bootID": "another"}))
+    assert "another machine" in (await rows(server, tmp_path))["node name"].found
+    server.always = refusing(401)
+    found = await rows(server, tmp_path)
+    assert (list(found), found["api server"].grade) == (["api server"], Grade.FAIL)
+
+
+async def test_without_kubernetes_there_is_nothing_to_tell() -> None:
+    assert await kubernetes(Config(), {}) == []

@@ -1,0 +1,528 @@
+"""What is wanted is done, once: whatever ends the daemon in between, whatever the scheduler answers, however late."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from gpuwarden.actuators.base import ActuatorError, ActuatorRefused, ActuatorUnavailable
+from gpuwarden.actuators.reconciler import Limits, Outbox
+from gpuwarden.health.model import EventKind
+from gpuwarden.policy.breaker import spread_of_return
+from gpuwarden.policy.model import Act, Budget, Flag, Intent, Notice, Result, Settings, Standing, Why
+from gpuwarden_collectors.base import host_clock
+from support.acting_rig import LIMITS, PATIENCE, SETTINGS, Killed, Rig, acting_options
+from support.policy_story import BOOT, xid
+from support.schedulers import Client, Cluster, Node
+
+FAILED = "gpuwarden: failure gpu=3 xid=79"
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig(Cluster(time.time, {"n1": Node()}))
+
+
+def kinds(rig: Rig) -> Counter[str]:
+    return Counter(str(event.kind) for event in rig.ledger)
+
+
+# --- killed anywhere
+
+
+def killer(rig: Rig, moment: int) -> None:
+    """The rig dies at the `moment`-th point at which it asks, was answered, or writes down what came of it."""
+    points = 0
+
+    def point(*_: object) -> None:
+        nonlocal points
+        points += 1
+        if points == moment:
+            raise Killed
+
+    rig.client.before = rig.client.after = point
+    rig.on_record = point
+
+
+def fails(rig: Rig) -> None:
+    rig.passes(xid())
+
+
+async def excluded(rig: Rig) -> None:
+    """The beginning of stories in which the node comes back."""
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: rig.state.holds)
+    await rig.kill()
+    rig.begin()
+    rig.sequence = 0
+
+
+def heals(rig: Rig) -> None:
+    rig.passes()
+
+
+@pytest.mark.parametrize("moment", range(1, 16))
+async def test_killed_at_any_point_of_an_exclusion_it_is_made_exactly_once(rig: Rig, moment: int) -> None:
+    killer(rig, moment)
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: rig.state.holds or rig.dead)
+    assert rig.dead or moment > 10  # an exclusion has that many points
+    await rig.kill()
+    rig.on_record = lambda: None
+    rig.begin()
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: rig.state.holds and not rig.state.pending)
+    assert (rig.writes, rig.reason) == (["exclude"], FAILED)
+    assert (kinds(rig)[EventKind.INTENDED], kinds(rig)[EventKind.EXCLUDED]) == (1, 1)
+    await rig.kill()
+
+
+@pytest.mark.parametrize("moment", range(1, 14))
+async def test_killed_at_any_point_of_a_restoration_it_is_made_exactly_once(rig: Rig, moment: int) -> None:
+    await excluded(rig)
+    killer(rig, moment)
+    rig.acting.run()
+    heals(rig)
+    await rig.until(lambda: not rig.state.holds or rig.dead)
+    await rig.kill()
+    rig.on_record = lambda: None
+    rig.begin()
+    rig.acting.run()
+    heals(rig)
+    await rig.until(lambda: not rig.state.holds and not rig.state.pending)
+    assert (rig.writes, rig.reason) == (["exclude", "restore"], "")
+    assert kinds(rig)[EventKind.RESTORED] == 1
+    await rig.kill()
+
+
+# --- answers that are late, or no
+
+
+async def test_a_write_that_timed_out_and_was_done_later_is_found_and_not_repeated(rig: Rig) -> None:
+    lost = [True]
+
+    def answer_is_lost(call: str) -> None:
+        if call == "apply" and lost.pop():
+            lost.append(False)
+            raise ActuatorUnavailable("no answer within 10 s")
+
+    rig.client.after = answer_is_lost
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: rig.state.holds)
+    assert (rig.writes, rig.client.calls.count("apply")) == (["exclude"], 1)
+    await rig.kill()
+
+
+async def test_what_waits_for_a_scheduler_is_dropped_by_a_fresh_look_if_somebody_else_was_there_first(rig: Rig) -> None:
+    rig.client.away = ActuatorUnavailable("connect failure")
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: rig.client.calls.count("census") > 3)
+    rig.cluster.nodes["n1"] = Node(reason="rack move", since=time.time())
+    rig.client.away = None
+    await rig.until(lambda: not rig.state.pending)
+    assert (rig.reason, rig.writes, rig.state.holds) == ("rack move", [], {})
+    assert "rack move" in rig.acting.shown().blocked["fake"]
+    await rig.kill()
+
+
+async def test_without_permission_there_is_one_complaint_and_no_storm(rig: Rig) -> None:
+    def refuse(call: str) -> None:
+        if call == "apply":
+            raise ActuatorRefused("cannot drain n1: Invalid user id: run gpuwarden as root or SlurmUser")
+
+    rig.client.before = refuse
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: "Invalid user id" in rig.acting.trouble())
+    for _ in range(200):
+        rig.step()
+        await asyncio.sleep(0.001)
+    assert rig.client.calls.count("apply") == 1
+    assert kinds(rig)[EventKind.OUTCOME] == 1
+    rig.client.before = lambda _: None
+    rig.acting.hurry()
+    await rig.until(lambda: rig.state.holds)
+    assert rig.acting.trouble() == ""
+    await rig.kill()
+
+
+@pytest.mark.parametrize("kind", [ActuatorUnavailable, ActuatorRefused])
+async def test_where_nobody_can_be_counted_nobody_is_excluded_and_the_breaker_says_so(
+    rig: Rig, kind: type[ActuatorError]
+) -> None:
+    """The node itself can be looked at and written."""
+
+    def refuse(call: str) -> None:
+        if call == "census":
+            raise kind("cannot count who is held out: 403")
+
+    rig.client.before = refuse
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: rig.acting.shown().breaker)
+    assert rig.acting.shown().breaker == "budget_unknown: cannot count who is held out: 403"
+    assert rig.cluster.writes == []
+    assert bool(rig.acting.trouble()) is (kind is ActuatorRefused)
+    await rig.kill()
+
+
+async def test_a_scheduler_that_cannot_count_for_a_moment_is_asked_again_soon() -> None:
+    """Neither an exclusion nor a step back waits for as long as the breaker lets wait."""
+    cluster = Cluster(time.time, {"n1": Node()})
+    client = Client(cluster, "n1", host_clock)
+
+    def fail(call: str) -> None:
+        if call == "census":
+            raise ActuatorUnavailable("cannot count: no answer within 10 s")
+
+    client.before = fail
+
+    async def committed() -> bool:
+        return True
+
+    box = Outbox(
+        client, committed=committed, wanted=lambda _: True, looked=lambda: None, clock=host_clock,
+        limits=replace(LIMITS, first=2.0, most=120.0, breaker_first=60.0, breaker_most=900.0),
+    )  # fmt: skip
+    wanted = Intent(act=Act.EXCLUDE, actuator="fake", why=Why.FAILURE, reason=FAILED, key="k", at=host_clock())
+    outcome, pause = await box.attempt(wanted)
+    assert (outcome.result, box.held_back) == (Result.RETRY, "budget_unknown: cannot count: no answer within 10 s")
+    assert 2.0 <= pause <= 3.0
+    client.before = lambda _: None
+    outcome, _ = await box.attempt(wanted)
+    assert (outcome.result, box.held_back) == (Result.DONE, "")
+
+
+async def test_a_scheduler_that_is_away_is_told_as_long_as_something_is_wanted_of_it(rig: Rig) -> None:
+    rig.client.away = ActuatorUnavailable("no answer within 10 s")
+    rig.acting.run()
+    rig.passes()
+    await rig.until(lambda: "look" in rig.client.calls)
+    assert rig.acting.away() == ""
+    fails(rig)
+    await rig.until(lambda: rig.acting.away() == "fake: no answer within 10 s")
+    assert (rig.acting.trouble(), rig.acting.shown().breaker) == ("", "")
+    rig.client.away = None
+    await rig.until(lambda: rig.state.holds)
+    assert rig.acting.away() == ""
+    await rig.kill()
+
+
+@pytest.mark.parametrize("attempts", [1, 12])
+async def test_while_a_scheduler_is_away_the_next_attempt_is_due_within_five_seconds_and_the_spread(
+    attempts: int,
+) -> None:
+    cluster = Cluster(time.time, {f"n{number}": Node() for number in range(1, 1_001)})
+    rig = Rig(cluster, options=acting_options(Limits()))
+    box = rig.acting._boxes["fake"]
+    await box.look()
+    rig.client.away = ActuatorUnavailable("connect failure")
+    wanted = Intent(act=Act.EXCLUDE, actuator="fake", why=Why.TERMINATION, reason="gone", key="1", at=rig.clock())
+    delays = [(await box.attempt(wanted))[1] for _ in range(attempts)]
+    assert all(2.5 <= delay <= 5.0 + spread_of_return(1_000) for delay in delays)
+
+
+async def test_a_healthy_node_asks_no_more_often_while_the_scheduler_is_away() -> None:
+    rig = Rig(
+        Cluster(time.time, {"n1": Node()}),
+        options=replace(acting_options(Limits()), look_every=1200.0, look_often=60.0),
+    )
+    rig.client.away = ActuatorUnavailable("connect failure")
+    box = rig.acting._boxes["fake"]
+    await box.look()
+    assert rig.acting._look_after(box) >= 1200.0 * 0.9
+
+
+async def test_a_person_who_asks_again_after_a_refusal_is_not_told_the_old_answer(rig: Rig) -> None:
+    def refuse(call: str) -> None:
+        if call == "apply":
+            raise ActuatorRefused("cannot drain n1: Invalid user id")
+
+    rig.client.before = refuse
+    rig.acting.run()
+    with pytest.raises(ValueError, match="Invalid user id"):
+        await rig.acting.orders.exclude("alice", "replacing a fan")
+    rig.client.before = lambda _: None
+    assert await rig.acting.orders.exclude("alice", "replacing a fan") == "fake: done"
+    await rig.kill()
+
+
+async def test_what_is_no_longer_found_is_not_written_when_the_scheduler_returns(rig: Rig) -> None:
+    rig.options = acting_options(settings=replace(SETTINGS, restore_passes=1_000_000))
+    rig.begin()
+    rig.client.away = ActuatorUnavailable("connect failure")
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: rig.client.calls.count("census") > 1)
+    heals(rig)
+    looks = rig.client.calls.count("look")
+    await rig.until(lambda: rig.client.calls.count("look") > looks)  # the attempt under way has ended
+    rig.client.away = None
+    await rig.until(lambda: rig.client.calls.count("look") > looks + 3)
+    assert (rig.writes, len(rig.state.pending)) == ([], 1)
+    assert "not found just now" in rig.acting.shown().pending[0].text
+    fails(rig)
+    await rig.until(lambda: rig.state.holds)
+    assert rig.writes == ["exclude"]
+    await rig.kill()
+
+
+async def test_a_disk_that_takes_nothing_stops_no_exclusion_but_every_restoration(rig: Rig) -> None:
+    rig.committed = False
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: rig.state.holds)
+    heals(rig)
+    await rig.until(lambda: rig.acting.shown().counts.get("restore_retry", 0) > 3)
+    assert rig.writes == ["exclude"]
+    rig.committed = True
+    await rig.until(lambda: not rig.state.holds)
+    await rig.kill()
+
+
+async def test_a_fault_in_an_actuator_ends_neither_it_nor_the_daemon() -> None:
+    rig = Rig(Cluster(time.time, {"n1": Node()}), options=acting_options(look_every=0.01))
+
+    def fault(call: str) -> None:
+        if len(rig.client.calls) < 5:
+            raise KeyError(call)
+
+    rig.client.before = fault
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: rig.state.holds)
+    assert rig.writes == ["exclude"]
+    await rig.kill()
+
+
+async def test_it_stops_in_the_moment_in_which_it_is_woken(rig: Rig) -> None:
+    for _ in range(20):
+        rig.acting.run()
+        rig.passes()
+        await asyncio.sleep(0.005)
+        rig.acting.hurry()
+        async with asyncio.timeout(PATIENCE) as patience:
+            await rig.kill()
+        assert not patience.expired()  # it takes whatever cancels it for the end that was asked for
+
+
+async def test_mode_observe_asks_the_scheduler_how_the_node_is_and_writes_nothing(rig: Rig) -> None:
+    rig.options = acting_options(settings=Settings(enforce=False), look_every=0.01)
+    rig.begin()
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: len(rig.client.calls) > 10)
+    shown = rig.acting.shown()
+    assert (rig.writes, set(rig.client.calls), len(shown.would)) == ([], {"look"}, 1)
+    assert shown.counts["exclude_observed"] == 1
+    await rig.kill()
+
+
+# --- operators
+
+
+async def test_a_person_is_told_what_came_of_it(rig: Rig) -> None:
+    rig.acting.run()
+    assert await rig.acting.orders.exclude("alice", "replacing a fan") == "fake: done"
+    assert rig.reason == "gpuwarden: operator by=alice replacing a fan"
+    assert ("fake", "operator") in rig.acting.shown().excluded
+    assert "left as it is: gpuwarden: operator by=alice" in await rig.acting.orders.exclude("bob", "its fan again")
+    assert await rig.acting.orders.restore("alice", rig.situation) == "fake: done"
+    assert "no exclusion of ours" in await rig.acting.orders.restore("alice", rig.situation)
+    rig.cluster.nodes["n1"] = Node(reason="rack move", since=time.time())
+    with pytest.raises(ValueError, match="rack move"):
+        await rig.acting.orders.exclude("alice", "replacing a fan")
+    with pytest.raises(ValueError, match="rack move"):
+        await rig.acting.orders.restore("alice", rig.situation)
+    assert (rig.reason, rig.state.order) == ("rack move", None)
+    await rig.kill()
+
+
+async def test_a_person_s_restore_goes_before_an_exclusion_that_waits() -> None:
+    options = acting_options(Limits(budget=Budget(count=1), recount_after=0.0))
+    others = {f"n{n}": Node(reason=FAILED, since=time.time()) for n in range(2, 10)}
+    rig = Rig(Cluster(time.time, {"n1": Node(), **others}), options=options)
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: rig.acting.shown().breaker)
+    assert "no exclusion of ours" in await rig.acting.orders.restore("alice", rig.situation)
+    await rig.until(lambda: not rig.acting.shown().breaker)
+    assert (rig.writes, rig.state.pending) == ([], {})
+    await rig.kill()
+
+
+async def test_a_person_s_restore_does_not_wait_for_the_second_count() -> None:
+    rig = Rig(Cluster(time.time, {"n1": Node()}), options=acting_options(Limits(recount_after=10.0 * PATIENCE)))
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: rig.reason)
+    await rig.acting.orders.restore("alice", rig.situation)
+    await rig.until(lambda: not rig.state.pending)
+    assert (rig.reason, rig.writes) == ("", ["exclude", "restore"])
+    await rig.kill()
+
+
+async def test_an_actuator_that_never_comes_back_counts_as_a_scheduler_that_does_not_answer(rig: Rig) -> None:
+    async def never() -> Standing:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def committed() -> bool:
+        return True
+
+    rig.client.look = never  # type: ignore[method-assign]
+    box = Outbox(
+        rig.client, committed=committed, wanted=lambda _: True, looked=lambda: None, limits=Limits(backstop=0.05),
+        clock=host_clock,
+    )  # fmt: skip
+    await box.look()
+    assert box.standing is not None
+    assert (box.standing.reachable, box.standing.trouble) == (False, "fake has not come to an end within 0.05 s")
+
+
+# --- the breaker
+
+
+async def test_a_hundred_nodes_that_fail_together_end_within_the_budget() -> None:
+    """The scheduler's second lasts 20 ms here."""
+    budget = Budget(percent=10, count=1_000)
+    limits = Limits(budget=budget, recount_after=0.1, first=0.01, most=0.1, breaker_first=1.0, breaker_most=5.0)
+    options = acting_options(limits, look_every=10.0)
+    cluster = Cluster(lambda: 50.0 * time.monotonic(), {f"n{n:03}": Node() for n in range(100)}, spread=False)
+    rigs = [Rig(cluster, name, options=options) for name in cluster.nodes]
+    for rig in rigs:
+        rig.acting.run()
+        fails(rig)
+
+    def out() -> int:
+        return sum(bool(node.reason) for node in cluster.nodes.values())
+
+    await wait(lambda: all(rig.state.holds or rig.acting.shown().breaker for rig in rigs) and not running(rigs))
+    assert 1 <= out() <= 10
+    assert sum(act == "exclude" for _, act, _ in cluster.writes) > 10  # some had to step back
+    held = {rig.node for rig in rigs if rig.state.holds}
+    assert held == {name for name, node in cluster.nodes.items() if node.reason}
+    for rig in rigs:
+        await rig.kill()
+
+
+def running(rigs: list[Rig]) -> bool:
+    """Whether somebody is between its write and what came of it."""
+    return any(bool(rig.reason) != bool(rig.state.holds) for rig in rigs)
+
+
+async def wait(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_node_that_stepped_back_comes_again_when_there_is_room() -> None:
+    limits = Limits(
+        budget=Budget(count=1), recount_after=0.0, first=0.01, most=0.02, breaker_first=0.01, breaker_most=0.02
+    )
+    options = acting_options(limits)
+    cluster = Cluster(time.time, {"n1": Node(), "n2": Node(reason=FAILED, since=time.time() - 10.0)})
+    rig = Rig(cluster, options=options)
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: rig.acting.shown().counts.get("exclude_retry", 0) > 3)
+    assert (rig.writes, bool(rig.acting.shown().breaker)) == ([], True)
+    cluster.restore("n2")
+    await rig.until(lambda: rig.state.holds)
+    assert (rig.reason, rig.acting.shown().breaker) == (FAILED, "")
+    await rig.kill()
+
+
+def budget_of_one(**more: float) -> Limits:
+    return replace(LIMITS, budget=Budget(count=1), **more)
+
+
+async def test_who_is_held_back_by_the_breaker_is_not_hurried(rig: Rig) -> None:
+    """Slurm calls all its health checks at once: a fleet that is held back would count in step."""
+    rig.cluster.nodes |= {f"n{n}": Node(reason=FAILED, since=time.time()) for n in range(2, 10)}
+    rig.options = acting_options(budget_of_one(breaker_first=10.0 * PATIENCE, breaker_most=10.0 * PATIENCE))
+    rig.begin()
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: rig.acting.shown().breaker)
+    for _ in range(50):
+        rig.acting.hurry()
+        rig.step()
+        await asyncio.sleep(0.001)
+    assert rig.client.calls.count("census") == 1
+    await rig.kill()
+
+
+async def test_a_wider_breaker_holds_from_the_next_count_on(rig: Rig) -> None:
+    """As after a reload: what was wanted is still the same intent."""
+    rig.cluster.nodes |= {f"n{n}": Node(reason=FAILED, since=time.time()) for n in range(2, 4)}
+    rig.options = acting_options(budget_of_one())
+    rig.begin()
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: rig.acting.shown().counts.get("exclude_retry", 0) > 3)
+    (intent,) = rig.state.pending.values()
+    rig.acting.adopt(acting_options(LIMITS))
+    await rig.until(lambda: rig.state.holds)
+    assert (rig.reason, rig.acting.shown().breaker) == (FAILED, "")
+    assert [e.data["key"] for e in rig.ledger if e.kind == EventKind.OUTCOME] == [intent.key]
+    await rig.kill()
+
+
+async def test_a_step_back_that_failed_is_repeated_soon_and_not_after_the_breaker_s_pause(rig: Rig) -> None:
+    rig.cluster.nodes |= {f"n{n}": Node() for n in range(2, 10)}
+    rig.options = acting_options(budget_of_one(breaker_first=10.0 * PATIENCE, breaker_most=10.0 * PATIENCE))
+    rig.begin()
+    failed: list[str] = []
+
+    def others_were_first(call: str) -> None:
+        rig.cluster.nodes["n2"] = Node(reason=FAILED, since=1.0) if rig.reason else Node()
+
+    def no_answer(call: str) -> None:
+        if call == "apply" and rig.reason and not failed:
+            failed.append(call)
+            raise ActuatorUnavailable("no answer within 10 s")
+
+    rig.client.after, rig.client.before = others_were_first, no_answer
+    rig.cluster.nodes["n3"] = Node(reason=FAILED, since=2.0)
+    rig.acting.run()
+    fails(rig)
+    await rig.until(lambda: "stepped back" in rig.acting.shown().pending[0].text)
+    assert (failed, rig.writes) == (["apply"], ["exclude", "restore"])
+    await rig.kill()
+
+
+async def test_terminations_are_neither_counted_nor_held_back(rig: Rig) -> None:
+    rig.cluster.nodes |= {f"n{n}": Node(reason=FAILED, since=time.time()) for n in range(2, 50)}
+    rig.options = acting_options(Limits(budget=Budget(count=1)))
+    rig.begin()
+    rig.acting.run()
+    assert "600 s before it, and the node is excluded" in rig.acting.orders.announce(7_200.0, "spot", "root")
+    assert "at once, and the node is excluded" in rig.acting.orders.announce(120.0, "spot", "root")
+    await rig.until(lambda: rig.state.holds)
+    assert "termination" in rig.reason
+    assert "census" not in rig.client.calls
+    await rig.kill()
+
+
+async def test_a_shutdown_that_a_scheduler_ordered_is_no_end_of_the_machine(rig: Rig) -> None:
+    going_down = Notice(source="shutdown", kind="shutdown", id="logind:x", at=rig.clock(), boot_id=BOOT)
+    for flags, known in ((frozenset({Flag.REBOOT}), 0), (frozenset[Flag](), 1)):
+        rig.cluster.nodes["n1"] = Node(flags=flags)
+        rig.begin()
+        rig.acting.run()
+        await rig.until(lambda: rig.acting.shown().standings)
+        rig.acting.told("shutdown", [going_down])
+        assert len(rig.state.notices) == known
+        await rig.kill()

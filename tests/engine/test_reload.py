@@ -1,0 +1,180 @@
+"""A changed configuration under a running daemon: taken over as a whole, or not at all."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.config.catalogue import CheckOptions, XidOptions
+from gpuwarden.config.model import Config, Control, Inventory, Log
+from gpuwarden.config.policy import BreakerOptions, PolicyOptions
+from gpuwarden.config.slurm import SlurmOptions
+from gpuwarden.engine.reload import TAKEN_OVER, in_force, reloaded
+from gpuwarden.health.view import CheckRule, Rules, XidRule
+from support.daemons import FakeHost
+
+
+def test_what_is_said_of_conditions_xids_and_gpus_is_taken_over() -> None:
+    given = Config(
+        inventory=Inventory(expected_gpus=4),
+        checks={"thermal_limit": CheckOptions(shadow=True)},
+        xids={"95": XidOptions(severity="warning")},
+    )
+    news = reloaded(Rules(nvml_fresh_for=7.0), Config(), given)
+    assert news.rules.expected_gpus == 4
+    assert news.rules.checks == {"thermal_limit": CheckRule(shadow=True)}
+    assert news.rules.xids == {"95": XidRule(severity="warning")}
+    assert news.rules.nvml_fresh_for == 7.0
+    assert news.taken == ("inventory.expected_gpus", "checks.thermal_limit", "xids.95")
+    assert news.waiting == ()
+
+
+def test_everything_else_is_named_as_waiting_for_a_restart_until_it_is_restarted() -> None:
+    running, given = Config(), replace(Config(), mode="enforce", log=Log("debug"))
+    first = reloaded(Rules(), running, given)
+    again = reloaded(first.rules, in_force(running, given), given)
+    assert first.waiting == again.waiting == ("mode", "log.level")
+    assert str(again) == "waiting for a restart: mode, log.level"
+
+
+def test_plain_values_of_policy_and_breaker_are_taken_over_and_nothing_beside_them() -> None:
+    policy = PolicyOptions(restore_passes=99, look_often=7.0)
+    given = replace(Config(), policy=policy, breaker=BreakerOptions(count=3), slurm=SlurmOptions(enabled=True))
+    news, held = reloaded(Rules(), Config(), given), in_force(Config(), given)
+    assert news.taken == ("policy.restore_passes", "policy.look_often", "breaker.count")
+    assert news.waiting == ("slurm.enabled",)
+    assert held == replace(given, slurm=SlurmOptions())
+
+
+def test_every_key_is_taken_over_or_named_as_waiting() -> None:
+    """What is in force after a reload differs from what was given by the keys that wait, and by no other."""
+    given = replace(
+        Config(), mode="enforce", node="other", inventory=Inventory(8), policy=PolicyOptions("exclude"),
+        breaker=BreakerOptions(1, 1, 60.0, 5.0), control=Control("adm"), log=Log("debug"),
+        checks={"thermal_limit": CheckOptions(enabled=False)}, sxids={"20": XidOptions("record")},
+    )  # fmt: skip
+    news, held = reloaded(Rules(), Config(), given), in_force(Config(), given)
+    assert reloaded(Rules(), held, given).waiting == news.waiting == ("mode", "node", "control.group", "log.level")
+    assert reloaded(Rules(), held, given).taken == ()
+    keys = {
+        f"{table}.{field.name}"
+        for table in ("inventory", "policy", "breaker")
+        for field in fields(getattr(given, table))
+    }
+    assert {key for key in TAKEN_OVER if "." in key} <= keys, "each is a key that there is"
+
+
+def test_an_unchanged_configuration_changes_nothing() -> None:
+    rules = Rules(expected_gpus=None)
+    assert str(reloaded(rules, Config(), Config())) == "nothing has changed"
+    assert reloaded(rules, Config(), Config()).rules == rules
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
+    return FakeHost(tmp_path, gpus=2)
+
+
+def test_a_running_daemon_takes_over_what_an_xid_means_here(host: FakeHost) -> None:
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        host.configure("[xids.95]\nseverity = 'record'\n")
+        done = host.command("reload", "--run-dir", host.run_dir)
+        assert (done.returncode, done.stdout) == (0, "taken over: xids.95\n")
+        host.xid(1, 95)
+        daemon.wait(lambda: 'xid="95"} 1' in daemon.get("/metrics")[1].decode(), "the Xid to be counted")
+        assert daemon.heartbeat()["status"] == "healthy"
+
+
+def test_what_no_longer_exists_is_a_finding_until_it_is_deleted(host: FakeHost) -> None:
+    host.configure('[slurm]\non_stale = "drain"\nstale_grace = "5m"\n')
+    with host.daemon() as daemon:
+        daemon.wait_status("warning", "config_outdated")
+        daemon.wait(lambda: "'drain' no longer exists and is ignored" in daemon.lines(), "the log to say so")
+        host.configure()
+        done = host.command("reload", "--run-dir", host.run_dir)
+        assert (done.returncode, done.stdout) == (0, "nothing has changed\n")
+        daemon.wait_status("healthy")
+
+
+def test_slips_are_told_all_at_once_and_the_daemon_keeps_what_it_had(host: FakeHost) -> None:
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        host.configure("[xids.95]\nseverity = 'recrod'\n[checks.gpu_mising]\nshadow = true\n")
+        done = host.command("reload", "--run-dir", host.run_dir)
+        assert done.returncode == 64
+        assert "did you mean 'record'" in done.stderr
+        assert "did you mean 'gpu_missing'" in done.stderr
+        os.kill(daemon.process.pid, signal.SIGHUP)
+        daemon.wait(lambda: "the configuration is not taken over" in daemon.lines(), "the log to say so")
+        host.xid(1, 95)
+        daemon.wait_status("failure", "xid.95")
+
+
+def test_a_latched_failure_that_the_site_calls_a_warning_is_one_after_the_reload(host: FakeHost) -> None:
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        host.xid(1, 95)
+        daemon.wait_status("failure", "xid.95")
+        (before,) = daemon.status()["findings"]
+        host.configure("[checks.xid]\nseverity = 'warning'\n")
+        assert host.command("reload", "--run-dir", host.run_dir).stdout == "taken over: checks.xid\n"
+        daemon.wait_status("warning", "xid.95")
+        (after,) = daemon.status()["findings"]
+        assert (after["id"], after["first_seen"]) == (before["id"], before["first_seen"])
+
+
+def test_a_reload_forgets_nothing_and_misses_no_kernel_line(host: FakeHost) -> None:
+    """Good ones and refused ones by turns, while the kernel goes on telling."""
+    reloads = 12
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        host.xid(1, 95)
+        daemon.wait_status("failure", "xid.95")
+        (before,), began = daemon.status()["findings"], daemon.heartbeat()
+        for n in range(reloads):
+            host.xid(0, 43)
+            good = n % 2 == 0
+            host.configure(
+                f"[policy]\nrestore_passes = {n + 1 if good else 0}\n[checks.thermal_limit]\nshadow = true\n"
+            )
+            done = host.command("reload", "--run-dir", host.run_dir)
+            assert done.returncode == (0 if good else 64), done.stderr
+            assert ("policy.restore_passes" in done.stdout) is good
+        daemon.wait(lambda: f'xid="43"}} {reloads}' in daemon.get("/metrics")[1].decode(), "every line to be counted")
+        now = daemon.heartbeat()
+        (after,) = [each for each in daemon.status()["findings"] if each["id"] == before["id"]]
+        assert (after["first_seen"], after["count"]) == (before["first_seen"], before["count"])
+        assert (now["started_at"], now["sequence"] > began["sequence"]) == (began["started_at"], True)
+
+
+def test_what_waits_for_a_restart_is_named_on_the_command_line_and_holds_after_it(host: FakeHost) -> None:
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        host.configure("[slurm]\nnode = 'other'\n[policy]\nlook_often = '7s'\n")
+        done = host.command("reload", "--run-dir", host.run_dir)
+        assert (done.returncode, done.stdout) == (
+            0, "taken over: policy.look_often; waiting for a restart: slurm.node\n",
+        )  # fmt: skip
+        again = host.command("reload", "--run-dir", host.run_dir)
+        assert again.stdout == "waiting for a restart: slurm.node\n"
+        assert daemon.stop() == 0
+    with host.daemon() as daemon:
+        assert host.command("reload", "--run-dir", host.run_dir).stdout == "nothing has changed\n"
+
+
+def test_a_fault_in_the_file_of_tls_and_users_is_refused_with_the_rest(host: FakeHost) -> None:
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        web = host.folder / "web.yml"
+        web.write_text("tls_server_config: 7\n")
+        text = host.config.read_text().replace("[publish]\n", f'[publish]\nweb_config = "{web}"\n')
+        host.config.write_text(text + "[xids.95]\nseverity = 'record'\n")
+        done = host.command("reload", "--run-dir", host.run_dir)
+        assert (done.returncode, "web.yml" in done.stderr) == (64, True), done.stderr
+        host.xid(1, 95)
+        daemon.wait_status("failure", "xid.95")

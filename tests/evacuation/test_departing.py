@@ -1,0 +1,314 @@
+"""What drives a departure, beside real processes: between what is written down and what is sent the world may change."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.config.slurm import SlurmOptions
+from gpuwarden.evacuation.acknowledgements import Answers
+from gpuwarden.evacuation.active_notices import Near
+from gpuwarden.evacuation.driver import Departing
+from gpuwarden.evacuation.gpu_processes import holders
+from gpuwarden.evacuation.job_scan import Looks
+from gpuwarden.evacuation.slurm_job_scan import SlurmLooks
+from gpuwarden.health.model import Event, EventKind
+from gpuwarden.policy.evacuation.budget import FAILING_GPU
+from gpuwarden.policy.evacuation.model import id_of
+from gpuwarden.policy.evacuation.plan import DepartureSettings
+from gpuwarden.policy.model import Notice
+from gpuwarden.publish.sockets.jobs import Acknowledged
+from gpuwarden_collectors.base import host_clock
+from gpuwarden_collectors.facts import CallError, GpuAnswer, GpuFacts, GpuProcess
+from gpuwarden_collectors.receivers.reader import ReceiversReader
+from support.departures import announced
+from support.ranks import Rank, rank
+
+BOOT = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
+PATIENCE = 60.0
+SIGNALS = (EventKind.SIGNALLING, EventKind.SIGNALLED)
+
+
+class Rig:
+    """One process that holds a GPU, all that the driver sees of this machine; what it writes down is on disk when `committed`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        one: Rank,
+        *,
+        enforce: bool = True,
+        failing_gpu: str = "signal",
+        slurm: SlurmLooks | None = None,
+    ) -> None:
+        self.proc = proc = folder / "proc"
+        proc.mkdir()
+        (proc / str(one.pid)).symlink_to(f"/proc/{one.pid}")
+        self.pid = one.pid
+        self.holders = {one.pid}
+        self.written: list[Event] = []
+        self.committed = asyncio.Event()
+        self.departing = Departing(
+            DepartureSettings(failing_gpu=failing_gpu, slurm=slurm is not None),
+            Looks(ReceiversReader(proc), slurm, lambda: self.holders),
+            lambda take: Answers(folder / "run", proc, take, boot_id=BOOT, clock=host_clock),
+            enforce=enforce, record=self.written.extend, committed=self._committed, names=False, boot_id=BOOT,
+            clock=host_clock,
+        )  # fmt: skip
+        (folder / "run").mkdir()
+
+    def contains(self, one: Rank) -> None:
+        """A process in a container of Docker's, on the same GPU."""
+        folder = self.proc / str(one.pid)
+        folder.mkdir()
+        for entry in Path(f"/proc/{one.pid}").iterdir():
+            (folder / entry.name).symlink_to(entry)
+        (folder / "cgroup").unlink()
+        (folder / "cgroup").write_text(f"0::/system.slice/docker-{'ab' * 32}.scope\n")
+        self.holders |= {one.pid}
+
+    def admits(self, pid: int) -> None:
+        (self.proc / str(pid)).symlink_to(f"/proc/{pid}")
+
+    async def child_of(self, parent: subprocess.Popen[str], *, beside: int) -> int:
+        """Another one than `beside`, once it catches TERM."""
+
+        def ready() -> list[int]:
+            children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+            return [pid for pid in map(int, children) if pid != beside and catches_term(pid)]
+
+        await self.wait(ready, "a new child")
+        return ready()[0]
+
+    async def _committed(self) -> bool:
+        await self.committed.wait()
+        return True
+
+    def acts(self, *notices: Notice, later: Sequence[Notice] = ()) -> None:
+        on_gpu = tuple((id_of(one), frozenset({self.pid})) for one in notices if one.kind == FAILING_GPU)
+        near = Near(notices=notices, later=tuple(later), holders=on_gpu)
+        self.written += self.departing.step(near, host_clock())
+
+    def kinds(self) -> list[str]:
+        return [event.kind for event in self.written]
+
+    async def wait(self, condition: Callable[[], object], what: str) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while not condition():
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            raise AssertionError(f"waited in vain for {what}: {self.written}") from None
+
+    async def writes(self, kind: EventKind) -> Event:
+        await self.wait(lambda: kind in self.kinds(), kind)
+        return next(event for event in self.written if event.kind == kind)
+
+
+def catches_term(pid: int) -> bool:
+    caught = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> signal.SIGTERM - 1 & 1)
+
+
+@pytest.fixture
+def one() -> Iterator[Rank]:
+    with rank() as process:
+        yield process
+
+
+@asynccontextmanager
+async def running(rig: Rig) -> AsyncIterator[Rig]:
+    rig.departing.run()
+    try:
+        yield rig
+    finally:
+        rig.committed.set()
+        await rig.departing.stop()
+
+
+def ending() -> Notice:
+    return announced(120.0, at=host_clock().boottime)
+
+
+async def test_containers_are_told_while_slurm_takes_its_time_and_others_once_it_was_waited_for(
+    tmp_path: Path, one: Rank
+) -> None:
+    """Slurm has nothing to say of a container, but may have of a process that merely holds a GPU."""
+    never = tmp_path / "never"
+    os.mkfifo(never)
+    for name in ("squeue", "scontrol"):
+        (tmp_path / name).write_text(f"#!/bin/sh\nread line <{never}\n")
+        (tmp_path / name).chmod(0o755)
+    slurm = SlurmLooks(SlurmOptions(enabled=True, node="n1", folder=tmp_path, timeout=PATIENCE))
+    with rank() as other:
+        rig = Rig(tmp_path, one, slurm=slurm)
+        rig.contains(other)
+        rig.committed.set()
+        async with running(rig):
+            rig.acts(ending())
+            await rig.wait(lambda: rig.kinds().count(EventKind.SIGNALLED) == 2, "both")
+            assert (other.heard(), one.heard()) == ("TERM", "TERM")
+    told = [(str(e.kind), str(e.data["job"]).partition("/")[0]) for e in rig.written if e.kind in SIGNALS]
+    assert told == [
+        ("signalling", "container"), ("signalled", "container"), ("signalling", "process"), ("signalled", "process"),
+    ]  # fmt: skip
+
+
+async def test_nothing_is_sent_before_it_is_on_disk(tmp_path: Path, one: Rank) -> None:
+    async with running(Rig(tmp_path, one)) as rig:
+        rig.acts(ending())
+        await rig.writes(EventKind.SIGNALLING)
+        await asyncio.sleep(0.2)
+        assert EventKind.SIGNALLED not in rig.kinds()
+        rig.committed.set()
+        assert (await rig.writes(EventKind.SIGNALLED)).data["result"] == "sent"
+        assert one.heard() == "TERM"
+
+
+async def test_who_was_to_be_told_of_an_end_that_is_called_off_meanwhile_is_not(tmp_path: Path, one: Rank) -> None:
+    async with running(Rig(tmp_path, one)) as rig:
+        rig.acts(ending())
+        await rig.writes(EventKind.SIGNALLING)
+        rig.acts()
+        rig.committed.set()
+        told = await rig.writes(EventKind.SIGNALLED)
+        assert (told.data["result"], "called off" in str(told.data["text"])) == ("unsent", True)
+        assert one.heard_all() == []
+
+
+async def test_an_end_that_another_source_still_announces_goes_on(tmp_path: Path, one: Rank) -> None:
+    first, second = ending(), announced(60.0, source="gcp", at=host_clock().boottime)
+    async with running(Rig(tmp_path, one)) as rig:
+        rig.acts(first, later=[second])
+        await rig.writes(EventKind.SIGNALLING)
+        rig.acts(second)
+        rig.committed.set()
+        await rig.writes(EventKind.SIGNALLED)
+        assert one.heard() == "TERM"
+        await rig.wait(lambda: rig.kinds().count(EventKind.SIGNALLING) == 2, "the second one to be looked at")
+        assert one.heard_all() == []
+
+
+async def test_who_was_told_and_is_not_seen_is_missed_for_as_long_as_he_lives(tmp_path: Path, one: Rank) -> None:
+    rig = Rig(tmp_path, one)
+    rig.committed.set()
+    async with running(rig):
+        rig.acts(ending())
+        await rig.writes(EventKind.SIGNALLED)
+    answers = Answers(tmp_path / "run", rig.proc, rig.written.extend, boot_id=BOOT, clock=host_clock)
+    assert answers.misses(rig.departing.state, ())
+    assert not answers.misses(rig.departing.state, ReceiversReader(rig.proc).read(rig.holders))
+    one.heard_all()
+    assert not answers.misses(rig.departing.state, ())
+
+
+async def test_what_has_been_begun_is_done_before_the_daemon_stops(tmp_path: Path, one: Rank) -> None:
+    rig = Rig(tmp_path, one)
+    rig.departing.run()
+    rig.acts(ending())
+    await rig.writes(EventKind.SIGNALLING)
+    stopping = asyncio.create_task(rig.departing.stop())
+    await asyncio.sleep(0)
+    rig.committed.set()
+    await stopping
+    assert EventKind.SIGNALLED in rig.kinds()
+    assert one.heard() == "TERM"
+
+
+@pytest.mark.parametrize("source", ["aws", "operator"])
+async def test_the_end_of_a_rank_that_was_told_of_a_withdrawn_notice_is_no_answer_to_the_next_one(
+    tmp_path: Path, source: str
+) -> None:
+    """As on the first real GPU, where one program ran three trainings in a row: its job was that program."""
+    twice = "import subprocess, sys; [subprocess.run(sys.argv[1:]) for _ in range(2)]"
+    with rank(prefix=(sys.executable, "-I", "-c", twice)) as first:
+        rig = Rig(tmp_path, first)
+        rig.admits(first.process.pid)
+        rig.committed.set()
+        async with running(rig):
+            rig.acts(ending())
+            await rig.writes(EventKind.SIGNALLED)
+            rig.acts()
+            os.kill(first.pid, signal.SIGKILL)
+            second = await rig.child_of(first.process, beside=first.pid)
+            rig.holders = {second}
+            rig.admits(second)
+            rig.written.clear()
+            rig.acts(announced(120.0, source=source, at=host_clock().boottime))
+            told = await rig.writes(EventKind.SIGNALLING)
+            await rig.writes(EventKind.SIGNALLED)
+            os.kill(second, signal.SIGKILL)
+            await rig.writes(EventKind.SAVED)
+    job = f"process/{first.process.pid}"
+    assert (told.data["job"], str(told.data["processes"]).partition(":")[0]) == (job, str(second))
+    ended = [event.data["pid"] for event in rig.written if event.kind == EventKind.SAVED]
+    assert ended == [second]
+
+
+async def test_what_was_said_to_a_notice_that_is_withdrawn_before_the_job_is_known_does_not_count_for_the_next(
+    tmp_path: Path, one: Rank
+) -> None:
+    rig, job, second = Rig(tmp_path, one), f"process/{one.pid}", ending()
+    for rank_number, notice in enumerate(("aws/gone@1", id_of(second))):
+        rig.departing.acknowledged(
+            Acknowledged(
+                job=job, pid=one.pid, started=one.started, uid=0, notice=notice, rank=rank_number, saved=True, step=7
+            )
+        )
+    rig.committed.set()
+    async with running(rig):
+        rig.acts(second)
+        await rig.writes(EventKind.SAVED)
+    assert [event.data["rank"] for event in rig.written if event.kind == EventKind.SAVED] == [1]
+
+
+async def test_the_end_and_a_failing_gpu_at_once_are_one_signal(tmp_path: Path, one: Rank) -> None:
+    gpu = announced(None, source="gpu", kind=FAILING_GPU, at=host_clock().boottime)
+    rig = Rig(tmp_path, one)
+    rig.committed.set()
+    async with running(rig):
+        rig.acts(ending(), gpu)
+        await rig.wait(lambda: rig.kinds().count(EventKind.SIGNALLING) == 2, "both to be looked at")
+        await rig.writes(EventKind.SIGNALLED)
+        assert one.heard() == "TERM"
+        assert one.heard_all() == []
+        assert rig.kinds().count(EventKind.SIGNALLED) == 1
+
+
+async def test_in_mode_observe_what_was_begun_in_mode_enforce_is_over(tmp_path: Path, one: Rank) -> None:
+    rig = Rig(tmp_path, one)
+    rig.acts(ending())
+    again = Rig(_folder(tmp_path), one, enforce=False)
+    again.departing.begin_again(rig.written)
+    assert again.departing.current()
+    again.acts(ending())
+    assert not again.departing.current()
+    assert again.kinds() == [EventKind.DEPARTED]
+
+
+def _folder(folder: Path) -> Path:
+    folder = folder / "again"
+    folder.mkdir()
+    return folder
+
+
+def test_a_gpu_that_is_lost_is_held_by_those_who_had_it_for_as_long_as_they_live(one: Rank) -> None:
+    mine = GpuFacts(slot="0000:1b:00.0", index=0, processes=(GpuProcess(pid=one.pid),))
+    before = holders({}, [mine])
+    lost = GpuFacts(slot="0000:1b:00.0", index=0, answer=GpuAnswer.LOST)
+    asked = GpuFacts(
+        slot="0000:1b:00.0", index=0, errors=(CallError(call="nvmlDeviceGetComputeRunningProcesses_v3", code=999),)
+    )
+    for said in ([lost], [asked], []):
+        assert holders(before, said) == {"0000:1b:00.0": frozenset({one.pid})}
+    assert holders(before, [GpuFacts(slot="0000:1b:00.0", index=0)]) == {"0000:1b:00.0": frozenset()}
+    one.heard_all()
+    assert holders(before, [lost]) == {"0000:1b:00.0": frozenset()}

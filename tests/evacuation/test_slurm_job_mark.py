@@ -1,0 +1,174 @@
+"""Of several nodes that go at once exactly one signals a job that has them all; what others wrote stays."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gpuwarden.actuators.slurm.job_mark import Marking, MarkOutcome, mark, unmark
+from gpuwarden.actuators.slurm.job_signals import signal_job
+from gpuwarden.config.slurm import SlurmOptions
+from gpuwarden.evacuation.signalling import tell_all
+from gpuwarden.evacuation.slurm_job_scan import SlurmLooks
+from gpuwarden.policy.evacuation.delivery import MARK_STANDS, Delivery, Way
+from gpuwarden.policy.evacuation.model import Sent
+from gpuwarden.policy.evacuation.plan import Tell
+from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.departing import read_job
+from gpuwarden_collectors.slurm.departing_facts import SlurmJob
+from support.departures import local
+from support.slurm import SLURM, Slurm
+from support.slurm_ranks import Ranks, the_job
+
+pytestmark = SLURM
+
+ROUNDS = 4
+PAIRS = (("n1", "n2"), ("n2", "n3"), ("n1", "n3")) * 2
+PAUSE = 1.0
+"""Of production it is a twelfth, for controllers that answer at once; this machine may be busy with other tests."""
+
+
+@pytest.fixture
+async def commands(slurm: Slurm) -> AsyncIterator[Commands]:
+    commands = Commands(conf=slurm.conf, timeout=60.0)
+    yield commands
+    await commands.close()
+
+
+def comment(slurm: Slurm, job: SlurmJob, text: str) -> None:
+    slurm.scontrol("update", f"JobId={job.called}", f"AdminComment={text}")
+
+
+async def comment_of(commands: Commands, job: SlurmJob) -> str:
+    found = await read_job(commands, job)
+    assert found is not None
+    return found.admin_comment or ""
+
+
+async def notice(slurm: Slurm, job: SlurmJob, node: str) -> MarkOutcome:
+    """What the daemon of a node does that hears of its end within 100 ms of another one."""
+    commands = Commands(conf=slurm.conf, timeout=60.0)
+    try:
+        await asyncio.sleep(random.uniform(0.0, 0.1))
+        found = await the_job(commands, job.id, node)
+        outcome = await mark(commands, found, node, time.time(), pause_least=PAUSE)
+        if outcome.result is Marking.MARKED:
+            await signal_job(commands, found, "USR1")
+        return outcome
+    finally:
+        await commands.close()
+
+
+@pytest.mark.timeout(300)
+async def test_of_two_nodes_that_are_noticed_at_once_exactly_one_signals_the_job(
+    slurm: Slurm, commands: Commands
+) -> None:
+    ranks = Ranks(slurm)
+    numbers = [ranks.submit("-N2", f"--nodelist={','.join(pair)}") for pair in PAIRS]
+    for number in numbers:
+        ranks.ready(number)
+    jobs = [await the_job(commands, number, pair[0]) for number, pair in zip(numbers, PAIRS, strict=True)]
+    for turn in range(1, ROUNDS + 1):
+        for job in jobs:
+            comment(slurm, job, "")
+        contests = zip(jobs, PAIRS, strict=True)
+        outcomes = await asyncio.gather(*(notice(slurm, job, node) for job, pair in contests for node in pair))
+        for pair, both in zip(PAIRS, zip(outcomes[::2], outcomes[1::2], strict=True), strict=True):
+            results = dict(zip(pair, both, strict=True))
+            (winner,) = [node for node, outcome in results.items() if outcome.result is Marking.MARKED]
+            (other,) = [outcome for node, outcome in results.items() if node != winner]
+            assert (other.result, other.node) == (Marking.TAKEN, winner)
+        for job in jobs:
+            ranks.hear(job.id, "USR1", turn)
+    assert all(ranks.heard(job.id) == {"0.0": {"USR1": ROUNDS}, "0.1": {"USR1": ROUNDS}} for job in jobs)
+
+
+async def test_what_an_administrator_wrote_is_left_alone(slurm: Slurm, commands: Commands) -> None:
+    job = await the_job(commands, Ranks(slurm).start("-N2", "-w", "n[1-2]"))
+    comment(slurm, job, "ticket 4711 gpuwarden:ckpt@n1@1")
+    outcome = await mark(commands, job, "n1", time.time())
+    assert outcome.result is Marking.FOREIGN
+    assert "ticket 4711" in outcome.text
+    assert await comment_of(commands, job) == "ticket 4711 gpuwarden:ckpt@n1@1"
+
+
+async def test_a_mark_of_which_nothing_came_is_taken_back_and_nothing_that_stands_there_instead(
+    slurm: Slurm, commands: Commands
+) -> None:
+    job = await the_job(commands, Ranks(slurm).start("-N2", "-w", "n[1-2]"))
+    outcome = await mark(commands, job, "n1", time.time())
+    await unmark(commands, job, outcome.mark)
+    assert await comment_of(commands, job) == ""
+    for stands in ("ticket 4711", "gpuwarden:ckpt@n2@1"):
+        comment(slurm, job, stands)
+        await unmark(commands, job, outcome.mark)
+        assert await comment_of(commands, job) == stands
+
+
+@pytest.mark.parametrize("withdrawn", [True, False])
+async def test_a_job_that_is_not_told_as_a_whole_after_all_keeps_no_mark_and_other_nodes_do_not_watch(
+    slurm: Slurm, commands: Commands, withdrawn: bool
+) -> None:
+    """The end was called off in the last moment, or no step of the job runs."""
+    ranks = Ranks(slurm)
+    number = (
+        ranks.start("-N2", "-w", "n[1-2]") if withdrawn else ranks.start("-N2", "-w", "n[1-2]", ranks=1, batch="{rank}")
+    )
+    job = await the_job(commands, number)
+    looks = SlurmLooks(SlurmOptions(enabled=True, node="n1", conf=slurm.conf, timeout=60.0))
+    written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    written.set_result(True)
+    delivery = Delivery(way=Way.JOB_WIDE, signal="USR1", text="")
+    told = await tell_all(looks, Tell(local(job.id), delivery, job), written, lambda: not withdrawn, time.time())
+    await looks.close()
+    assert told.result is Sent.UNSENT
+    assert "gpuwarden" not in await comment_of(commands, job)
+    assert sum(count["USR1"] for count in ranks.heard(job.id).values()) == 0
+
+
+async def test_a_mark_counts_for_ten_minutes_and_for_one_run_of_the_job(slurm: Slurm, commands: Commands) -> None:
+    job = await the_job(commands, Ranks(slurm).start("-N2", "-w", "n[1-2]"))
+    for stands in (
+        f"gpuwarden:ckpt@n2@{job.started - 1:.0f}",
+        f"gpuwarden:ckpt@n2@{time.time() - MARK_STANDS - 9:.0f}",
+    ):
+        comment(slurm, job, stands)
+        assert (await mark(commands, job, "n1", time.time())).result is Marking.MARKED
+        assert (await comment_of(commands, job)).startswith("gpuwarden:ckpt@n1@")
+    taken = await mark(commands, job, "n2", time.time())
+    assert (taken.result, taken.node) == (Marking.TAKEN, "n1")
+    behind = await mark(commands, job, "n1", job.started - 60)  # this node's clock is behind the controller's
+    assert behind.result is Marking.MARKED
+    assert (await mark(commands, job, "n2", time.time())).result is Marking.TAKEN
+
+
+async def test_the_task_of_an_array_is_marked_alone(slurm: Slurm, commands: Commands) -> None:
+    """Its last task has the number of the whole array."""
+    array = slurm.submit("sleep 300", "--array=0-1", "-w", "n1")
+    slurm.wait(lambda: slurm.command("squeue", "-h", "--states=R").count("\n") == 2, "both tasks")
+    job = await the_job(commands, array)
+    assert (await mark(commands, job, "n1", time.time())).result is Marking.MARKED
+    said = slurm.command("squeue", "-h", "--Format=JobArrayID:0 ,admin_comment:0").splitlines()
+    assert sum("gpuwarden" in line for line in said) == 1
+    assert any(line.startswith(f"{job.called} gpuwarden:ckpt@n1@") for line in said)
+
+
+async def test_a_job_that_has_ended_or_runs_anew_is_not_marked(slurm: Slurm, commands: Commands) -> None:
+    job = await the_job(commands, slurm_job(slurm))
+    slurm.scontrol("requeue", str(job.id))
+    slurm.wait(lambda: slurm.job(job.id).get("Restarts") == "1", "it to be requeued")
+    assert (await mark(commands, job, "n1", time.time())).result is Marking.GONE
+    slurm.command("scancel", str(job.id))
+    slurm.wait(lambda: slurm.job_state(job.id) == "CANCELLED", "its end")
+    assert (await mark(commands, job, "n1", time.time())).result is Marking.GONE
+    assert slurm.job(job.id).get("AdminComment") is None
+
+
+def slurm_job(slurm: Slurm) -> int:
+    job = slurm.submit("sleep 300", "-w", "n1")
+    slurm.wait(lambda: slurm.job_state(job) == "RUNNING", "the job")
+    return job

@@ -1,0 +1,220 @@
+"""The proof in small. All of it is `make evaluate`, which runs beside the tests; here is that it measures what it says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from evaluate.all_stories import STORIES
+from evaluate.bounds import proportion, rate
+from evaluate.classes import CLASSES
+from evaluate.fault_class import named
+from evaluate.fleet import counted, measure_fleet
+from evaluate.jury import Jury, Said
+from evaluate.measure import FaultResult, HealthyResult, measure_days, measure_fault
+from evaluate.models import MODELS
+from evaluate.node import Node
+from evaluate.ordinary import PER_DAY, Ordinary
+from evaluate.quiet import QuietReplay
+from evaluate.report import Results, document, episodes, violations
+from evaluate.stories import StoryResult
+from gpuwarden.health.conditions import CONDITIONS
+from gpuwarden.health.xid.catalogue import XIDS, XidClass
+from gpuwarden.policy.model import Budget
+from gpuwarden.trace.records import Record
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "health.md"
+SOME = (
+    "GPU gone from the bus, no Xid", "Xid 79", "Xid 119 and NVML hangs", "driver unloaded for good", "Xid 48 with 63 and 95",
+    "row remapping failed, then reboot", "NVLink down", "NVLink 5, any rule of 149 that fails", "DCGM's engine hangs",
+    "shared file system hangs", "lemon: a failure every other day",
+)  # fmt: skip
+
+
+def number(name: str) -> int:
+    return [fault.name for fault in CLASSES].index(name)
+
+
+# --- what is measured
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_a_fault_is_told_in_time_and_nothing_besides_and_a_restart_changes_nothing(name: str) -> None:
+    result = measure_fault(number(name), seed=1)
+    assert list(violations(Results(1, [result], []))) == []
+    assert result.delay is not None
+
+
+def test_hours_of_ordinary_work_are_no_fault_and_most_steps_of_them_are_passed_over() -> None:
+    result = measure_days(seed=3, days=0.3)
+    assert result.wrong == ()
+    assert result.passes > 5000
+    assert result.judged < result.passes / 2
+
+
+def test_every_condition_and_every_xid_that_takes_a_node_out_has_a_fault_that_must_be_told_by_it() -> None:
+    said = [pattern for fault in CLASSES for pattern in fault.says]
+    codes = {pattern.partition(".")[0].rstrip("*") for pattern in said}
+    assert set(CONDITIONS) - codes == set()
+    failing = [n for n, row in XIDS.items() if row.klass is XidClass.FAILURE]
+    assert [n for n in failing if not named(tuple(set(said) - {"xid.*"}), f"xid.{n}")] == []
+    assert len({fault.name for fault in CLASSES}) == len(CLASSES)
+
+
+def test_every_ordinary_thing_can_be_judged() -> None:
+    for kind in PER_DAY:
+        jury = Jury()
+        node = Node(jury.take, Random(1), gpus=2)
+        node.start_daemon(remembers=False)
+        node.run(60.0)
+        node.go(kind(node))
+        node.run(300.0)
+        assert jury.passes > 30
+
+
+def test_a_bad_driver_on_every_node_is_told_by_each_and_takes_out_no_more_than_the_breaker_allows() -> None:
+    fleet = measure_fleet(seed=1, nodes=12)
+    assert (fleet.told, fleet.left, fleet.allowed) == (12, 3, 3)
+    assert list(violations(Results(1, [], [], fleet))) == []
+    assert "told of 11 of 12" in next(violations(Results(1, [], [], replace(fleet, told=11))))
+
+
+@pytest.mark.parametrize("nodes", [1, 8, 100, 1000])
+def test_however_many_fail_in_the_same_second_what_stays_out_is_within_the_budget(nodes: int) -> None:
+    most, left = counted([100.2] * nodes, nodes, Budget(), Random(nodes))
+    assert left == min(max(1, nodes // 4), 10)
+    assert most <= nodes
+
+
+# --- how
+
+
+def busy(seed: int, hours: float) -> list[Record]:
+    """Ordinary life, twenty times as much of it as usual."""
+    records: list[Record] = []
+    dice = Random(seed)
+    node = Node(records.append, dice, gpus=2, model=sorted(MODELS)[seed % len(MODELS)])
+    node.start_daemon(remembers=False)
+    for _ in range(20):
+        Ordinary(node).begin()
+    node.run(3600 * hours)
+    return records
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_steps_that_are_passed_over_would_have_said_nothing(seed: int) -> None:
+    all_of_it, quiet = Jury(), Jury()
+    quiet.replay.quiet = True
+    for record in busy(seed, 1.5):
+        all_of_it.take(record)
+        quiet.take(record)
+    # what ends by time alone may end a minute later, and only that
+    assert [(s.finding, s.severity) for s in quiet.said] == [(s.finding, s.severity) for s in all_of_it.said]
+    assert all(abs(q.seconds - s.seconds) <= 60.0 for q, s in zip(quiet.said, all_of_it.said, strict=True))
+    assert quiet.verdict() == all_of_it.verdict()
+
+
+def test_the_same_seed_tells_the_same_story() -> None:
+    assert busy(1, 0.5) == busy(1, 0.5)
+    assert busy(1, 0.5) != busy(2, 0.5)
+
+
+def test_a_quiet_replay_that_is_not_told_to_be_quiet_makes_every_step() -> None:
+    records = busy(1, 0.2)
+    replay, told = QuietReplay(), 0
+    for record in records:
+        told += len(replay.take(record))
+    assert replay.judged == told
+
+
+# --- what is reported
+
+
+def test_what_is_said_again_within_ten_minutes_is_one_false_alarm() -> None:
+    said = [Said(at, f"nvlink_down@link/x/{n}", "failure", "") for n, at in enumerate((0.0, 1.0, 590.0, 1300.0))]
+    assert [one.seconds for one in episodes(said)] == [0.0, 1300.0]
+
+
+def test_bounds_are_the_textbooks() -> None:
+    assert rate(0, 1000)[1] * 1000 == pytest.approx(2.9957, abs=1e-4)  # the rule of three
+    assert rate(3, 1) == pytest.approx((0.6187, 8.7673), abs=1e-4)
+    assert proportion(3, 10) == pytest.approx((0.0667, 0.6525), abs=1e-4)
+    assert proportion(50, 50)[0] == pytest.approx(0.05 ** (1 / 50), abs=1e-6)
+    assert proportion(0, 5)[0] == 0.0
+
+
+def struck(**changes: object) -> FaultResult:
+    well = {
+        "fault": "Xid 79", "seed": 7, "model": "H100", "delay": 0.5, "ended": 60.0, "wrong": (), "forgot": "", "slowest_step": 0.0,
+    }  # fmt: skip
+    return FaultResult(**(well | changes))  # type: ignore[arg-type]  # as the fields are
+
+
+def lived(*said: Said, days: float = 50.0) -> HealthyResult:
+    return HealthyResult(
+        seed=8, model="H100", days=days, wrong=said, true_warnings=0, ordinary={}, passes=1, judged=1, spent=1.0, memory=(1.0, 1.0)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("result", "told"),
+    [
+        (struck(delay=None), "not told"),
+        (struck(delay=1.1), "told after 1.1 s, 1 allowed"),
+        (struck(ended=None), "not healthy within 3900 s of the repair"),
+        (struck(wrong=("warning x@node",)), "said besides: warning x@node"),
+        (struck(forgot="restart at record 3"), "restart at record 3"),
+    ],
+)
+def test_what_is_required_of_a_fault_and_does_not_hold_is_told_with_the_command_that_shows_it(
+    result: FaultResult, told: str
+) -> None:
+    (violation,) = violations(Results(1, [result], []))
+    assert told in violation
+    assert '`--fault "Xid 79" --times 1 --seed 7`' in violation
+
+
+def test_one_false_failure_is_too_many_and_so_are_five_false_warnings_in_a_thousand_days() -> None:
+    def found(results: list[HealthyResult]) -> list[str]:
+        return list(violations(Results(1, [], results)))
+
+    failure, warnings = Said(1.0, "x@node", "failure", ""), [Said(1e4 * n, "y@node", "warning", "") for n in range(5)]
+    assert "--healthy 50 --seed 8" in found([lived(failure)])[0]
+    assert found([lived(*warnings[:4], days=1000.0)]) == []
+    assert "5 false warnings in 1000 node-days" in found([lived(*warnings, days=1000.0)])[0]
+    assert found([lived(warnings[0])]) == []  # one in fifty days says nothing of the rate
+    assert len(found([lived(*warnings[:2])])) == 1
+
+
+def test_a_healthy_machine_of_a_story_that_is_accused_is_a_violation() -> None:
+    right = [
+        StoryResult(id=s.id, said=tuple(sorted(s.says)), ended=s.ends, restarted=(), ended_restarted=s.ends)
+        for s in STORIES
+    ]
+    assert list(violations(Results(1, [], [], stories=right))) == []
+    n = next(n for n, story in enumerate(STORIES) if not story.says)
+    accused = [*right[:n], replace(right[n], said=("failure xid.79",), ended="failure"), *right[n + 1 :]]
+    first, second = violations(Results(1, [], [], stories=accused))
+    assert first == f"{STORIES[n].id}, {STORIES[n].name}: raised failure xid.79, wanted nothing"
+    assert "ends failure, wanted healthy" in second
+    text = document(Results(1, [], [], stories=accused))
+    assert "1 of them accused here" in text
+    assert all(story.source in text for story in STORIES)
+
+
+def test_the_document_has_a_row_for_every_fault_and_its_own_head() -> None:
+    results = Results(1, [struck(fault=fault.name) for fault in CLASSES], [lived()])
+    rows = document(results).splitlines()
+    assert rows[0] == "# How well it judges simulated nodes"
+    assert [fault.name for fault in CLASSES if not any(fault.name in row for row in rows)] == []
+
+
+@pytest.mark.skipif(not DOCUMENT.exists(), reason="docs/health.md is written by `make evaluate-full`")
+def test_the_published_table_is_of_the_faults_of_this_code_and_nothing_required_is_missing() -> None:
+    text = DOCUMENT.read_text()
+    rows = {row.split("|")[1].strip().strip("*") for row in text.splitlines() if row.startswith("| ")}
+    assert [fault.name for fault in CLASSES if fault.name not in rows] == []
+    assert text.rstrip().endswith("Nothing.")

@@ -1,0 +1,173 @@
+"""The judge over readings that are not read in each pass: real bindings on the fake library, the judge behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.health.view import Rules
+from gpuwarden.replay.replay import Replay
+from gpuwarden.trace.records import Began, Passed, Record
+from gpuwarden_collectors.facts import NvmlFacts
+from support.hosts import Host, slot
+from support.nvml_nodes import Node, node_in
+from support.traces import lines, read, write
+
+REPLAYS, SLOWED = "pcie_replays", "slowdown_hw_thermal_ns"
+
+
+class Read:
+    """A host whose GPUs are read through NVML, pass by pass, on the host's clock. `records`: what a trace would hold."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.host = Host(8)
+        self.host.nvml_change = self._pass
+        self.records: list[Record] = [
+            Began(at=self.host.now, boot_id=self.host.boot_id, rules=Rules(), memory=()),
+        ]
+        for n in range(8):
+            node.fake.text(n, "pci_bus_id", f"0000{slot(n)}")
+        node.reader.connect()
+
+    def _pass(self, _: NvmlFacts) -> NvmlFacts:
+        self.node.now = self.host.uptime
+        return self.node.read(after=0)
+
+    def step(self) -> None:
+        self.host.uptime += 5
+        nvml, pci = self.host.nvml(), self.host.pci()
+        self.records += [Passed(nvml), Passed(pci)]
+        self.host.step(nvml=nvml, pci=pci)
+
+    def run(self, seconds: int) -> None:
+        for _ in range(seconds // 5):
+            self.step()
+
+
+@pytest.fixture
+def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Read]:
+    with node_in(tmp_path, monkeypatch) as node:
+        node.fake.write(frozen=True)
+        yield Read(node)
+
+
+def test_a_window_takes_a_sample_only_when_the_counter_was_read(seen: Read) -> None:
+    times, values = set(), set()
+    for second in range(0, 600, 5):
+        seen.node.fake.reading("*", REPLAYS, second)
+        seen.step()
+        series = seen.host.state.windows[slot(0), REPLAYS]
+        times.add(series.at)
+        values.add(series.last)
+        assert series.last - series.grown == 0
+        assert series.last == series.at - 10_005  # what the counter had at that time, not what it has now
+    assert 11 <= len(times) == len(values) <= 13
+
+
+def test_replays_are_found_and_cleared_though_they_are_counted_once_a_minute(seen: Read) -> None:
+    seen.run(60)
+    for minute in range(8):
+        seen.node.fake.reading(2, REPLAYS, 100 * minute)
+        seen.run(60)
+    assert [str(finding.key) for finding in seen.host.findings] == [f"pcie_replay_rate@gpu/{slot(2)}"]
+    seen.run(1500)
+    assert seen.host.codes == []
+
+
+@pytest.mark.parametrize("supported", [True, False])
+def test_a_slowdown_that_comes_and_goes_is_measured_by_the_driver_or_found_by_its_bit(
+    seen: Read, *, supported: bool
+) -> None:
+    """None of a counter means that there is none, not that it was not read."""
+    if not supported:
+        seen.node.fake.reading("*", SLOWED, "none")
+    for second in range(0, 900, 5):
+        slowed = second % 20 < 15 or not supported
+        seen.node.fake.reading(4, "clock_event_reasons", 0x40 if slowed else 0)
+        if supported:
+            seen.node.fake.reading(4, SLOWED, second * 750_000_000)
+        seen.step()
+    [finding] = seen.host.findings
+    assert (finding.key.code, "slowed_seconds" in finding.evidence) == ("thermal_slowdown", supported)
+
+
+def test_a_slowdown_shorter_than_a_minute_is_none(seen: Read) -> None:
+    seen.run(600)
+    seen.node.fake.reading(4, "clock_event_reasons", 0x40).reading(4, SLOWED, 30_000_000_000)
+    seen.run(30)
+    seen.node.fake.reading(4, "clock_event_reasons", 0)
+    seen.run(900)
+    assert seen.host.codes == []
+
+
+WORN = {"energy_mj": 9_000_000, REPLAYS: 3, "violation_power_ns": 700}
+FRESH = {"energy_mj": 40_000, REPLAYS: 0, "violation_power_ns": 0}
+
+
+def give(seen: Read, values: dict[str, int]) -> None:
+    for name, value in values.items():
+        seen.node.fake.reading(3, name, value)
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_a_reset_is_recognised_in_the_first_pass_after_it_and_only_a_reset_is(seen: Read, *, reset: bool) -> None:
+    give(seen, WORN)
+    seen.run(10)
+    seen.host.step(seen.host.xid(3, 95), look=False)
+    seen.run(60)
+    assert seen.host.codes == ["xid"]
+    seen.node.fake.vanish(3)
+    seen.run(10)
+    seen.node.fake.write(frozen=True)
+    for n in range(8):
+        seen.node.fake.text(n, "pci_bus_id", f"0000{slot(n)}")
+    give(seen, FRESH if reset else {**FRESH, "energy_mj": WORN["energy_mj"] + 5})
+    seen.run(20)
+    assert seen.host.codes == ([] if reset else ["xid"])
+
+
+def test_what_a_gpu_had_counted_when_it_failed_is_never_more_than_it_had(seen: Read) -> None:
+    """Those kept with a latch may be a minute old: then they are lower, so that no reset is seen where there was none."""
+    give(seen, {**WORN, "energy_mj": 100})
+    seen.run(15)
+    give(seen, WORN)
+    seen.host.step(seen.host.xid(3, 95), look=False)
+    [track] = seen.host.state.tracks_of("xid")
+    counted = dict(word.split("=") for word in track.counters.split())
+    assert int(counted["energy_mj"]) <= WORN["energy_mj"]
+
+
+def test_a_trace_keeps_when_a_counter_was_read_and_is_judged_the_same(seen: Read, tmp_path: Path) -> None:
+    for minute in range(6):
+        seen.node.fake.reading(2, REPLAYS, 100 * minute)
+        seen.run(60)
+    path = write(tmp_path / "t", seen.records)
+    again = read(path)
+    facts = [one.observation.facts for one in again if isinstance(one, Passed) and one.observation.collector == "nvml"]
+    assert {gpu.read_at[REPLAYS] for one in facts if one is not None for gpu in one.gpus if gpu.slot == slot(2)} == {
+        gpu.read_at[REPLAYS] for one in passes(seen) for gpu in one.gpus if gpu.slot == slot(2)
+    }
+    replay = Replay()
+    judged = [step for one in again for step in replay.take(one)]
+    assert [str(f.key) for f in judged[-1].verdict.findings] == [str(f.key) for f in seen.host.findings] != []
+    written = [line for line in lines(path) if line.get("pass") == "nvml"]
+    assert sum(len(str(line)) for line in written[24:]) / len(written[24:]) < 400  # a pass of 8 GPUs
+
+
+def passes(seen: Read) -> list[NvmlFacts]:
+    found = [one.observation for one in seen.records if isinstance(one, Passed)]
+    return [one.facts for one in found if one.collector == "nvml" and one.facts is not None]
+
+
+def test_a_trace_of_a_version_without_times_counts_each_pass(seen: Read) -> None:
+    seen.run(30)
+    old = [replace(facts, gpus=tuple(replace(gpu, read_at={}) for gpu in facts.gpus)) for facts in passes(seen)]
+    seen.host.nvml_change = lambda _: old.pop(0)
+    while old:
+        seen.host.uptime += 5
+        seen.host.step()
+        assert seen.host.state.windows[slot(0), REPLAYS].at == seen.host.uptime

@@ -1,0 +1,177 @@
+"""What is said of a node to whoever asks dstack's agent for its health."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwarden.integrations.dstack.health_body import merged
+from gpuwarden.integrations.dstack.node_health import WELL, Level, Word, word
+from gpuwarden.integrations.published import Marker, Published, Verdict
+
+FAILED = Marker("failure", "gpuwarden: failure gpu=3 xid=79", "xid")
+PERSON = Marker("person", "gpuwarden: operator mending")
+LEVELS = (0, 10, 20)
+NUMBERS = ("system", "error_code", "entity_group_id", "entity_id")
+BEFORE = Word(Level.FAIL, FAILED.reason)
+
+
+def published(state: str = "healthy", mode: str = "enforce", marker: Marker | None = None, **more: object) -> Published:
+    return Published(Verdict(mode=mode, state=state, **more), marker)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("seen", "level"),
+    [
+        (published(), 0),
+        (published("warning", reason="thermal_slowdown"), 10),
+        (published("failure", marker=FAILED), 20),
+        (published("healthy", marker=FAILED), 20),
+        (published("unknown", marker=FAILED), 20),
+        (published("healthy", marker=FAILED, stale="old"), 20),
+        (Published(None, FAILED, "there is none"), 20),
+        (published("failure", reason="gpu_missing", breaker=True), 10),
+        (published("unknown"), 10),
+        (published(stale="the verdict is old"), 10),
+        (Published(None, None, "there is none"), 10),
+        (published("healthy", marker=None), 0),
+        (published(marker=PERSON), 20),
+        (published("failure", mode="observe"), None),
+        (published("failure", mode="observe", marker=FAILED), None),
+        (published("healthy", mode="observe", marker=PERSON), 20),
+        (published("failure", marker=FAILED, simulated=True), None),
+    ],
+)
+def test_a_node_that_is_held_out_fails_and_what_is_not_acted_upon_warns(seen: Published, level: int | None) -> None:
+    said = word(seen, before=None, mode="enforce")
+    assert (None if said is None else said.level) == level
+
+
+def test_until_there_is_a_verdict_the_configured_mode_counts() -> None:
+    assert word(Published(None, None, "none"), before=None, mode="observe") is None
+    assert word(Published(None, FAILED, "none"), before=None, mode="observe") is None
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        published("unknown"), published(stale="old"), Published(None, None, "none"),
+        published("healthy", excluded_by=("dstack:failure",)), Published(published().verdict, None, "", "no marker of ours"),
+    ],
+)  # fmt: skip
+def test_nothing_but_knowledge_ends_a_failure_once_told(seen: Published) -> None:
+    assert word(seen, before=BEFORE, mode="enforce") == BEFORE
+    assert seen.verdict is not None or word(seen, before=BEFORE, mode="observe") == BEFORE
+
+
+def test_a_failure_once_told_ends_when_the_exclusion_is_lifted() -> None:
+    assert word(published(), before=BEFORE, mode="enforce") == WELL
+    assert word(published(excluded_by=("slurm:foreign",)), before=BEFORE, mode="enforce") == WELL
+    lifted_by_hand = word(published("failure", reason="gpu_missing"), before=BEFORE, mode="enforce")
+    assert lifted_by_hand == Word(Level.WARN, "gpuwarden: failure gpu_missing")
+
+
+def test_what_the_breaker_holds_back_is_said_so() -> None:
+    said = word(published("failure", reason="gpu_missing", breaker=True), before=None, mode="enforce")
+    assert "not excluded: the budget of exclusions is spent" in (said or pytest.fail("none")).message
+
+
+# --- in one with what the shim says
+
+
+def incident(level: object = 10, **more: object) -> dict[str, object]:
+    return {
+        "system": 1, "health": level, "error_message": "theirs", "error_code": 3, "entity_group_id": 1, "entity_id": 0, **more,
+    }  # fmt: skip
+
+
+def theirs(level: object, *incidents: object) -> bytes:
+    return json.dumps({"dcgm": {"overall_health": level, "incidents": list(incidents)}}).encode()
+
+
+def sound(body: bytes) -> dict[str, object]:
+    """As dstack's server takes it; its own code says so in the test of the contract."""
+    dcgm = json.loads(body)["dcgm"]
+    assert type(dcgm["overall_health"]) is int
+    assert dcgm["overall_health"] in LEVELS
+    for each in dcgm["incidents"]:
+        assert all(type(each[key]) is int for key in NUMBERS)
+        assert each["health"] in LEVELS
+        assert isinstance(each["error_message"], str)
+    found: dict[str, object] = dcgm
+    return found
+
+
+@pytest.mark.parametrize(
+    "told", [b'{"dcgm":null}\n', b"{}", theirs(0), theirs(20, incident(20)), theirs(10, incident())]
+)
+def test_while_we_have_nothing_to_say_the_shim_s_answer_stays_as_it_is(told: bytes) -> None:
+    assert merged(told, WELL) is None
+
+
+@pytest.mark.parametrize(
+    ("told", "ours", "level", "first"),
+    [
+        (b'{"dcgm":null}', Level.FAIL, 20, "ours"),
+        (b"{}", Level.WARN, 10, "ours"),
+        (None, Level.WARN, 10, "ours"),
+        (theirs(0), Level.FAIL, 20, "ours"),
+        (theirs(20, incident(20)), Level.WARN, 20, "theirs"),
+        (theirs(20, incident(20)), Level.FAIL, 20, "ours"),
+        (theirs(10, incident(10)), Level.FAIL, 20, "ours"),
+    ],
+)
+def test_the_worse_counts_and_stands_first(told: bytes | None, ours: Level, level: int, first: str) -> None:
+    found = sound(merged(told, Word(ours, "ours")) or pytest.fail("none"))
+    incidents: list[dict[str, object]] = found["incidents"]  # type: ignore[assignment]
+    assert found["overall_health"] == level
+    assert incidents[0]["error_message"] == first
+    assert "ours" in [each["error_message"] for each in incidents]
+
+
+def test_half_a_character_does_not_go_out() -> None:
+    body = merged(theirs(10, incident(error_message="\ud800 x \u00e9")), Word(Level.FAIL, "\udfff"))
+    assert [each["error_message"] for each in json.loads(body or b"")["dcgm"]["incidents"]] == ["?", "? x \u00e9"]
+
+
+@pytest.mark.parametrize(
+    ("told", "level"),
+    [
+        (theirs(15), 10), (theirs("20"), 10), (theirs(True), 10), (b'{"dcgm":{"overall_health":20,"incidents":null}}', 20),
+        (b'{"dcgm":{"incidents":[]}}', 10), (b'{"dcgm":{"overall_health":10}}', 10), (theirs(0, incident(99)), 10), (b'{"dcgm":{"incidents":[{"health":20}]}}', 20),
+        (theirs(20, {"health": 20}, "no incident", 7), 20), (b'{"dcgm":[]}', 0), (b"[]", 0), (b"not json", 0), (b"", 0),
+        (b'{"dcgm":null,"more":NaN}', None), (b'{"dcgm":{"overall_health":NaN,"incidents":[]},"x":NaN}', 10),
+    ],
+)  # fmt: skip
+def test_no_answer_goes_out_that_dstack_would_take_for_an_unreachable_host(told: bytes, level: int | None) -> None:
+    body = merged(told, WELL)
+    assert (None if body is None else sound(body)["overall_health"]) == level
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(LEVELS),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from((*NUMBERS, "health", "x")), inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+
+
+@given(
+    st.fixed_dictionaries(
+        {}, optional={"overall_health": json_values, "incidents": json_values | st.lists(json_values)}
+    )
+    | json_values,
+    st.sampled_from(Level),
+)
+def test_whatever_the_shim_says_what_we_send_is_sound_and_no_milder_than_ours(dcgm: object, level: Level) -> None:
+    body = merged(json.dumps({"dcgm": dcgm}).encode(), Word(level, "" if level is Level.PASS else "ours"))
+    if body is None:
+        assert level is Level.PASS
+        if dcgm is not None:
+            sound(json.dumps({"dcgm": dcgm}).encode())
+    else:
+        assert sound(body)["overall_health"] >= level  # type: ignore[operator]

@@ -1,0 +1,128 @@
+"""What small processes read of what the daemon published."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwarden.actuators.marker_file import marker_text
+from gpuwarden.base.paths import marker_path
+from gpuwarden.integrations.published import Marker, Reader, parse_verdict
+from gpuwarden.policy.model import Act, Intent, Why
+from gpuwarden.publish.files.verdict import verdict_text
+from gpuwarden_collectors.base import host_clock
+from support.passive import BOOT, marker, verdict
+from support.snapshots import UPTIME, at, snapshot
+
+NAME = "dstack"
+
+
+def reader(folder: Path) -> Reader:
+    return Reader(folder, NAME, boot_id=BOOT)
+
+
+def test_the_marker_that_the_actuator_writes_is_read(tmp_path: Path) -> None:
+    reason = "gpuwarden: failure gpu_missing gpu=3"
+    intent = Intent(act=Act.EXCLUDE, actuator=NAME, why=Why.FAILURE, reason=reason, key="k", at=host_clock())
+    path = marker_path(tmp_path, NAME)
+    path.parent.mkdir()
+    path.write_text(marker_text(intent, node="n1", boot_id=BOOT, since=1.8e9))
+    assert reader(tmp_path).read().marker == Marker("failure", reason, "gpu_missing")
+
+
+def test_the_verdict_that_the_daemon_writes_is_read() -> None:
+    found = parse_verdict(verdict_text(snapshot(), at(UPTIME)).encode(), boot_id="").at(UPTIME)
+    assert (found.mode, found.state, found.stale) == ("observe", "healthy", "")
+
+
+def test_a_verdict_is_relied_on_for_as_long_as_it_says(tmp_path: Path) -> None:
+    verdict(tmp_path, age=20, fresh_for=15)
+    assert "more than 15 s old" in (reader(tmp_path).read().verdict or pytest.fail("none")).stale
+    verdict(tmp_path, age=10, fresh_for=15)
+    assert (reader(tmp_path).read().verdict or pytest.fail("none")).stale == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"stamp": 0}, "only just started"), ({"stamp": "1e9"}, "no time"), ({"stamp": 10**10}, "future"),
+        ({"fresh_for": ""}, "no time"), ({"fresh_for": -1}, "no time"),
+    ],
+)  # fmt: skip
+def test_a_verdict_without_a_sound_time_is_stale(tmp_path: Path, fields: dict[str, object], why: str) -> None:
+    verdict(tmp_path, **fields)  # type: ignore[arg-type]
+    assert why in (reader(tmp_path).read().verdict or pytest.fail("none")).stale
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"boot_id": "other"}, "another boot"), ({"format": 2}, "cannot be understood"),
+        ({"state": "splendid"}, "cannot be understood"), ({"mode": ""}, "cannot be understood"),
+    ],
+)  # fmt: skip
+def test_what_is_no_verdict_of_this_boot_is_none(tmp_path: Path, fields: dict[str, object], why: str) -> None:
+    verdict(tmp_path, **fields)  # type: ignore[arg-type]
+    found = reader(tmp_path).read()
+    assert found.verdict is None
+    assert why in found.missing
+
+
+def test_a_marker_of_another_boot_is_void_and_one_of_a_later_format_stands(tmp_path: Path) -> None:
+    path = marker(tmp_path, NAME)
+    path.write_text(path.read_text().replace('"format": 1', '"format": 2, "more": [1]'))
+    assert reader(tmp_path).read().marker is not None
+    path.write_text(path.read_text().replace(BOOT, "another boot"))
+    assert reader(tmp_path).read().marker is None
+    assert reader(tmp_path).read().doubt == ""
+
+
+def test_what_is_no_marker_is_doubt_and_no_exclusion(tmp_path: Path) -> None:
+    path = marker(tmp_path, NAME)
+    for text in (
+        "",
+        "{",
+        "[]",
+        '{"owner":"somebody"}',
+        '{"owner":"gpuwarden","actuator":"nvhcd","reason":""}',
+        "[" * 9999,
+    ):
+        path.write_text(text)
+        found = reader(tmp_path).read()
+        assert found.marker is None
+        assert "no marker" in found.doubt
+
+
+def test_nothing_waits_for_a_pipe_follows_a_link_or_reads_without_end(tmp_path: Path) -> None:
+    path = marker(tmp_path, NAME)
+    path.unlink()
+    os.mkfifo(path)
+    os.mkfifo(tmp_path / "verdict")
+    found = reader(tmp_path).read()
+    assert "no file" in found.doubt
+    assert "no file" in found.missing
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    assert reader(tmp_path).read().doubt
+    path.unlink()
+    path.write_bytes(b"x" * (1 << 20))
+    assert "more than" in reader(tmp_path).read().doubt
+
+
+def test_without_anything_published_there_is_neither_verdict_nor_marker_nor_doubt(tmp_path: Path) -> None:
+    found = reader(tmp_path / "nowhere").read()
+    assert (found.verdict, found.marker, found.doubt) == (None, None, "")
+    assert "there is no verdict" in found.missing
+
+
+@given(st.binary(max_size=400) | st.text("=\nformat1odebs tvrefgi0", max_size=200).map(str.encode))
+def test_no_bytes_break_the_reader(data: bytes) -> None:
+    try:
+        parse_verdict(b"format=1\nmode=enforce\nstate=healthy\n" + data, boot_id="").at(time.monotonic())
+    except ValueError as error:
+        assert "gpuwarden" in str(error)  # noqa: PT017 - it is one of the two things that may happen

@@ -1,0 +1,254 @@
+"""Upgrade and downgrade: within a major version nothing is forgotten; another major version ends the start, and nothing is moved."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwarden.health import checkpoint as health_checkpoint
+from gpuwarden.health import state as health
+from gpuwarden.health.model import Event, EventKind, Key, Subject, gpu
+from gpuwarden.health.xid.forged_lines import Recalled, without_forged
+from gpuwarden.ledger.rows import Memory
+from gpuwarden.ledger.store import Store
+from gpuwarden.ledger.unknown_events import MOST, strangers
+from gpuwarden.policy import checkpoint as policy_checkpoint
+from gpuwarden.policy import state as policy
+from gpuwarden_collectors.base import host_clock
+from gpuwarden_collectors.facts import LogPosition, Stamp
+from support.commands import gpuwarden
+from support.daemons import FakeHost
+from support.ledgers import PATIENCE, Ledgers, opened
+
+FIRST = Path(__file__).parents[1] / "data/ledger/1.0.sql"
+"""A ledger as version 1.0 wrote it: a pin, an Xid that was acknowledged, one that is latched, an exclusion in Slurm."""
+SLOT = "0000:1b:00.0"
+LATCHED, ACKNOWLEDGED = Key("xid", gpu(SLOT), "79"), Key("xid", gpu(SLOT), "31")
+
+FORGED = FIRST.with_name("forged.sql").read_text()
+"""As 23d4377 wrote it, of four GPUs with an Xid 95 each, with lines that a process wrote to /dev/kmsg: that of the first GPU, an
+SXid, a PCIe error, the Xid 154 that ended the second's, the "reset done" that ended the third's. The fourth's Xid 154 is genuine."""
+FORGED_SLOTS = [f"0000:1{n}:00.0" for n in range(4)]
+
+NEWER = FIRST.with_name("newer.sql").read_text()
+"""What a later 1.x may have added to it: columns, a table, an index, a key, kinds, codes, subjects, words and data."""
+
+
+def begun(path: Path, *more: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(path)) as database:
+        for script in (FIRST.read_text(), *more):
+            database.executescript(script)
+    return path
+
+
+def rows(path: Path, asked: str) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(path)) as database:
+        return database.execute(asked).fetchall()
+
+
+@pytest.fixture
+async def make(tmp_path: Path) -> AsyncIterator[Ledgers]:
+    ledgers = Ledgers(tmp_path / "state/ledger.db")
+    yield ledgers
+    await ledgers.close()
+
+
+def folded(memory: Memory) -> tuple[health.State, policy.PolicyState]:
+    return reduce(health.fold, memory.events, health.State()), reduce(policy.fold, memory.events, policy.PolicyState())
+
+
+def check_nothing_is_forgotten(memory: Memory) -> None:
+    judged, decided = folded(memory)
+    assert judged.tracks[LATCHED].latched
+    assert judged.pins[SLOT].uuid == "GPU-1"
+    assert judged.records[ACKNOWLEDGED].acknowledged == Stamp(5.0, 1790000005.0)
+    assert decided.holds["slurm"].reason == "gpuwarden: xid 79"
+    assert memory.position == LogPosition("b1", 12)
+
+
+async def go_on(make: Ledgers) -> Memory:
+    """As a daemon does: opens, remembers, writes an event and a checkpoint of its own; what the next start then knows."""
+    ledger = make()
+    memory = await opened(ledger)
+    check_nothing_is_forgotten(memory)
+    judged, decided = folded(memory)
+    now = host_clock()
+    covered = [*health_checkpoint.checkpoint(judged, now), *policy_checkpoint.checkpoint(decided, now)]
+    ledger.append([Event(kind=EventKind.STARTED, at=now, boot_id="b1")], checkpoint=covered)
+    assert await ledger.close(PATIENCE)
+    ledger = make()
+    memory = await opened(ledger)
+    assert await ledger.close(PATIENCE)
+    return memory
+
+
+async def test_what_the_first_version_wrote_is_remembered_by_this_one(make: Ledgers) -> None:
+    begun(make.path)
+    check_nothing_is_forgotten(await go_on(make))
+
+
+def test_since_the_first_version_the_tables_have_only_been_added_to(tmp_path: Path) -> None:
+    """An older gpuwarden names the columns that it knows, in what it reads and in what it writes."""
+    Store.open(tmp_path / "now.db", now=0.0).close()
+    then, now = (
+        {
+            table: {row[1]: row[1:] for row in rows(path, f"PRAGMA table_info({table})")}
+            for (table,) in rows(path, "SELECT name FROM sqlite_schema WHERE type = 'table'")
+        }
+        for path in (begun(tmp_path / "then.db"), tmp_path / "now.db")
+    )
+    for table, columns in then.items():
+        assert columns.items() <= now[table].items()
+        added = [now[table][name] for name in now[table].keys() - columns.keys()]
+        assert all(default is not None or not required for _, _, required, default, _ in added)
+
+
+async def test_what_a_newer_minor_version_wrote_costs_no_latch_no_pin_and_no_acknowledgement(make: Ledgers) -> None:
+    begun(make.path, NEWER)
+    check_nothing_is_forgotten(await go_on(make))
+    assert rows(make.path, "SELECT value FROM meta WHERE key = 'schema'") == [("1.9",)]
+    assert rows(make.path, "SELECT seen_by FROM events WHERE kind = 'started'") == [("nobody",)]
+
+
+async def test_after_a_downgrade_the_newer_version_finds_again_what_only_it_understands(make: Ledgers) -> None:
+    begun(make.path, NEWER)
+    memory = await go_on(make)
+    melted = Key("gpu_melted", gpu(SLOT))
+    kept = [(event.kind, event.key) for event in strangers(memory.events)]
+    assert kept == [("foretold", Key("gpu", gpu(SLOT))), ("raised", melted), ("latched", melted)]
+    again = await go_on(make)
+    assert strangers(again.events) == strangers(memory.events)
+
+
+def test_what_nobody_understands_is_bounded() -> None:
+    many = (
+        Event(kind="foretold", at=Stamp(n, n), boot_id="b1", key=Key("x", Subject("node"))) for n in range(3 * MOST)
+    )
+    assert [event.at.wall for event in strangers(many)] == list(range(2 * MOST, 3 * MOST))
+
+
+@pytest.mark.parametrize(("version", "which"), [("2.0", "newer"), ("0.7", "older")])
+def test_on_the_ledger_of_another_major_version_nothing_starts_and_nothing_is_moved(
+    tmp_path: Path, version: str, which: str
+) -> None:
+    path = begun(tmp_path / "state/ledger.db", f"UPDATE meta SET value = '{version}' WHERE key = 'schema'")
+    before = path.read_bytes()
+    ran = gpuwarden(
+        *(
+            "run",
+            "--simulate",
+            "1",
+            "--state-dir",
+            path.parent,
+            "--run-dir",
+            tmp_path / "run",
+            "--listen",
+            "127.0.0.1:0",
+        ),
+        temporary=tmp_path,
+    )
+    assert ran.returncode == 64, ran.stderr
+    assert f"has version {version}" in ran.stderr
+    assert f"install the {which} gpuwarden again" in ran.stderr
+    assert [file.name for file in path.parent.iterdir()] == ["ledger.db"]
+    assert path.read_bytes() == before
+    assert not (tmp_path / "run").exists()
+
+
+def test_exclusions_are_told_from_the_ledger_without_a_daemon(tmp_path: Path) -> None:
+    def asked(*more: str) -> tuple[int, str]:
+        done = gpuwarden("exclusions", "--state-dir", tmp_path, *more, temporary=tmp_path)
+        return done.returncode, done.stdout + done.stderr
+
+    assert asked()[0] == 69
+    path = begun(tmp_path / "ledger.db")
+    assert asked() == (1, "slurm: stands since 2026-09-21 14:13:30 UTC, for failure: gpuwarden: xid 79\n")
+    code, text = asked("--json")
+    assert (code, [row["actuator"] for row in json.loads(text)["exclusions"]]) == (1, ["slurm"])
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("DELETE FROM events WHERE kind IN ('outcome', 'excluded')")
+    assert asked() == (
+        1,
+        "slurm: may stand, it was asked for 2026-09-21 14:13:29 UTC, for failure: gpuwarden: xid 79\n",
+    )
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE events SET data = replace(data, '}', ',\"observed\":true}') WHERE kind = 'intended'")
+    assert asked() == (0, "gpuwarden excludes this node nowhere\n")
+
+
+# --- what older versions took from lines that the kernel had not written
+
+
+def forged(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(FORGED)
+    return path
+
+
+async def test_what_other_facilities_raised_or_ended_is_left_out_of_an_older_ledger_once(make: Ledgers) -> None:
+    forged(make.path)
+    ledger = make()
+    memory = await opened(ledger)
+    first, second, _, _ = FORGED_SLOTS
+    assert set(memory.left_out) == {
+        f"xid.95@gpu/{first}", "sxid.20034@switch/0000:05:00.0", f"pcie_aer_fatal@gpu/{second}",
+        f"xid.154@gpu/{second}", f"reset of gpu/{second}", f"end of xid.95@gpu/{second}",
+    }  # fmt: skip
+    judged, _ = folded(memory)
+    assert [(str(key), track.raised, track.latched, track.released) for key, track in judged.tracks.items()] == [
+        (f"xid.95@gpu/{second}", True, True, None)
+    ]
+    assert sorted(judged.resets) == FORGED_SLOTS[2:]
+    assert Key("xid", gpu(first), "95") not in judged.records
+    ledger.append(checkpoint=health_checkpoint.checkpoint(judged, host_clock()))
+    assert await ledger.close(PATIENCE)
+    again = await opened(make())
+    assert again.left_out == ()
+    assert folded(again)[0].tracks.keys() == judged.tracks.keys()
+
+
+def test_the_upgrade_logs_what_it_left_out_once(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path, gpus=1)
+    path = forged(host.state_dir / "ledger.db")
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(
+            "UPDATE meta SET value = '{}' WHERE key = 'machine'"
+        )  # with no name in common it is this machine's
+    said = []
+    for _ in range(2):
+        with host.daemon() as daemon:
+            daemon.wait(lambda daemon=daemon: daemon.heartbeat()["sequence"] > 1, "passes")  # type: ignore[misc]
+            assert daemon.stop() == 0
+            said.append(daemon.lines().count("left out of the ledger"))
+    assert said == [1, 0]
+
+
+def test_a_ledger_without_such_lines_is_recalled_as_it_is() -> None:
+    events = [
+        Event(kind=EventKind.XID, at=Stamp(1, 1), boot_id="b1", key=Key("xid", gpu(SLOT), "95"), data={"count": 1})
+    ]
+    assert without_forged(events) == Recalled(tuple(events))
+
+
+@pytest.mark.parametrize("facility", [0, 3])
+def test_the_end_of_an_xid_by_another_counts_if_the_kernel_said_so(facility: int) -> None:
+    def event(kind: EventKind, detail: str, **data: Any) -> Event:
+        return Event(kind=kind, at=Stamp(1, 1), boot_id="b1", key=Key("xid", gpu(SLOT), detail), data=data)
+
+    events = [
+        event(EventKind.XID, "163", count=1), event(EventKind.RAISED, "163", severity="warning"),
+        event(EventKind.XID, "31", count=1, facility=1),
+        event(EventKind.XID, "162", count=1, facility=facility), event(EventKind.CLEARED, "163", by="Xid 162"),
+    ]  # fmt: skip
+    assert (
+        Key("xid", gpu(SLOT), "163") in reduce(health.fold, without_forged(events).events, health.State()).tracks
+    ) is bool(facility)

@@ -1,0 +1,365 @@
+"""A server that is notified: whatever it answers or does not, nothing is lost that it may still want, and no storm follows."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+import trustme
+
+from gpuwarden.config.notify import NotifyProgram, WebhookOptions
+from gpuwarden.config.secrets import SecretFile
+from gpuwarden.health.model import Event, EventKind
+from gpuwarden.notify.delivery import Delivery, Receiver, Result
+from gpuwarden.notify.messages import Teller, message
+from gpuwarden.notify.program import ProgramReceiver
+from gpuwarden.notify.queue import Message
+from gpuwarden.notify.store import QueueStore
+from gpuwarden.notify.webhook import WebhookReceiver
+from gpuwarden.notify.worker import Courier
+from gpuwarden_collectors.facts import Stamp
+from support.receiving import Receiving
+
+PATIENCE = 60.0
+TARGET = "webhook.pager"
+ONE = Message("health", "0123456789abcdef", '{"format":1,"text":"GPU 3 gone: ü"}')
+
+
+@pytest.fixture
+def receiving() -> Iterator[Receiving]:
+    with Receiving() as server:
+        yield server
+
+
+def secret(folder: Path, text: str, name: str = "secret") -> SecretFile:
+    path = folder / name
+    path.write_text(text)
+    path.chmod(0o600)
+    return SecretFile(str(path))
+
+
+async def delivered(options: WebhookOptions, *, again: bool = False) -> Delivery:
+    receiver = WebhookReceiver(options)
+    try:
+        return await receiver.deliver(ONE, again=again)
+    finally:
+        receiver.rest()
+
+
+# --- one request
+
+
+async def test_a_message_is_signed_and_named_so_that_the_receiver_knows_it_again(
+    receiving: Receiving, tmp_path: Path
+) -> None:
+    options = WebhookOptions(
+        url=receiving.url, key=secret(tmp_path, "k3y\n"), token=secret(tmp_path, "t0ken", "token"), timeout=PATIENCE
+    )
+    assert (await delivered(options)).result is Result.DELIVERED
+    (request,) = receiving.requests
+    assert (request.path, request.body) == ("/hook?team=gpu", ONE.body.encode())
+    assert request.headers["Content-Type"] == "application/json"
+    assert request.headers["Idempotency-Key"] == ONE.key
+    assert request.headers["Authorization"] == "Bearer t0ken"
+    stamp = request.headers["X-Gpuwarden-Timestamp"]
+    assert abs(float(stamp) - time.time()) < PATIENCE
+    signed = hmac.new(b"k3y", f"{stamp}.".encode() + request.body, hashlib.sha256).hexdigest()
+    assert request.headers["X-Gpuwarden-Signature"] == f"sha256={signed}"
+
+
+ANSWERS: dict[int, Result] = {
+    **dict.fromkeys((200, 201, 202, 204), Result.DELIVERED),
+    **dict.fromkeys((400, 404, 410, 413, 422), Result.REFUSED),
+    **dict.fromkeys((401, 403, 301, 302, 307, 308), Result.BARRED),
+    **dict.fromkeys((408, 409, 425, 429, 500, 502, 503, 504), Result.LATER),
+}
+
+
+@pytest.mark.parametrize(("status", "result"), ANSWERS.items())
+async def test_what_each_answer_means(receiving: Receiving, status: int, result: Result) -> None:
+    receiving.answer = status
+    receiving.more = {"Location": f"http://127.0.0.1:{receiving.port}/elsewhere"}
+    delivery = await delivered(WebhookOptions(url=receiving.url, timeout=PATIENCE))
+    assert delivery.result is result
+    assert (str(status) in delivery.text) == (result is not Result.DELIVERED)
+    assert [request.path for request in receiving.requests] == ["/hook?team=gpu"]
+
+
+async def test_a_conflict_after_an_earlier_attempt_says_that_it_was_taken_then(receiving: Receiving) -> None:
+    receiving.answer = 409
+    options = WebhookOptions(url=receiving.url, timeout=PATIENCE)
+    assert (await delivered(options, again=True)).result is Result.DELIVERED
+
+
+@pytest.mark.parametrize(
+    ("text", "least", "most"),
+    [("7", 7, 7), ("Fri, 31 Dec 2199 23:59:59 GMT", 240, 240), ("99999999", 240, 240), ("-3", 0, 0), ("soon", 0, 0)],
+)
+async def test_a_wish_to_wait_is_heeded_within_bounds(
+    receiving: Receiving, text: str, least: float, most: float
+) -> None:
+    receiving.answer, receiving.more = 429, {"Retry-After": text}
+    assert least <= (await delivered(WebhookOptions(url=receiving.url, timeout=PATIENCE))).after <= most
+
+
+@contextmanager
+def serving(answer: Callable[[socket.socket], None], tls: ssl.SSLContext | None = None) -> Iterator[int]:
+    """A server that does with each connection what `answer` does, once it was asked something."""
+    over = threading.Event()
+
+    def serve() -> None:
+        while not over.is_set():
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            try:
+                with tls.wrap_socket(connection, server_side=True) if tls else connection as talk:
+                    said = b""
+                    while not said.endswith(ONE.body.encode()) and (more := talk.recv(65_536)):
+                        said += more
+                    answer(talk)
+                    over.wait(PATIENCE if answer is silence else 0.0)
+            except OSError:
+                continue
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            over.set()
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def silence(_: socket.socket) -> None:
+    pass
+
+
+def trickle(talk: socket.socket) -> None:
+    while True:
+        talk.send(b"H")
+        time.sleep(0.02)
+
+
+def half_closed(talk: socket.socket) -> None:
+    talk.sendall(b"HTTP/1.1 2")
+    talk.shutdown(socket.SHUT_WR)
+
+
+MISBEHAVIOUR: dict[str, Callable[[socket.socket], None]] = {
+    "it accepts and never answers": silence,
+    "it answers a byte now and then": trickle,
+    "it hangs up without an answer": lambda talk: talk.shutdown(socket.SHUT_RDWR),
+    "it closes its half in the middle of its first line": half_closed,
+    "it resets the connection": lambda talk: talk.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0"),
+    "it speaks no HTTP": lambda talk: talk.sendall(b"220 mail.example ESMTP\r\n"),
+    "its headers have no end": lambda talk: talk.sendall(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000),
+}
+
+
+@pytest.mark.parametrize("answer", MISBEHAVIOUR.values(), ids=MISBEHAVIOUR)
+async def test_a_server_that_misbehaves_is_tried_again_later(answer: Callable[[socket.socket], None]) -> None:
+    with serving(answer) as port:
+        quick = 0.2 if answer in (silence, trickle) else PATIENCE
+        delivery = await delivered(WebhookOptions(url=f"http://127.0.0.1:{port}/", timeout=quick))
+    assert delivery.result is Result.LATER
+    assert "no answer" in delivery.text
+
+
+async def test_where_nobody_listens_it_is_tried_again_later() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    assert (await delivered(WebhookOptions(url=f"http://127.0.0.1:{port}/"))).result is Result.LATER
+
+
+async def test_a_certificate_counts_only_if_it_is_trusted_and_of_that_name(tmp_path: Path) -> None:
+    authority, other = trustme.CA(), trustme.CA()
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(tls)
+    for ca, name in ((authority, "ours.pem"), (other, "other.pem")):
+        ca.cert_pem.write_to_path(tmp_path / name)
+    with serving(lambda talk: talk.sendall(b"HTTP/1.1 204 No Content\r\n\r\n"), tls) as port:
+
+        async def to(host: str, ca: str) -> Delivery:
+            return await delivered(WebhookOptions(url=f"https://{host}:{port}/", ca=tmp_path / ca, timeout=PATIENCE))
+
+        assert (await to("localhost", "ours.pem")).result is Result.DELIVERED
+        for host, trusted in (("localhost", "other.pem"), ("127.0.0.1", "ours.pem")):
+            delivery = await to(host, trusted)
+            assert (delivery.result, "not trusted" in delivery.text) == (Result.BARRED, True)
+
+
+async def test_no_secret_is_in_what_is_said_of_it(receiving: Receiving, tmp_path: Path) -> None:
+    receiving.answer = 500
+    url = secret(tmp_path, f"http://127.0.0.1:{receiving.port}/services/T0PS3CRET", "url")
+    options = WebhookOptions(url_file=url, key=secret(tmp_path, "k3y"), timeout=PATIENCE)
+    told = await delivered(options)
+    (tmp_path / "url").write_text("https://user:T0PS3CRET@host/T0PS3CRET")
+    odd = await delivered(options)
+    missing = await delivered(WebhookOptions(url=receiving.url, key=SecretFile("nocredential")))
+    assert (told.result, odd.result, missing.result) == (Result.LATER, Result.BARRED, Result.BARRED)
+    assert "T0PS3CRET" not in f"{told}{odd}{options}"
+    assert receiving.requests[0].path == "/services/T0PS3CRET"
+
+
+# --- message after message
+
+
+@asynccontextmanager
+async def telling(receiver: Receiver, folder: Path, most: float = 0.02) -> AsyncIterator[tuple[Courier, QueueStore]]:
+    store = QueueStore(folder / "notify.db", [TARGET])
+    courier = Courier(TARGET, receiver, store, first=0.01, most=most, look_again=0.02)
+    task = asyncio.create_task(courier.run())
+    try:
+        yield courier, store
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await asyncio.to_thread(store.close)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def numbered(*numbers: int) -> list[tuple[str, Message]]:
+    return [(TARGET, Message(f"finding/{n}", f"key{n}", json.dumps({"n": n}))) for n in numbers]
+
+
+async def test_everything_is_told_once_and_in_order_whatever_comes_between(
+    receiving: Receiving, tmp_path: Path
+) -> None:
+    receiving.answers = [500, 429, 409, 503, 200, 403, 403, 200, 404]
+    receiver = WebhookReceiver(WebhookOptions(url=receiving.url, timeout=PATIENCE))
+    async with telling(receiver, tmp_path) as (courier, store):
+        store.put(numbered(*range(6)))
+        courier.wake.set()
+        await until(lambda: courier.told.counts.total() and store.rows.total() == 0 and not courier.told.trouble)
+        store.put(numbered(6, 7))
+        courier.wake.set()
+        await until(lambda: len(receiving.requests) == 13 and store.rows.total() == 0)
+        keys = [request.headers["Idempotency-Key"] for request in receiving.requests]
+        assert list(dict.fromkeys(keys)) == [f"key{n}" for n in range(8)]
+        counts = courier.told.counts
+        assert (counts[Result.DELIVERED], counts[Result.REFUSED], counts[Result.BARRED]) == (7, 1, 2)
+        assert receiving.connections <= 8  # one more after each attempt that came to nothing
+
+
+async def test_a_refused_login_keeps_the_queue_and_is_said_until_it_is_mended(
+    receiving: Receiving, tmp_path: Path
+) -> None:
+    receiving.answer = 401
+    async with telling(WebhookReceiver(WebhookOptions(url=receiving.url)), tmp_path) as (courier, store):
+        store.put(numbered(1, 2, 3))
+        courier.wake.set()
+        await until(lambda: courier.told.counts[Result.BARRED] >= 3)
+        assert (store.rows[TARGET], "401" in courier.told.barred) == (3, True)
+        receiving.answer = 200
+        await until(lambda: store.rows[TARGET] == 0)
+        assert (courier.told.barred, courier.told.trouble) == ("", "")
+
+
+async def test_what_was_not_told_is_told_after_a_restart_with_the_same_key(
+    receiving: Receiving, tmp_path: Path
+) -> None:
+    receiving.answer = 503
+    for status in (503, 200):
+        receiving.answer = status
+        receiver = WebhookReceiver(WebhookOptions(url=receiving.url, timeout=PATIENCE))
+        async with telling(receiver, tmp_path) as (courier, store):
+            if status == 503:
+                store.put(numbered(1, 2))
+                courier.wake.set()
+                await until(lambda: len(receiving.requests) >= 2)
+            else:
+                await until(lambda: courier.told.counts[Result.DELIVERED] == 2)
+    keys = [request.headers["Idempotency-Key"] for request in receiving.requests]
+    assert keys == ["key1"] * (len(keys) - 1) + ["key2"]
+
+
+async def test_what_a_disk_did_not_give_is_told_once_it_does_without_any_news(
+    receiving: Receiving, tmp_path: Path
+) -> None:
+    folder, away = tmp_path / "state", tmp_path / "away"
+    store = QueueStore(folder / "notify.db", [TARGET])
+    store.put(numbered(1))
+    await asyncio.to_thread(store.close)
+    folder.rename(away)
+    folder.touch()
+    receiver = WebhookReceiver(WebhookOptions(url=receiving.url, timeout=PATIENCE))
+    async with telling(receiver, folder) as (_, store):
+        await until(lambda: store.trouble)
+        assert receiving.requests == []
+        folder.unlink()
+        away.rename(folder)
+        await until(lambda: receiving.requests and not store.trouble)
+
+
+async def test_a_connection_that_the_server_closed_meanwhile_costs_no_message_and_no_pause(
+    receiving: Receiving, tmp_path: Path
+) -> None:
+    receiver = WebhookReceiver(WebhookOptions(url=receiving.url, timeout=PATIENCE))
+    assert (await receiver.deliver(ONE, again=False)).result is Result.DELIVERED
+    assert receiver._line is not None
+    receiver._line.connection.sock.shutdown(socket.SHUT_RDWR)
+    assert (await receiver.deliver(ONE, again=False)).result is Result.DELIVERED
+    receiver.rest()
+    assert receiving.connections == 2
+
+
+# --- programs
+
+
+def script(folder: Path, text: str) -> tuple[str, ...]:
+    path = folder / "tell"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o700)
+    return (str(path), "a word; $(touch never)")
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ('[ "$(cat)" = \'{"format":1,"text":"GPU 3 gone: ü"}\' ]', Result.DELIVERED),
+        ("exit 75", Result.LATER),
+        ("kill -9 $$", Result.LATER),
+        ("sleep 1000 & sleep 1000", Result.LATER),
+        ("echo no such team >&2; exit 3", Result.REFUSED),
+        ("exit 127", Result.BARRED),
+        ("yes | head -c 1000000; true", Result.DELIVERED),
+    ],
+)
+async def test_what_a_program_s_end_means(tmp_path: Path, text: str, result: Result) -> None:
+    timeout = 0.3 if "sleep" in text else PATIENCE
+    receiver = ProgramReceiver(NotifyProgram(command=script(tmp_path, text), timeout=timeout))
+    delivery = await receiver.deliver(ONE, again=False)
+    assert delivery.result is result, delivery.text
+    assert ("no such team" in delivery.text) == ("no such team" in text)
+    assert not Path("never").exists()
+
+
+# --- messages
+
+
+def test_messages_are_bounded_and_say_what_they_are_about() -> None:
+    teller = Teller(node="n1", mode="observe", boot_id="b")
+    data = {f"field{n}": "x" * 5_000 for n in range(60)}
+    found = message(Event(kind=EventKind.RAISED, at=Stamp(1.0, 2.0), boot_id="b", data=data), teller)
+    assert found is not None
+    assert len(found[1].body) < 16_384
+    assert message(Event(kind=EventKind.RISING, at=Stamp(1.0, 2.0), boot_id="b"), teller) is None

@@ -1,0 +1,111 @@
+"""Site checks that are run by somebody else: one connection a run, by name only, given up with the connection."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.config.collectors import SiteCheck
+from gpuwarden.oneshot.site_check import serve
+from gpuwarden_collectors.plugin.elsewhere import run_elsewhere
+
+PATIENCE = 60.0
+
+
+@contextmanager
+def runner(folder: Path, checks: dict[str, SiteCheck]) -> Iterator[str]:
+    """As systemd does it: a run for each connection, here in a thread."""
+    path = folder / "checks.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def accept() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                threading.Thread(target=serve, args=(checks, folder, connection), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield str(path)
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def shell(script: str) -> SiteCheck:
+    return SiteCheck(command=("/bin/sh", "-c", script))
+
+
+async def test_a_check_is_run_by_its_name_and_its_exit_code_and_bytes_come_back(tmp_path: Path) -> None:
+    with runner(tmp_path, {"nhc": shell(r"printf 'bad \377'; printf why >&2; exit 2")}) as path:
+        done = await run_elsewhere(path, "nhc", 30.0)
+    assert (done.exit_code, done.stdout, done.stderr, done.trouble) == (2, b"bad \xff", b"why", "")
+
+
+@pytest.mark.parametrize("name", ["other", "", "/bin/sh", "off", "../nhc", "n" * 1000, "\0"])
+async def test_what_is_not_configured_is_not_run_whatever_it_is_called(tmp_path: Path, name: str) -> None:
+    ran = tmp_path / "ran"
+    with runner(tmp_path, {"nhc": shell(f"touch {ran}"), "off": SiteCheck(("/bin/true",), enabled=False)}) as path:
+        done = await run_elsewhere(path, name, 30.0)
+    assert done.exit_code is None
+    assert "no site check" in done.trouble
+    assert not ran.exists()
+
+
+async def test_one_check_is_not_run_twice_at_a_time(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    with runner(tmp_path, {"slow": shell(f"touch {tmp_path}/began; read x < {go}")}) as path:
+        first = asyncio.create_task(run_elsewhere(path, "slow", 30.0))
+        await until((tmp_path / "began").exists)
+        second = await run_elsewhere(path, "slow", 30.0)
+        assert "has not ended" in second.trouble
+        go.write_text("go\n")
+        assert (await first).exit_code == 0
+
+
+async def test_a_run_that_nobody_waits_for_any_more_is_ended(tmp_path: Path) -> None:
+    with runner(tmp_path, {"slow": shell(f"echo $$ > {tmp_path}/pid; exec sleep 1000")}) as path:
+        asked = asyncio.create_task(run_elsewhere(path, "slow", 600.0))
+        await until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())
+        pid = int((tmp_path / "pid").read_text())
+        asked.cancel()
+        await until(
+            lambda: not Path(f"/proc/{pid}").exists() or "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+        )
+
+
+@pytest.mark.parametrize("answer", [b"", b"nothing", b"[]", b"{}", b'{"exit_code": "0"}', b"\xff" * 300_000])
+async def test_an_answer_that_is_none_is_said_to_be_none(tmp_path: Path, answer: bytes) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_unix_server(talk, str(tmp_path / "s"))
+    done = await run_elsewhere(str(tmp_path / "s"), "nhc", 30.0)
+    server.close()
+    assert (done.exit_code, "gave no answer" in done.trouble) == (None, True)
+
+
+async def test_where_nobody_listens_that_is_said(tmp_path: Path) -> None:
+    done = await run_elsewhere(str(tmp_path / "nobody"), "nhc", 30.0)
+    assert done.exit_code is None
+    assert "cannot be started by way of" in done.trouble
+
+
+async def until(condition: object) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end, sys._getframe(1).f_code.co_name
+        await asyncio.sleep(0.02)

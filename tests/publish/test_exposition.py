@@ -1,0 +1,159 @@
+"""The bytes of the page: both formats, as their reference parsers read them."""
+
+from __future__ import annotations
+
+import gzip
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwarden.health.model import NODE, gpu
+from gpuwarden.publish.metrics.dcgm_names import OF_INSTANCES
+from gpuwarden.publish.metrics.exposition import Holder, Page, Renderer
+from gpuwarden.publish.metrics.lines import number
+from gpuwarden.publish.metrics.telemetry import dcgm_bus_id
+from gpuwarden.publish.snapshot import Snapshot, XidCount
+from gpuwarden_collectors.facts import NvmlFacts
+from support.scrape import parse_openmetrics, parse_text
+from support.snapshots import UPTIME, at, finding, gpu_facts, missing, slot, snapshot
+from support.web_server import get, serving
+from support.whole_snapshots import everything
+from tables import MOST_SERIES
+
+Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def text_series(page: Page) -> Series:
+    """The parser gives DCGM's counters an ending that the page does not have."""
+    families = parse_text(page.text)
+    return {
+        (
+            s.name.removesuffix("_total") if s.name.startswith("DCGM") else s.name,
+            tuple(sorted(s.labels.items())),
+        ): s.value
+        for family in families
+        for s in family.samples
+    }
+
+
+def openmetrics_series(page: Page) -> Series:
+    families = parse_openmetrics(page.openmetrics)
+    return {(s.name, tuple(sorted(s.labels.items()))): s.value for f in families for s in f.samples}
+
+
+def busy() -> Snapshot:
+    """A snapshot with something in every metric."""
+    shown = missing(snapshot(), 5)
+    findings = (*shown.verdict.findings, finding("xid", gpu(slot(2)), detail="79"), finding("ledger_unavailable", NODE))
+    xids = (XidCount(slot=slot(2), xid=79, count=1, last=at(UPTIME).wall),)
+    return replace(shown, verdict=replace(shown.verdict, findings=findings), xids=xids)
+
+
+@pytest.mark.parametrize(
+    "shown", [snapshot(), busy(), snapshot(0), replace(snapshot(1), nvml=None, observed=None), everything(2, 2)]
+)
+def test_both_formats_parse_and_say_the_same(shown: Snapshot) -> None:
+    page = Renderer().render(shown)
+    series = text_series(page)
+    assert series == openmetrics_series(page)
+    assert len(series) == page.series
+
+
+def test_openmetrics_knows_our_counters_and_takes_dcgm_counters_as_untyped() -> None:
+    page = Renderer().render(busy())
+    types = {family.name: family.type for family in parse_openmetrics(page.openmetrics)}
+    assert types["gpuwarden_xid"] == "counter"
+    assert types["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"] == "unknown"
+    assert types["DCGM_FI_DEV_GPU_TEMP"] == "gauge"
+    assert page.openmetrics.endswith(b"# EOF\n")
+    assert b"# TYPE gpuwarden_xid_total counter\n" in page.text
+    assert b"# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION counter\n" in page.text
+
+
+def test_the_compressed_forms_hold_the_same_bytes() -> None:
+    page = Renderer().render(snapshot())
+    assert gzip.decompress(page.text_gzip) == page.text
+    assert gzip.decompress(page.openmetrics_gzip) == page.openmetrics
+
+
+def test_eight_gpus_stay_within_what_the_document_says_with_everything_on_and_much_wrong() -> None:
+    whole, divided = map(_series_of_a_second_pass, (0, 7))
+    assert whole <= MOST_SERIES
+    assert divided == whole + (8 * 7 - 8) * len(OF_INSTANCES)
+
+
+def _series_of_a_second_pass(instances: int) -> int:
+    """What is a rate needs two."""
+    renderer, shown = Renderer(), everything(8, instances)
+    pages = [renderer.render(replace(shown, observed=at(UPTIME + passed))) for passed in (0, 5)]
+    return pages[1].series
+
+
+def test_the_same_snapshot_gives_the_same_bytes_whatever_was_rendered_before() -> None:
+    renderer = Renderer()
+    for shown in (snapshot(16), busy(), snapshot(2)):
+        renderer.render(shown)
+    assert renderer.render(snapshot()) == Renderer().render(snapshot())
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
+def test_any_text_can_be_the_name_of_a_gpu(name: str) -> None:
+    shown = replace(snapshot(1), nvml=NvmlFacts(gpus=(replace(gpu_facts(0), name=name),)))
+    page = Renderer().render(shown)
+    for families in (parse_text(page.text), parse_openmetrics(page.openmetrics)):
+        names = {s.labels["modelName"] for f in families for s in f.samples if f.name == "DCGM_FI_DEV_GPU_TEMP"}
+        assert names == {name}
+
+
+def test_a_name_that_is_no_unicode_costs_its_bad_characters_only() -> None:
+    shown = replace(snapshot(1), nvml=NvmlFacts(gpus=(replace(gpu_facts(0), name="H100\udcff"),)))
+    assert b'modelName="H100?"' in Renderer().render(shown).text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(math.nan, "NaN"), (math.inf, "+Inf"), (-math.inf, "-Inf"), (0, "0"), (1.5, "1.5"), (10**19, "1" + "0" * 19)]
+)  # fmt: skip
+def test_numbers_are_written_as_both_formats_read_them(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("address", "spelled"),
+    [("0000:4e:00.0", "00000000:4E:00.0"), ("10000:01:00.0", "00010000:01:00.0"), ("", "")],
+)
+def test_a_slot_is_spelled_as_dcgm_spells_it(address: str, spelled: str) -> None:
+    assert dcgm_bus_id(address) == spelled
+
+
+def test_the_holder_shows_page_and_snapshot_of_one_moment() -> None:
+    holder = Holder(Renderer(), snapshot(1))
+    holder.show(snapshot(2))
+    assert holder.snapshot.verdict.present == 2
+    assert b"gpuwarden_gpus_present 2\n" in holder.page.text
+
+
+async def test_a_page_is_made_once_a_pass_and_no_request_makes_one() -> None:
+    made = 0
+
+    class Counting(Renderer):
+        def render(self, snapshot: Snapshot) -> Page:
+            nonlocal made
+            made += 1
+            return super().render(snapshot)
+
+    async with serving() as served:
+        served.holder._renderer = Counting()
+        served.holder.show(snapshot(16))
+        page = served.holder.page
+        for accept, encoding, body in (
+            ("application/openmetrics-text", "gzip", page.openmetrics_gzip),
+            ("application/openmetrics-text", "identity", page.openmetrics),
+            ("text/plain", "gzip", page.text_gzip),
+            ("text/plain", "identity", page.text),
+        ):
+            for _ in range(3):
+                assert (await get(served, "/metrics", Accept=accept, Accept_Encoding=encoding)).body == body
+        assert made == 1

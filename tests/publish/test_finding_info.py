@@ -1,0 +1,53 @@
+"""What `gpuwarden_finding_info` and `gpuwarden_enforcing` say: alerts take their words and their urgency from them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpuwarden.health.advice import ADVICE
+from gpuwarden.health.model import NODE, Advice, Severity, Subject, gpu
+from gpuwarden.publish.metrics.table import INFOS_MOST
+from support.scrape import scrape
+from support.snapshots import finding, slot, snapshot
+
+
+def test_every_word_of_advice_has_a_text() -> None:
+    assert set(ADVICE) == set(Advice)
+    assert all(ADVICE.values())
+
+
+def test_a_finding_says_what_it_is_and_what_to_do_with_the_labels_of_its_series() -> None:
+    page = scrape(snapshot(findings=[finding("xid", gpu(slot(3)), detail="79")]))
+    (words,) = page.labels("gpuwarden_finding_info")
+    assert (words.pop("detail"), words.pop("title"), words.pop("advice")) == (
+        "79", "the title of xid", ADVICE[Advice.OBSERVE],
+    )  # fmt: skip
+    assert page.value("gpuwarden_finding", **words) == 1
+
+
+def test_findings_of_one_check_on_one_gpu_are_told_apart() -> None:
+    links = [finding("nvlink_down", Subject("link", slot(3), str(number))) for number in range(3)]
+    page = scrape(snapshot(findings=[*links, finding("disk_full", NODE, Severity.WARNING)]))
+    details = [words["detail"] for words in page.labels("gpuwarden_finding_info")]
+    assert details == ["link 0", "link 1", "link 2", ""]
+
+
+def test_a_shadow_finding_has_words_under_its_own_severity() -> None:
+    shadow = replace(finding("gpu_missing", gpu(slot(3))), shadow=True)
+    page = scrape(snapshot(findings=[shadow]))
+    assert [words["severity"] for words in page.labels("gpuwarden_finding_info")] == ["shadow"]
+
+
+def test_a_healthy_node_has_no_words_and_a_very_sick_one_not_too_many() -> None:
+    assert scrape(snapshot()).labels("gpuwarden_finding_info") == []
+    links = [finding("nvlink_down", Subject("link", slot(g), str(number))) for g in range(8) for number in range(18)]
+    assert len(scrape(snapshot(findings=links)).labels("gpuwarden_finding_info")) == INFOS_MOST
+
+
+@pytest.mark.parametrize(("mode", "enforcing"), [("observe", 0), ("enforce", 1)])
+def test_the_mode_is_told(mode: str, enforcing: int) -> None:
+    shown = snapshot()
+    page = scrape(replace(shown, service=replace(shown.service, mode=mode)))
+    assert page.value("gpuwarden_enforcing") == enforcing

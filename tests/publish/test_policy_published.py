@@ -1,0 +1,115 @@
+"""What acting does is in every place where somebody looks: heartbeat, status, metrics, verdict file, command line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpuwarden.cli.status_text import status_text
+from gpuwarden.health.model import Health, gpu
+from gpuwarden.policy.model import Act, Notice, Owner, Standing, Why
+from gpuwarden.publish.files.verdict import verdict_text
+from gpuwarden.publish.metrics.enforcement import with_acted
+from gpuwarden.publish.snapshot import Acted, Snapshot, Wanted
+from gpuwarden.publish.status import heartbeat, status
+from support.scrape import scrape
+from support.snapshots import UPTIME, at, finding, slot, snapshot
+
+NOW = at(UPTIME)
+FAILED = "gpuwarden: failure gpu=3 xid=79"
+OURS = Standing(at=NOW, owner=Owner.OURS, why=Why.FAILURE, reason=FAILED, since=1_800_000_500.0, state="IDLE+DRAIN")
+FOREIGN = Standing(at=NOW, owner=Owner.FOREIGN, reason="rack move\x1b[31m", state="DOWN")
+FAILING = snapshot(health=Health.FAILURE, findings=[finding("xid", gpu(slot(3)), detail="79")])
+
+
+def acted(base: Snapshot, **more: object) -> Snapshot:
+    return with_acted(base, Acted(actuators=("slurm",), **more))  # type: ignore[arg-type]
+
+
+def wanted(text: str) -> Wanted:
+    return Wanted(act=Act.EXCLUDE, actuator="slurm", why=Why.FAILURE, reason=FAILED, at=NOW, text=text)
+
+
+def text_of(shown: Snapshot) -> str:
+    return "\n".join(status_text(status(shown, NOW)))
+
+
+def file_of(shown: Snapshot) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in verdict_text(shown, NOW).splitlines())
+
+
+@pytest.mark.parametrize(("standing", "owner"), [(OURS, "failure"), (FOREIGN, "foreign")])
+def test_an_excluded_node_takes_no_work_whoever_excluded_it(standing: Standing, owner: str) -> None:
+    shown = acted(snapshot(), excluded=(("slurm", owner),), standings={"slurm": standing})
+    code, beat = heartbeat(shown, NOW)
+    assert (code, beat["status"], beat["excluded_by"]) == (503, "healthy", [f"slurm:{owner}"])
+    assert (file_of(shown)["excluded"], file_of(shown)["schedulable"]) == ("1", "0")
+    page = scrape(shown)
+    kind = "other" if owner == "foreign" else "gpuwarden"
+    assert page.value("gpuwarden_excluded", actuator="slurm", owner=kind, cause=owner) == 1
+    assert sum(page.values("gpuwarden_excluded")) == 1
+    assert page.value("gpuwarden_schedulable") == 0
+    text = text_of(shown)
+    assert standing.reason.partition("\x1b")[0] in text
+    assert "\x1b" not in text
+
+
+def test_every_series_of_acting_stands_from_the_start() -> None:
+    page = scrape(acted(snapshot()))
+    assert page.values("gpuwarden_excluded") == [0] * 5
+    assert page.values("gpuwarden_intents_total") == [0] * 12
+    assert (page.value("gpuwarden_intents_pending"), page.value("gpuwarden_breaker_open")) == (0, 0)
+
+
+def test_an_open_breaker_is_said_everywhere_and_the_heartbeat_still_says_failure() -> None:
+    why = "2 of 8 nodes are held out for failures, and 2 may be"
+    counts = {"exclude_retry": 4}
+    shown = acted(FAILING, pending=(wanted(f"the breaker is open: {why}"),), breaker=why, counts=counts)
+    code, beat = heartbeat(shown, NOW)
+    assert (code, beat["status"], beat["excluded_by"]) == (503, "failure", [])
+    assert (file_of(shown)["breaker"], file_of(shown)["excluded"], file_of(shown)["state"]) == ("1", "0", "failure")
+    page = scrape(shown)
+    assert (page.value("gpuwarden_breaker_open"), page.value("gpuwarden_intents_pending")) == (1, 1)
+    assert page.value("gpuwarden_intents_total", kind="exclude", outcome="retry") == 4
+    assert why in text_of(shown)
+
+
+def test_what_mode_observe_would_do_is_shown_and_excludes_nobody() -> None:
+    shown = acted(FAILING, would=(wanted("mode is observe"),), counts={"exclude_observed": 1})
+    assert heartbeat(shown, NOW)[1]["excluded_by"] == []
+    assert file_of(shown)["excluded"] == "0"
+    assert scrape(shown).value("gpuwarden_intents_total", kind="exclude", outcome="observed") == 1
+    assert f"would exclude ({FAILED})" in text_of(shown)
+
+
+def test_a_notice_is_told_with_its_source_reason_and_end() -> None:
+    notice = Notice(
+        source="operator",
+        kind="termination",
+        at=NOW,
+        boot_id="b",
+        reason="root: host maintenance",
+        deadline=at(UPTIME + 120),
+    )
+    code, beat = heartbeat(acted(snapshot(), notice=notice), NOW)
+    assert (code, beat["schedulable"], beat["status"]) == (503, False, "healthy")
+    assert (beat["notice"]["source"], beat["notice"]["kind"]) == ("operator", "termination")
+    assert beat["notice"]["deadline"] > beat["notice"]["announced_at"]
+    assert "host maintenance" in text_of(acted(snapshot(), notice=replace(notice, deadline=None)))
+
+
+def test_an_operator_s_exclusion_says_who_and_why_where_no_scheduler_does() -> None:
+    text = text_of(
+        acted(snapshot(), excluded=(("", "operator"),), order="gpuwarden: operator by=alice replacing a fan")
+    )
+    assert "an operator excluded this node (gpuwarden: operator by=alice replacing a fan)" in text
+
+
+def test_what_stands_in_the_way_is_told() -> None:
+    away = Standing(at=NOW, reachable=False, trouble="slurmctld does not answer")
+    text = text_of(
+        acted(FAILING, standings={"slurm": away}, blocked={"slurm": "reboot"}, person=("xid.79@gpu/0000:51:00.0",))
+    )
+    for told in ("slurmctld does not answer", "nothing is done: reboot", "only a person", "xid.79@gpu/0000:51:00.0"):
+        assert told in text

@@ -1,0 +1,311 @@
+"""Crowds and odd clients: nobody takes the place or the time of a scraper, with TLS or without."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.publish.notices import WAITERS_MOST, Notices
+from gpuwarden.publish.web.unsent import UNSENT_MOST
+from support import half_open
+from support.web_certificates import Site, trusting, users
+from support.web_server import PATIENCE, Scraper, Served, exchange, get, parsed, serving
+
+ALICE = "Basic YWxpY2U6cmlnaHQ="  # alice:right
+HELLO = bytes.fromhex("16030100c8010000c40303")  # the first bytes of a ClientHello of 200
+CROWD = 300
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def crowd(served: Served, said: list[bytes], drip: bytes = b"") -> AsyncIterator[None]:
+    """`CROWD` clients that begin to say something, each its turn of `said`, and go on by a `drip` at a time."""
+    words = (str(served.port), str(CROWD), drip.hex(), *(part.hex() for part in said))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, half_open.__file__, *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(PATIENCE):
+            assert await process.stdout.readline() == b"here\n"
+        yield
+    finally:
+        process.stdin.close()
+        await process.wait()
+
+
+async def usual(scrape: Callable[[], Awaitable[None]]) -> float:
+    """Seconds that it takes when nothing else on this machine comes between: of thirty windows the one with the least median.
+
+    A window is so short that it mostly fits between two turns of other processes, and what a crowd does to the server
+    would be in all of them.
+    """
+    return min([await _median(scrape) for _ in range(30)])
+
+
+async def _median(scrape: Callable[[], Awaitable[None]]) -> float:
+    await asyncio.sleep(0.01)
+    took = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        await scrape()
+        took.append(time.perf_counter() - begun)
+    return statistics.median(took)
+
+
+SILENT = [b""]
+HALF_A_HEADER = [b"GET /metrics HTTP/1.1\r\nHost: a\r\nX-"]
+HALF_A_REQUEST = [*HALF_A_HEADER, b"", b"GET /metrics HTTP/1.1\r\n"]
+HALF_A_HANDSHAKE = [b"", HELLO, HELLO[:3]]
+
+
+@pytest.mark.parametrize(
+    ("secured", "said", "drip"),
+    [
+        (False, SILENT, b""), (False, HALF_A_REQUEST, b""), (False, HALF_A_HEADER, b"a"), (True, SILENT, b""),
+        (True, HALF_A_HANDSHAKE, b""), (True, [HELLO], b"\x00"),
+    ],
+    ids=["silent", "half a request", "dripping headers", "TLS, silent", "half a handshake", "dripping handshake"],
+)  # fmt: skip
+async def test_half_open_clients_do_not_change_what_a_scrape_takes(
+    site: Site, secured: bool, said: list[bytes], drip: bytes
+) -> None:
+    """300 of them, more than there may be connections; the scraper asks on a connection that it keeps, and on new ones."""
+    sections = (site.serve(), users(alice="right")) if secured else ("",)
+    tls = trusting() if secured else None
+    async with serving(config=site.write(*sections), deadline=PATIENCE, handshake=PATIENCE) as served:
+        scraper = await Scraper.connect(served, tls)
+
+        async def kept() -> None:
+            assert (await scraper.get("/metrics", Authorization=ALICE)).body == served.holder.page.text
+
+        async def new() -> None:
+            answer = await get(served, "/metrics", tls=tls, Authorization=ALICE)
+            assert (answer.code, answer.body) == (200, served.holder.page.text)
+
+        await new()
+        calm = await usual(kept), await usual(new)
+        async with crowd(served, said, drip):
+            await until(lambda: served.web.turned_away > 0 and served.connected == 256)
+            crowded = await usual(kept), await usual(new)
+            assert served.connected <= 256
+        calm_again = await usual(kept), await usual(new)
+        scraper.close()
+    for name, with_crowd, *without in zip(("kept", "new"), crowded, calm, calm_again, strict=True):
+        assert with_crowd < 5 * max(without), f"{name}: {with_crowd * 1000:.2f} ms, else {max(without) * 1000:.2f} ms"
+
+
+async def test_half_open_clients_are_gone_after_the_deadlines(site: Site) -> None:
+    async with serving(config=site.write(site.serve()), deadline=1.0, handshake=0.5) as served:
+        async with crowd(served, HALF_A_HANDSHAKE, b"\x00"):
+            await until(lambda: served.connected == 0)
+        assert (await get(served, "/healthz", tls=trusting())).code == 200
+
+
+async def asking(served: Served, clients: int) -> list[Scraper]:
+    """So many that asked once, and keep their connection."""
+    here = []
+    for _ in range(clients):
+        here.append(await Scraper.connect(served))
+        assert (await here[-1].get("/healthz")).code == 200
+    return here
+
+
+async def is_open(client: Scraper) -> bool:
+    try:
+        return (await client.get("/healthz")).code in (200, 401)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return False
+
+
+async def test_a_crowd_that_says_nothing_makes_room_for_itself(site: Site) -> None:
+    """Neither who keeps a connection nor who is being answered loses it to them."""
+    async with serving(connections=8) as served:
+        waiting = await Scraper.connect(served)
+        hanging = asyncio.create_task(waiting.get("/v1/notice?wait=60"))
+        await until(lambda: served.notices.waiting["web"] == 1)
+        (kept,) = await asking(served, 1)
+        silent = [await Scraper.connect(served) for _ in range(30)]
+        assert await is_open(kept)
+        assert [await is_open(client) for client in silent] == [False] * 24 + [True] * 6
+        served.notices.show(b'{"act":false}', imminent=True)
+        assert (await hanging).body == b'{"act":false}'
+        for client in (waiting, kept, *silent):
+            client.close()
+
+
+async def test_a_crowd_that_asks_and_stays_makes_room_for_who_comes_new(site: Site) -> None:
+    """Else the next of them would end a scraper that has connected and not yet asked."""
+    async with serving(connections=8) as served:
+        crowded = await asking(served, 8)
+        new = await Scraper.connect(served)
+        crowded += await asking(served, 3)
+        assert await is_open(new)
+        assert not await is_open(crowded[0])
+        for client in (new, *crowded):
+            client.close()
+
+
+async def test_who_is_being_answered_makes_room_if_nobody_else_can(site: Site) -> None:
+    async with serving(connections=3) as served:
+        waiting = [await Scraper.connect(served) for _ in range(3)]
+        hanging = [asyncio.create_task(client.get("/v1/notice?wait=60")) for client in waiting]
+        await until(lambda: served.notices.waiting["web"] == 3)
+        assert (await get(served, "/healthz")).code == 200
+        served.notices.show(b'{"act":false}', imminent=True)
+        ended = await asyncio.gather(*hanging, return_exceptions=True)
+        assert sum(isinstance(end, Exception) for end in ended) == 1
+        for client in waiting:
+            client.close()
+
+
+async def test_who_does_not_know_the_password_never_takes_the_place_of_who_does(site: Site) -> None:
+    async with serving(config=site.write(users(alice="right")), connections=6) as served:
+        kept = await Scraper.connect(served)
+        assert (await kept.get("/healthz", Authorization=ALICE)).code == 200
+        strangers = []
+        for _ in range(10):
+            strangers.append(await Scraper.connect(served))
+            assert (await strangers[-1].get("/healthz")).code == 401
+        assert (await kept.get("/healthz", Authorization=ALICE)).code == 200
+        for client in (kept, *strangers):
+            client.close()
+
+
+async def test_notices_are_waited_for_over_tls_and_with_a_password(site: Site) -> None:
+    async with serving(config=site.write(site.serve(), users(alice="right")), deadline=0.5) as served:
+        waiting = await Scraper.connect(served, trusting())
+        asked = asyncio.create_task(waiting.get("/v1/notice?wait=60", Authorization=ALICE))
+        await until(lambda: served.notices.waiting["web"] == 1)
+        await asyncio.sleep(1.0)  # longer than any deadline of the connection
+        served.notices.show(b'{"act":true}', imminent=True)
+        assert (await asked).body == b'{"act":true}'
+        waiting.close()
+
+
+async def test_requests_that_are_sent_ahead_are_answered_in_order(site: Site) -> None:
+    async with serving(config=site.write(site.serve())) as served:
+        paths = [b"/healthz", b"/nothing", b"/readyz"] * 40
+        asked = b"".join(b"GET %b HTTP/1.1\r\nHost: a\r\n\r\n" % path for path in paths)
+        raw = await exchange(
+            served.port, asked + b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", tls=trusting()
+        )
+        codes = [int(part[:3]) for part in raw.split(b"HTTP/1.1 ")[1:]]
+        assert codes == [200, 404, 200] * 40 + [200]
+
+
+async def test_http_1_0_is_answered_and_closed(site: Site) -> None:
+    async with serving(config=site.write(site.serve())) as served:
+        for request in (b"GET /healthz HTTP/1.0\r\n\r\n", b"GET /healthz HTTP/1.0\r\nHost: a\r\n\r\n"):
+            assert parsed(await exchange(served.port, request, tls=trusting())).code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"X: " + b"a" * 5000, b"".join(b"X-%d: a\r\n" % n for n in range(2000)), b"\x00: a", b"X : a", b": a", b" folded: a",
+        b"Content-Length: -1", b"Content-Length: 1\r\nContent-Length: 2", b"Transfer-Encoding: chunked\r\nContent-Length: 3",
+        b"Authorization: Basic " + b"a" * 5000, b"Host: a\r\nHost: b\xff\xfe", b"Expect: 100-continue\r\nContent-Length: 9",
+        b"Upgrade: h2c\r\nConnection: Upgrade", b"Connection: upgrade\r\nUpgrade: websocket",
+    ],
+)  # fmt: skip
+async def test_absurd_headers_get_no_page_and_no_crash(site: Site, headers: bytes) -> None:
+    async with serving(config=site.write(site.serve(), users(alice="right"))) as served:
+        tls = trusting()
+        raw = await exchange(
+            served.port, b"GET /metrics HTTP/1.1\r\n" + headers + b"\r\nConnection: close\r\n\r\n", tls=tls
+        )
+        assert not raw or parsed(raw).code in (400, 401, 413)
+        assert (await get(served, "/healthz", tls=tls, Authorization=ALICE)).code == 200
+
+
+async def test_a_body_is_refused_behind_the_password_and_before_it(site: Site) -> None:
+    async with serving(config=site.write(site.serve(), users(alice="right"))) as served:
+        tls = trusting()
+        assert (await get(served, "/healthz", body=b"x" * 100_000, tls=tls)).code == 401
+        assert (await get(served, "/healthz", body=b"x" * 100_000, tls=tls, Authorization=ALICE)).code == 413
+
+
+async def test_more_requests_than_the_limit_allows_are_told_to_come_again(site: Site) -> None:
+    async with serving(config=site.write("rate_limit: {interval: 1h, burst: 5}")) as served:
+        answers = [await get(served, path) for path in ("/metrics", "/healthz", "/nothing") * 3]
+        assert [answer.code for answer in answers] == [200, 200, 404, 200, 200, 429, 429, 429, 429]
+        assert answers[-1].headers["retry-after"] == "1"
+
+
+AHEAD = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n" * 50
+
+
+@pytest.mark.parametrize("secured", [False, True])
+async def test_pages_that_nobody_takes_are_bounded_over_all_connections_and_hold_up_no_scrape(
+    site: Site, secured: bool
+) -> None:
+    """250 clients that each ask for fifty pages and read none of them."""
+    sections = (site.serve(),) if secured else ("",)
+    tls = trusting() if secured else None
+    async with serving(config=site.write(*sections), deadline=PATIENCE) as served:
+        page = served.holder.page.text * 4  # as of a node with many GPUs
+        object.__setattr__(served.holder.page, "text", page)
+        clients = []
+        for _ in range(250):
+            clients.append(await Scraper.connect(served, tls))
+            clients[-1].writer.write(AHEAD)
+        await until(lambda: served.web.unsent.turned_away > 100)
+        for _ in range(20):
+            assert served.web.unsent.bytes <= UNSENT_MOST
+            assert (await get(served, "/metrics", tls=tls)).body == page
+        for client in clients:
+            client.writer.transport.abort()
+        await until(lambda: served.web.unsent.bytes == 0)
+
+
+async def test_a_client_that_takes_its_answers_slowly_is_answered_one_at_a_time(site: Site) -> None:
+    async with serving(deadline=PATIENCE) as served:
+        object.__setattr__(served.holder.page, "text", b"x" * (4 << 20))
+        slow = await Scraper.connect(served)
+        slow.writer.write(AHEAD)
+        await until(lambda: served.web.unsent.bytes == 4 << 20)
+        for _ in range(50):
+            assert served.web.unsent.bytes == 4 << 20
+            assert (await get(served, "/healthz")).code == 200
+        slow.close()
+
+
+async def test_the_place_of_a_client_that_leaves_is_free_at_once(site: Site) -> None:
+    async with serving(connections=256, deadline=PATIENCE) as served:
+        waiting = [await Scraper.connect(served) for _ in range(WAITERS_MOST)]
+        for client in waiting:
+            client.writer.write(b"GET /v1/notice?wait=60 HTTP/1.1\r\nHost: a\r\n\r\n")
+        await until(lambda: served.notices.waiting["web"] == WAITERS_MOST)
+        assert (await get(served, "/v1/notice?wait=60")).code == 503
+        for client in waiting:
+            client.writer.transport.abort()
+        await until(lambda: served.notices.waiting["web"] == 0)
+
+
+async def test_waiting_at_one_door_takes_no_place_at_another() -> None:
+    notices = Notices(waiters=1)
+    first = asyncio.create_task(notices.wait(PATIENCE))
+    await until(lambda: notices.waiting["web"] == 1)
+    assert not await notices.wait(0.01)
+    assert await notices.wait(0.01, door="jobs")
+    notices.close()
+    assert await first

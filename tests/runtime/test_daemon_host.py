@@ -1,0 +1,168 @@
+"""The daemon beside its GPUs: site checks that are real programs, mounts that are real mounts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwarden.health.host.detectors import BOOT_GRACE
+from support.daemons import QUIET, FakeHost, RunningDaemon, alive
+from support.hung_mounts import hung_mount
+from support.mounts import tmpfs
+from support.trees import plant
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
+    return FakeHost(tmp_path, gpus=2)
+
+
+def script(host: FakeHost, name: str, text: str) -> Path:
+    """Written under another name and moved: a program that is being written cannot be run."""
+    path = host.folder / name
+    draft = path.with_suffix(".draft")
+    draft.write_text(f"#!/bin/sh\n{text}\n")
+    draft.chmod(0o755)
+    return draft.rename(path)
+
+
+def site_check(name: str, program: Path, more: str = "") -> str:
+    return f'[plugins.{name}]\ncommand = ["{program}"]\ninterval = "1s"\n{more}\n'
+
+
+def findings(running: RunningDaemon) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(running.get("/v1/findings")[1])["findings"]
+    return found
+
+
+def finding(running: RunningDaemon, code: str) -> dict[str, Any]:
+    return next((f for f in findings(running) if f["check"] == code), {})
+
+
+def test_a_site_check_takes_the_node_out_and_brings_it_back(host: FakeHost) -> None:
+    program = script(host, "nhc", "echo 'disk sdb is failing | t=1'; exit 2")
+    host.configure(site_check("nhc", program))
+    with host.daemon() as running:
+        running.wait_status("failure", "plugin_nhc")
+        assert finding(running, "plugin_nhc")["evidence"] == {"text": "disk sdb is failing", "exit_code": 2}
+        once = host.command("check", "--json", "--config", host.config)
+        assert (once.returncode, "plugin_nhc" in once.stdout) == (2, True)
+        script(host, "nhc", "echo fine")
+        running.wait_status("healthy")
+        assert running.stop() == 0
+    assert host.command("check", "--config", host.config).returncode == 0
+
+
+def test_a_site_check_in_the_shadow_is_reported_and_nothing_follows(host: FakeHost) -> None:
+    program = script(host, "new", "exit 2")
+    host.configure(site_check("new", program) + "[checks.plugin_new]\nshadow = true\n")
+    with host.daemon() as running:
+        running.wait(lambda: finding(running, "plugin_new"), "the finding")
+        running.wait_status("healthy")
+        assert running.stop() == 0
+
+
+WILD = {
+    "flood": "trap '' TERM; yes x & yes y >&2",
+    "fork": "trap '' TERM; for n in 1 2 3 4 5; do (trap '' TERM; echo $$ >> PIDS; exec sleep 1000) & done; wait",
+    "endless": "trap '' TERM; while :; do sleep 1000; done",
+    "daemon": "(sleep 1000 &) ; sleep 1000",
+}
+
+
+def test_wild_site_checks_slow_nobody_down_and_leave_nothing_behind(host: FakeHost) -> None:
+    pids = host.folder / "pids"
+    programs = {
+        name: script(host, name, f"echo $$ >> {pids}\n{text}".replace("PIDS", str(pids))) for name, text in WILD.items()
+    }
+    checks = "".join(site_check(name, program, 'timeout = "500ms"') for name, program in programs.items())
+    host.configure(checks + "[collectors.plugin]\nlimit = 2\n")
+    with host.daemon() as running:
+        running.wait_status("healthy")
+        oldest = 0.0
+
+        def all_failed() -> object:
+            nonlocal oldest
+            now = running.heartbeat()
+            oldest = max(oldest, float(now["age_seconds"]))
+            return sum(f["check"] == "plugin_failed" for f in findings(running)) == len(WILD)
+
+        running.wait(all_failed, "each of them to fail three times")
+        assert running.is_now("warning", "plugin_failed")
+        assert oldest < 30.0  # passes are due each 200 ms
+        assert running.stop() == 0
+    assert [pid for pid in map(int, pids.read_text().split()) if alive(pid)] == []
+    assert _processes_below(host.folder) == []
+
+
+def _processes_below(folder: Path) -> list[str]:
+    """Command lines of what still runs a program of this test's own."""
+    shown = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line for line in shown if str(folder) in line and "pytest" not in line]
+
+
+def only(collector: str, more: str, *codes: str) -> str:
+    """The other collectors are off, and these conditions come and go quickly."""
+    quick = "".join(f'[checks.{code}]\nrise = "1s"\nfall = "0s"\n' for code in codes)
+    others = QUIET.replace(f"[collectors.{collector}]\nenabled = false\n", "")
+    return f'{others}{quick}[collectors.{collector}]\ninterval = "1s"\n{more}\n'
+
+
+def test_what_a_port_once_was_is_known_after_a_restart(host: FakeHost) -> None:
+    port = host.sysfs / "class/infiniband/mlx5_0/ports/1"
+    plant(port, {"state": "4: ACTIVE", "link_layer": "InfiniBand", "rate": "400 Gb/sec (4X NDR)"})
+    host.configure(beside=only("infiniband", "", "infiniband_rate_low"))
+    with host.daemon() as running:
+        running.wait(lambda: "host_learned" in running.get("/v1/events?since=0")[1].decode(), "the port")
+        assert running.stop() == 0
+    (port / "rate").write_text("100 Gb/sec (1X NDR)")
+    with host.daemon() as running:
+        running.wait_status("warning", "infiniband_rate_low")
+        assert finding(running, "infiniband_rate_low")["evidence"] == {"gbps": 100.0, "gbps_before": 400.0}
+        accepted = host.command("inventory", "accept", "--run-dir", host.run_dir)
+        assert accepted.stdout == "no longer expected to be as fast as they were: mlx5_0/1\n", accepted.stderr
+        running.wait_status("healthy")
+        assert running.stop() == 0
+
+
+def watching(mount: Path, *codes: str) -> str:
+    """What else this machine has mounted is looked at, too."""
+    return only("storage", f'patience = "1s"\nexpected = ["{mount}"]', *codes)
+
+
+def of(mount: Path, running: RunningDaemon) -> dict[str, str]:
+    """The severities of what is found of this mount."""
+    return {f["check"]: f["severity"] for f in findings(running) if f["id"].endswith(f"@mount/{mount}")}
+
+
+@pytest.mark.disposable
+def test_a_real_file_system_that_fills_up_warns_and_one_that_is_gone_fails(host: FakeHost) -> None:
+    disk = host.folder / "scratch"
+    host.configure(beside=watching(disk, "disk_full", "mount_missing"))
+    with host.daemon() as running:
+        with tmpfs(disk, "1m"):
+            for _ in range(2):
+                (disk / "file").write_bytes(bytes(1 << 20))
+                running.wait(lambda: of(disk, running) == {"disk_full": "warning"}, "the full disk")
+                (disk / "file").unlink()
+                running.wait(lambda: not of(disk, running), "the emptied disk")
+        if time.clock_gettime(time.CLOCK_BOOTTIME) > BOOT_GRACE:  # until then a mount may still come
+            running.wait(lambda: of(disk, running) == {"mount_missing": "failure"}, "the missing mount")
+        assert running.stop() == 0
+
+
+@pytest.mark.disposable
+@pytest.mark.parametrize("killable", [True, False])
+def test_a_mount_that_hangs_is_a_failure_and_hangs_nobody(host: FakeHost, *, killable: bool) -> None:
+    mount = host.folder / "gone"
+    host.configure(beside=watching(mount, "mount_hung", "mount_missing"))
+    with host.daemon() as running, hung_mount(mount, killable=killable):
+        running.wait_status("failure", "mount_hung")
+        before = running.heartbeat()["sequence"]
+        running.wait(lambda: running.heartbeat()["sequence"] > before + 10, "passes beside a hung mount")
+        assert running.stop() == 0

@@ -1,0 +1,436 @@
+"""A real daemon whose machine is about to go, and real processes on its GPUs: who is told, once, and what they answer."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwarden.cli.client import Daemon as Client
+from gpuwarden.cli.parser import TRY_AGAIN, CommandError
+from gpuwarden.config.model import ConfigError, load
+from gpuwarden.config.sources import Sources
+from gpuwarden.control.rate_limit import BURST
+from support import job_world
+from support.daemons import PATIENCE, FakeHost, RunningDaemon
+from support.ranks import Rank, rank
+from support.scrape import Scrape, parse_openmetrics
+
+GIB = 1 << 30
+SAVING_RANK = Path(__file__).parents[1] / "support/saving_rank.py"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
+    host = FakeHost(tmp_path, gpus=2)
+    host.seclude()
+    return host
+
+
+@contextmanager
+def acting(host: FakeHost, mode: str = "enforce") -> Iterator[RunningDaemon]:
+    with host.daemon(more={"GPUWARDEN_MODE": mode}) as daemon:
+        yield daemon
+
+
+@contextmanager
+def training(host: FakeHost, caught: str = "TERM", gpus: tuple[int, ...] = (0,), **variables: str) -> Iterator[Rank]:
+    """A process on these GPUs."""
+    with rank(caught, env={**os.environ, **variables}) as one:
+        occupy(host, one.pid, gpus)
+        yield one
+
+
+def occupy(host: FakeHost, pid: int, gpus: tuple[int, ...] = (0,)) -> None:
+    host.admit(pid)
+    for gpu in gpus:
+        host.fake.process(gpu, pid, GIB)
+
+
+ENDS = ("notify-termination", "--reason", "spot", "--in")
+
+
+def ends(host: FakeHost, within: str = "120s") -> str:
+    return command(host, *ENDS, within)
+
+
+def command(host: FakeHost, *words: str) -> str:
+    """What it says; `status` ends with 2 where something has failed. What is to be tried again, on a busy disk, is."""
+    end = time.monotonic() + PATIENCE
+    while (done := host.command(*words, "--run-dir", host.run_dir)).returncode == TRY_AGAIN:
+        assert time.monotonic() < end, done.stderr
+    assert done.returncode in (0, 1, 2), done.stderr
+    return done.stdout
+
+
+def jobs(daemon: RunningDaemon) -> dict[str, dict[str, Any]]:
+    """What was done for each, of the departures that go on, else of the last one."""
+    return {job["job"]: job for one in daemon.status()["jobs"]["departures"] for job in one["jobs"]}
+
+
+def wait_job(daemon: RunningDaemon, pid: int, **expected: object) -> dict[str, Any]:
+    key = f"process/{pid}"
+
+    def is_so() -> bool:
+        job = jobs(daemon).get(key, {})
+        return all(job.get(name, "nothing") == value for name, value in expected.items())
+
+    daemon.wait(is_so, f"{key}: {expected}; {jobs(daemon)}")
+    return jobs(daemon)[key]
+
+
+def wait_passes(daemon: RunningDaemon, passes: int = 15) -> None:
+    """Some more, in which whatever would be done is done."""
+    before = daemon.heartbeat()["sequence"]
+    daemon.wait(lambda: daemon.heartbeat()["sequence"] > before + passes, "some passes")
+
+
+def events(daemon: RunningDaemon) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(daemon.get("/v1/events")[1])["events"]
+    return found
+
+
+def kinds(daemon: RunningDaemon) -> list[str]:
+    return [event["kind"] for event in events(daemon)]
+
+
+def current_notice(host: FakeHost) -> str:
+    return str(json.loads((host.run_dir / "notice.json").read_text())["id"])
+
+
+# --- told
+
+
+def test_a_process_on_a_gpu_is_told_once_and_its_end_is_its_answer(host: FakeHost) -> None:
+    with training(host) as one, acting(host) as daemon:
+        daemon.wait_status("healthy")
+        ends(host)
+        assert one.heard() == "TERM"
+        job = wait_job(daemon, one.pid, result="sent")
+        assert (job["way"], job["signal"], job["told"], job["acknowledged_by"]) == ("local", "TERM", 1, "")
+        wait_passes(daemon)
+        assert one.heard_all() == []
+        wait_job(daemon, one.pid, acknowledged_by="exit", saved=False)
+        shown = command(host, "status")
+        assert f"job process/{one.pid}: sent: SIGTERM to 1 rank here; is done (by exit)" in shown
+        daemon.wait(lambda: "saved" in kinds(daemon), "the answer to be on disk")
+        told = [kind for kind in kinds(daemon) if kind in ("noticed", "departing", "signalling", "signalled", "saved")]
+        assert sorted(told) == ["departing", "noticed", "saved", "signalled", "signalling"]
+
+
+def test_on_a_gpu_that_is_cut_into_instances_each_process_is_told_once(host: FakeHost) -> None:
+    host.fake.mig(0, 9, 0, "1g.10gb", 9_728).mig(0, 5, 0, "3g.40gb", 40_320)
+    with rank() as one, rank() as other:
+        for process, instance in ((one, (9, 0)), (other, (5, 0))):
+            host.admit(process.pid)
+            host.fake.process(0, process.pid, GIB, instance)
+        with acting(host) as daemon:
+            daemon.wait_status("healthy")
+            ends(host)
+            assert (one.heard(), other.heard()) == ("TERM", "TERM")
+            for process in (one, other):
+                wait_job(daemon, process.pid, result="sent", told=1)
+            wait_passes(daemon)
+            assert one.heard_all() + other.heard_all() == []
+
+
+def test_the_metrics_say_who_was_told_and_how_soon(host: FakeHost) -> None:
+    with training(host) as one, acting(host) as daemon:
+        daemon.wait_status("healthy")
+        before = Scrape(daemon.get("/metrics")[1])
+        assert before.value("gpuwarden_jobs_signalled_total", outcome="sent") == 0
+        assert before.value("gpuwarden_notice_to_signal_seconds_count") == 0
+        ends(host)
+        wait_job(daemon, one.pid, result="sent")
+        scrape = Scrape(daemon.get("/metrics")[1])
+        assert scrape.value("gpuwarden_jobs_signalled_total", outcome="sent") == 1
+        assert scrape.value("gpuwarden_jobs_acknowledged_total", answer="saved") == 0
+        assert scrape.value("gpuwarden_notice_to_signal_seconds_count") == 1
+        assert scrape.value("gpuwarden_notice_to_signal_seconds_bucket", le="+Inf") == 1
+        seconds = scrape.value("gpuwarden_notice_to_signal_seconds_sum")
+        assert seconds is not None
+        assert 0 < seconds < 60
+        families = {family.name: family for family in parse_openmetrics(openmetrics(daemon))}
+        assert families["gpuwarden_notice_to_signal_seconds"].type == "histogram"
+
+
+def openmetrics(daemon: RunningDaemon) -> bytes:
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=60.0)
+    try:
+        connection.request("GET", "/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+        return connection.getresponse().read()
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("caught", "configured", "why"),
+    [("", "", "no rank of it here catches SIGTERM"), ("TERM", '[jobs]\nsignal = "none"\n', "it wants no signal")],
+)
+def test_who_does_not_catch_the_signal_or_is_to_get_none_gets_none_and_that_is_said(
+    host: FakeHost, caught: str, configured: str, why: str
+) -> None:
+    host.configure(configured)
+    with training(host, caught) as one, acting(host) as daemon:
+        daemon.wait_status("healthy")
+        ends(host)
+        job = wait_job(daemon, one.pid, result="")
+        assert why in job["text"]
+        assert f"job process/{one.pid}: not told: {job['text']}" in command(host, "status")
+        wait_passes(daemon)
+        assert one.process.poll() is None
+        assert one.heard_all() == []
+
+
+def test_a_process_gets_the_signal_that_it_asks_for(host: FakeHost) -> None:
+    with training(host, "TERM,USR1", GPUWARDEN_SIGNAL="SIGUSR1") as one, acting(host) as daemon:
+        daemon.wait_status("healthy")
+        ends(host)
+        assert one.heard() == "USR1"
+        assert wait_job(daemon, one.pid, result="sent")["signal"] == "USR1"
+
+
+def test_in_mode_observe_the_plan_is_shown_and_nobody_is_told_nor_named(host: FakeHost) -> None:
+    with training(host, GPUWARDEN_JOB="secret-model") as one, acting(host, "observe") as daemon:
+        daemon.wait_status("healthy")
+        ends(host)
+        daemon.wait(lambda: len(daemon.status()["jobs"]["plan"]) > 1, "the plan")
+        assert f"process/{one.pid}: SIGTERM to 1 rank here" in daemon.status()["jobs"]["plan"]
+        assert f"plan: process/{one.pid}: SIGTERM to 1 rank here" in command(host, "status")
+        wait_passes(daemon, 30)
+        assert daemon.status()["jobs"]["departures"] == []
+        assert b"secret-model" not in daemon.get("/v1/status")[1]
+        assert one.heard_all() == []
+        assert not {"departing", "signalling"} & set(kinds(daemon))
+
+
+# --- answers
+
+
+@contextmanager
+def saving(host: FakeHost, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """A training with the library of the job side, which looks for a daemon where `host` has one."""
+    process = job_world.start(
+        SAVING_RANK, host.folder, run_dir=host.run_dir,
+        more={"SLURM_PROCID": "0", "SLURMD_NODENAME": "node7", "POLL": "60", **variables},
+    )  # fmt: skip
+    try:
+        occupy(host, process.pid)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def lived(host: FakeHost, what: str) -> list[dict[str, Any]]:
+    log = host.folder / "log.0"
+    said = map(json.loads, log.read_text().splitlines()) if log.exists() else ()
+    return [one for one in said if one["what"] == what]
+
+
+def test_a_training_saves_and_says_so_on_the_socket(host: FakeHost) -> None:
+    with saving(host) as process, acting(host) as daemon:
+        daemon.wait(lambda: lived(host, "begins"), "the training to begin")
+        daemon.wait_status("healthy")
+        ends(host)
+        job = wait_job(daemon, process.pid, acknowledged_by="socket", saved=True)
+        daemon.wait(lambda: lived(host, "saved"), "the training to know")
+        [saved] = lived(host, "saved")
+        assert (job["step"], saved["heard"], saved["notice"]) == (saved["step"], True, current_notice(host))
+        assert f"saved step {saved['step']} (by socket)" in command(host, "status")
+
+
+def test_a_killed_daemon_goes_on_where_it_was_tells_nobody_again_and_hears_what_was_left_meanwhile(
+    host: FakeHost,
+) -> None:
+    folder = host.run_dir / "ack" / "llama"
+    with training(host, GPUWARDEN_JOB="llama") as one:
+        with acting(host) as daemon:
+            daemon.wait_status("healthy")
+            ends(host)
+            assert one.heard() == "TERM"
+            daemon.wait(lambda: "signalled" in kinds(daemon), "it to be on disk")
+            notice = current_notice(host)
+            daemon.kill()
+        (host.run_dir / "ack" / "of-nobody").mkdir()
+        answer = {"notice": notice, "rank": 0, "saved": True, "step": 41}
+        (folder / "0.json").write_text(json.dumps(answer))
+        occupy_again(host, one)
+        with acting(host) as daemon:
+            job = wait_job(daemon, one.pid, acknowledged_by="file", saved=True, step=41)
+            assert (job["result"], job["told"]) == ("sent", 1)
+            daemon.wait(lambda: answered(daemon, "saved") == 1, "it to be counted")
+            wait_passes(daemon)
+            assert one.heard_all() == []
+            command(host, "notify-termination", "--cancel")
+            daemon.wait(lambda: not list(folder.parent.iterdir()), "the folders to go with the notice")
+
+
+def answered(daemon: RunningDaemon, answer: str) -> float | None:
+    return Scrape(daemon.get("/metrics")[1]).value("gpuwarden_jobs_acknowledged_total", answer=answer)
+
+
+def occupy_again(host: FakeHost, one: Rank) -> None:
+    """A daemon's end clears what the library was told to play."""
+    host.fake.process(0, one.pid, GIB)
+
+
+def test_once_the_end_is_called_off_nobody_is_told_any_more(host: FakeHost) -> None:
+    with training(host) as one, acting(host) as daemon:
+        daemon.wait_status("healthy")
+        ends(host)
+        assert one.heard() == "TERM"
+        wait_job(daemon, one.pid, result="sent")
+        command(host, "notify-termination", "--cancel")
+        daemon.wait(lambda: "departed" in kinds(daemon), "it to be over")
+        with training(host, gpus=(1,)) as late:
+            wait_passes(daemon)
+            assert late.heard_all() == []
+        assert one.heard_all() == []
+        [departure] = daemon.status()["jobs"]["departures"]
+        assert departure["over"] is not None
+        assert daemon.status()["jobs"]["plan"] == []
+        assert "over since" in command(host, "status")
+
+
+# --- what the one who announces it is told
+
+
+def wait_said(daemon: RunningDaemon, *words: str) -> None:
+    """Whoever announces it is told this, at once or when he says it again: a busy host may not be looked at in time, and may not take
+    it in time.
+    """
+
+    def said() -> bool:
+        told = daemon.host.command(*ENDS, "120s", "--run-dir", daemon.host.run_dir).stdout
+        return all(word in told for word in words)
+
+    daemon.wait(said, f"whoever announces it to be told {words}")
+
+
+def test_who_announces_the_end_is_told_how_many_jobs_were_told_and_why_not(host: FakeHost) -> None:
+    with training(host) as one, training(host, "", gpus=(1,)) as deaf, acting(host) as daemon:
+        daemon.wait_status("healthy")
+        assert ends(host, "2h").endswith("the heartbeat says so 600 s before it\n")
+        why = f"not told: process/{deaf.pid}: no rank of it here catches SIGTERM: it would die of it"
+        wait_said(daemon, "this machine ends in 120 s", "; 1 job is told to save; ", why)
+        assert one.heard() == "TERM"
+
+
+def test_in_mode_observe_who_announces_the_end_is_told_what_would_be_done(host: FakeHost) -> None:
+    with training(host) as one, acting(host, "observe") as daemon:
+        daemon.wait_status("healthy")
+        would = f"; process/{one.pid}: SIGTERM to 1 rank here"
+        wait_said(daemon, "; mode is observe: no job is told; in mode enforce: ", ": this machine ends in ", would)
+        assert one.heard_all() == []
+
+
+def test_a_flood_of_announcements_fills_no_ledger_and_holds_up_none_that_counts(host: FakeHost) -> None:
+    with acting(host) as daemon:
+        daemon.wait_status("healthy")
+        client = Client(host.run_dir, host.run_dir)
+        refused = []
+        for n in range(300):
+            try:
+                client.ask("notify-termination", within=3_000.0 + 10.0 * n, reason="flood")
+            except CommandError as error:
+                refused.append(error)
+        taken = 300 - len(refused)
+        assert BURST <= taken < 3 * BURST
+        assert {error.code for error in refused} == {TRY_AGAIN}
+        assert "this one is not taken; try again in" in str(refused[0])
+        ends(host)
+        assert daemon.heartbeat()["notice"]["reason"].endswith(": spot")
+        wait_said(daemon, "; no job is here that could be told")
+        daemon.wait(
+            lambda: taken < kinds(daemon).count("noticed") < 4 * BURST, "the ledger to have those that were taken"
+        )
+
+
+# --- a failing GPU
+
+
+def test_on_two_gpus_that_fail_at_once_each_job_is_told_once_and_nobody_else_is(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path, gpus=4)
+    host.seclude()
+    host.configure('[jobs]\nfailing_gpu = "signal"\n')
+    with training(host, gpus=(0, 1)) as there, training(host, gpus=(2,)) as elsewhere, acting(host) as daemon:
+        daemon.wait_status("healthy")
+        wait_passes(daemon)
+        host.fake.lost(0)
+        host.fake.lost(1)
+        host.xid(0, 95)
+        host.xid(1, 95)
+        assert there.heard() == "TERM"
+        daemon.wait(lambda: len(daemon.status()["jobs"]["departures"]) == 2, "both to be acted on")
+        wait_passes(daemon)
+        assert there.heard_all() == []
+        assert elsewhere.heard_all() == []
+        scrape = Scrape(daemon.get("/metrics")[1])
+        assert scrape.value("gpuwarden_jobs_signalled_total", outcome="sent") == 1
+        assert scrape.value("gpuwarden_notice_to_signal_seconds_count") == 0  # nothing was announced
+
+
+def test_by_default_nobody_is_told_of_a_failing_gpu(host: FakeHost) -> None:
+    with training(host) as one, acting(host) as daemon:
+        daemon.wait_status("healthy")
+        host.xid(0, 95)
+        daemon.wait_status("failure")
+        daemon.wait(lambda: "nobody is told: jobs.failing_gpu is ignore" in command(host, "status"), "to say so")
+        wait_passes(daemon)
+        assert one.heard_all() == []
+
+
+# --- what is in the way
+
+
+def test_a_socket_that_cannot_be_made_is_told_and_keeps_nobody_from_being_signalled(host: FakeHost) -> None:
+    (host.run_dir / "job.sock").mkdir(parents=True)
+    with training(host) as one, acting(host) as daemon:
+        daemon.wait_status("warning", "output_failed.notice")
+        assert "job.sock exists and is no socket; move it away" in command(host, "status")
+        ends(host)
+        assert one.heard() == "TERM"
+        assert daemon.stop() == 0
+
+
+def test_a_ledger_that_cannot_be_written_keeps_nobody_from_being_told(host: FakeHost) -> None:
+    host.state_dir.write_text("no folder")
+    with training(host) as one, acting(host) as daemon:
+        daemon.wait(lambda: daemon.status()["gpus"], "the GPUs")
+        announced = host.command(*ENDS, "120s", "--run-dir", host.run_dir)
+        assert (announced.returncode, "not yet on disk" in announced.stderr) == (TRY_AGAIN, True)
+        assert one.heard() == "TERM"
+        wait_job(daemon, one.pid, result="sent")
+        wait_passes(daemon)
+        assert one.heard_all() == []
+
+
+# --- configuration
+
+
+def test_all_faults_of_the_configuration_are_told_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "gpuwarden.toml"
+    file.write_text(
+        '[jobs]\nsignal = "KILL"\nrequeue = "yes"\nlast_words = "reboot"\nfailing_gpu = "drain"\nsignals = "TERM"\n'
+        '[jobs.rules.a]\nname = "x"\n[jobs.rules.b]\nsignal = "INT"\npartition = "p"\n'
+    )
+    with pytest.raises(ConfigError) as error:
+        load(Sources(file=file, environment={}))
+    for key in ("signal", "requeue", "last_words", "failing_gpu", "signals", "rules.a.signal", "rules.b.signal"):
+        assert f"jobs.{key}:" in str(error.value)
+
+
+def test_a_rule_for_every_job_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "gpuwarden.toml"
+    file.write_text('[jobs.rules.all]\nsignal = "USR1"\n')
+    with pytest.raises(ConfigError, match=r"jobs\.rules\.all: expected partition or name"):
+        load(Sources(file=file, environment={}))

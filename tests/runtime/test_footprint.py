@@ -1,0 +1,81 @@
+"""What stays out of the daemon: OpenSSL unless it speaks TLS, the C++ runtime, the metadata of packages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.config.model import Config, load
+from gpuwarden.config.sources import Sources
+from gpuwarden.runtime.footprint import speaks_tls
+from support.daemons import FakeHost, RunningDaemon
+
+NEEDS_IT = {
+    "a web-config file": '[publish]\nweb_config = "/etc/gpuwarden/web.yml"\n',
+    "a webhook by https": '[notify.webhook.pager]\nurl = "https://pager.example"\n',
+    "a webhook whose address is in a file": '[notify.webhook.pager]\nurl_file = "/etc/gpuwarden/pager"\n',
+    "a Prometheus by https": '[breaker]\nprometheus = "https://prometheus.example"\n',
+    "Kubernetes": "[kubernetes]\nenabled = true\n",
+}
+DOES_NOT = {
+    "nothing": "",
+    "a webhook by http": '[notify.webhook.pager]\nurl = "http://pager.example"\n',
+    "Slurm and a cloud": '[slurm]\nenabled = true\n[termination]\nsources = ["aws"]\n',
+}
+
+
+def configured(folder: Path, text: str) -> Config:
+    file = folder / "gpuwarden.toml"
+    file.write_text(text)
+    return load(Sources(file=file, required=True, environment={}))
+
+
+@pytest.mark.parametrize("text", NEEDS_IT.values(), ids=NEEDS_IT)
+def test_what_speaks_tls_needs_openssl(tmp_path: Path, text: str) -> None:
+    assert speaks_tls(configured(tmp_path, text))
+
+
+@pytest.mark.parametrize("text", DOES_NOT.values(), ids=DOES_NOT)
+def test_what_speaks_no_tls_does_not(tmp_path: Path, text: str) -> None:
+    assert not speaks_tls(configured(tmp_path, text))
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
+    return FakeHost(tmp_path, gpus=1)
+
+
+def has_mapped(daemon: RunningDaemon, *libraries: str) -> bool:
+    mapped = Path(f"/proc/{daemon.process.pid}/maps").read_text()
+    return any(library in mapped for library in libraries)
+
+
+def test_a_daemon_without_tls_serves_without_openssl_and_the_runtime_of_cpp(host: FakeHost) -> None:
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        assert b"gpuwarden_node_health" in daemon.get("/metrics")[1]
+        assert not has_mapped(daemon, "libssl", "libcrypto", "libstdc++")
+
+
+def test_a_daemon_with_an_https_webhook_has_openssl(host: FakeHost) -> None:
+    host.configure('[notify.webhook.pager]\nurl = "https://127.0.0.1:1/"\n')
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        assert has_mapped(daemon, "libssl")
+
+
+def test_every_hash_that_python_guarantees_is_there_without_openssl() -> None:
+    script = (
+        "from gpuwarden.runtime.footprint import leave_out; from gpuwarden.config.model import Config\n"
+        "leave_out(Config()); import hashlib, hmac\n"
+        "assert all(hasattr(hashlib, name) for name in hashlib.algorithms_guaranteed)\n"
+        "print(hmac.new(b'key', b'text', hashlib.sha256).hexdigest(), hashlib.md5(b'').hexdigest())"
+    )
+    seen = subprocess.run(
+        [sys.executable, "-c", script], env={"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True, check=True
+    )  # fmt: skip
+    signature = "6afa9046a9579cad143a384c1b564b9a250d27d6f6a63f9f20bf3a7594c9e2c6"
+    assert (seen.stdout.split(), seen.stderr) == ([signature, "d41d8cd98f00b204e9800998ecf8427e"], "")
