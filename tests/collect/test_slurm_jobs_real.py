@@ -127,7 +127,10 @@ def test_with_drain_by_hook_the_node_is_drained_when_slurmd_asks(rig: Rig, host:
         daemon.wait_status("failure", "xid.95")
         rig.slurm.wait(lambda: "DRAIN" in rig.slurm.state("n1"), "n1 to be drained")
     assert rig.slurm.reason("n1").startswith("gpuwarden: failure gpu=3")
-    assert "the daemon is asked to act" in rig.said("healthcheck", "n1")
+    asked = "the daemon is asked to act"
+    rig.slurm.wait(
+        lambda: asked in rig.said("healthcheck", "n1"), "the health check's line, which follows what it asked for"
+    )
 
 
 def test_with_drain_by_hook_a_node_with_full_disks_is_drained_too(rig: Rig, host: FakeHost) -> None:
