@@ -391,7 +391,7 @@ def test_a_pipe_in_the_place_of_a_file_is_a_fault_and_is_not_waited_for(tmp_path
         load(Sources(file=tmp_path / "gpuwarden.toml", required=True))
 
 
-GONE = '[slurm]\nenabled = true\non_stale = "drain"\nstale_grace = "5m"\n'
+GONE = '[dstack]\nstop_shim_when_idle = true\n[slurm]\nenabled = true\non_stale = "drain"\nstale_grace = "5m"\n'
 
 
 def test_what_no_longer_exists_is_ignored_and_says_what_holds_instead(tmp_path: Path) -> None:
@@ -399,11 +399,14 @@ def test_what_no_longer_exists_is_ignored_and_says_what_holds_instead(tmp_path: 
     file.write_text(GONE)
     config, origins = load_with_origins(Sources(file=file))
     assert (config.slurm.on_stale, config.slurm.enabled) == ("ignore", True)
-    stale, grace = config.ignored
+    stale, grace, shim = config.ignored
     assert stale.startswith(f"{file}: slurm.on_stale: 'drain' no longer exists and is ignored: it acts as \"ignore\"")
     assert grace.startswith(f"{file}: slurm.stale_grace: this key no longer exists and is ignored: ")
+    assert shim.startswith(f"{file}: dstack.stop_shim_when_idle: this key no longer exists and is ignored: ")
+    assert "systemctl start dstack-shim" in shim
     shown = as_toml(config, origins)
     assert "stale_grace" not in shown
+    assert "stop_shim" not in shown
     assert ["on_stale", "=", '"ignore"', "#", "default"] in [line.split() for line in shown.splitlines()]
     file.write_text('[slurm]\non_stale = "refuse"\n')
     assert load(Sources(file=file)).ignored == ()

@@ -47,9 +47,6 @@ FAULTS: dict[str, tuple[str, str]] = {
     "a typing error": (f'{HOOK}tiemout = "1s"', "did you mean 'timeout'"),
     "an address of Prometheus with a query": ('[breaker]\nprometheus = "http://p/?x=1"', "breaker.prometheus"),
     "matchers that are none": ('[breaker]\nprometheus_match = "east"', "breaker.prometheus_match: expected label matchers"),
-    "an agent of another address that is to be stopped": (
-        '[dstack]\nenabled = true\nshim = "[::1]:10996"\nstop_shim_when_idle = true', "dstack.shim: expected an address of 127.0.0.1"
-    ),
     "an injection": ("[breaker]\nprometheus_match = 'a=\"b\"}) or vector(0'", "breaker.prometheus_match"),
 }  # fmt: skip
 
@@ -70,7 +67,6 @@ def test_all_of_them_are_told_at_once(tmp_path: Path) -> None:
 ACTING = [
     '[file]\npath = "/o"',
     "[dstack]\nenabled = true",
-    "[dstack]\nstop_shim_when_idle = true",
     "[nvhcd]\nenabled = true",
     '[exec.exclude]\ncommand = ["/l"]',
 ]

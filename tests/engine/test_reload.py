@@ -91,7 +91,7 @@ def test_a_running_daemon_takes_over_what_an_xid_means_here(host: FakeHost) -> N
 
 
 def test_what_no_longer_exists_is_a_finding_until_it_is_deleted(host: FakeHost) -> None:
-    host.configure('[slurm]\non_stale = "drain"\nstale_grace = "5m"\n')
+    host.configure('[slurm]\non_stale = "drain"\nstale_grace = "5m"\n[dstack]\nstop_shim_when_idle = true\n')
     with host.daemon() as daemon:
         daemon.wait_status("warning", "config_outdated")
         daemon.wait(lambda: "'drain' no longer exists and is ignored" in daemon.lines(), "the log to say so")

@@ -44,7 +44,6 @@ _MASKED = (
         "e2scrub_reap.service",
     ),
 )
-_BPF = ("--capability=CAP_BPF,CAP_NET_ADMIN", "--system-call-filter=bpf")
 _START = """
 for folder in $CGROUPS; do echo $$ > $folder/cgroup.procs; done
 mount -t tmpfs -o size=1g tmpfs "$FOLDER/memory"
@@ -104,15 +103,13 @@ def _make(tree: Path) -> None:
 class Machine:
     """It runs inside `with`. `binds`: folders and files of this host that are seen in it, as {here: there}.
 
-    `bpf`: its systemd may load programs into the kernel, by which `IPAddressDeny=` holds. What is written or copied into it
-    before is there when it boots.
+    What is written or copied into it before is there when it boots.
     """
 
-    def __init__(self, tree: Path, folder: Path, *, binds: Mapping[Path, str] | None = None, bpf: bool = False) -> None:
+    def __init__(self, tree: Path, folder: Path, *, binds: Mapping[Path, str] | None = None) -> None:
         self.folder = folder / f"machine-{next(_number)}"
         self._tree = tree
         self._options = [f"--bind={here}:{there}" for here, there in (binds or {}).items()]
-        self._options += _BPF if bpf else ()
         self._process: subprocess.Popen[bytes] | None = None
         self._leader = 0
         self._cgroups: list[Path] = []

@@ -17,12 +17,11 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """`reason` of the exclusion that stands, "" if none does. `busy`: why it is to be left alone for now."""
+    """`reason` of the exclusion that stands, "" if none does."""
 
     reason: str = ""
     since: float = 0.0
     flags: frozenset[Flag] = frozenset()
-    busy: str = ""
 
 
 @dataclass(slots=True)
@@ -56,7 +55,7 @@ class Cluster:
             at=at, owner=owner, why=ours.why if ours else None, reason=ours.text if ours else node.reason,
             suffix=ours.suffix if ours else "", since=node.since, boot=ours.boot if ours else "",
             instance=ours.instance if ours else "", flags=node.flags, schedulable=not node.reason and not node.flags,
-            state="drained" if node.reason else "idle", busy=node.busy, pool=len(self.nodes) if self.spread else 1,
+            state="drained" if node.reason else "idle", pool=len(self.nodes) if self.spread else 1,
         )  # fmt: skip
 
     def census(self, name: str) -> Census:

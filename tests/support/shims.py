@@ -15,9 +15,7 @@ HEALTH = "/api/instance/health"
 
 @dataclass
 class Shim:
-    """`health`: the body of its health route, `tasks` that of the list of its tasks, `status` the status of both; `silent`: it
-    takes either question and never answers. `asked_from`: who asked for the tasks.
-    """
+    """`health`: the body of its health route, `status` its status; `silent`: it takes that question and never answers."""
 
     port: int = 0
     health: bytes = b'{"dcgm":null}\n'
@@ -25,8 +23,6 @@ class Shim:
     silent: bool = False
     version: str = "0.22.5"
     submitted: list[bytes] = field(default_factory=list)
-    tasks: bytes = b'{"tasks":[]}\n'
-    asked_from: list[str | None] = field(default_factory=list)
 
     async def _health(self, _request: web.Request) -> web.Response:
         if self.silent:
@@ -39,12 +35,6 @@ class Shim:
     async def _submit(self, request: web.Request) -> web.Response:
         self.submitted.append(await request.read())
         return web.json_response({"ids": None})
-
-    async def _tasks(self, request: web.Request) -> web.Response:
-        self.asked_from.append(request.remote)
-        if self.silent:
-            await asyncio.sleep(3600)
-        return web.Response(body=self.tasks, status=self.status, content_type="application/json")
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         """Pieces, each when the one before was taken: in a body of unknown length."""
@@ -67,7 +57,6 @@ class Shim:
         app.router.add_get(HEALTH, self._health)
         app.router.add_get("/api/healthcheck", self._healthcheck)
         app.router.add_post("/api/tasks", self._submit)
-        app.router.add_get("/api/tasks", self._tasks)
         app.router.add_get("/stream", self._stream)
         app.router.add_get("/socket", self._socket)
         return app

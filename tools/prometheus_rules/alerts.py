@@ -192,14 +192,10 @@ def _warnings(s: Settings) -> Iterator[Alert]:
         )  # fmt: skip
 
 
-_ALL_WAIT = "gpuwarden_intents_waiting == gpuwarden_intents_pending"
-"""For what runs on the node to end, which may take days."""
-
-
 def _acting() -> Iterator[Alert]:
     yield Alert(
         name="GpuwardenExclusionNotDone", severity=TICKET, lasts="15m", keeps="5m",
-        expr=f"(gpuwarden_intents_pending > 0 unless gpuwarden_breaker_open == 1 unless {_ALL_WAIT}) {_NAMED}",
+        expr=f"(gpuwarden_intents_pending > 0 unless gpuwarden_breaker_open == 1) {_NAMED}",
         summary=f"gpuwarden wants something of the scheduler for {NODE} that is not done. To do: on the node, gpuwarden status "
         "says what, and what the scheduler answers.",
         description="The scheduler is away, hangs, or refuses for lack of permission. A node to be taken out still gets work; one "

@@ -20,12 +20,11 @@ class MetadataError(Exception):
 
 
 class Metadata:
-    """The service at `endpoint`, as in `http://169.254.169.254`. `timeout` in seconds. `source`: the address to ask from."""
+    """The service at `endpoint`, as in `http://169.254.169.254`. `timeout` in seconds."""
 
-    def __init__(self, endpoint: str, timeout: float = 2.0, *, source: str = "") -> None:
+    def __init__(self, endpoint: str, timeout: float = 2.0) -> None:
         self.endpoint = endpoint.rstrip("/")
         self.timeout = timeout
-        self._source = (source, 0) if source else None
         self._session: aiohttp.ClientSession | None = None
 
     async def get(self, path: str, headers: Mapping[str, str] | None = None, *, within: float | None = None) -> Reply:
@@ -72,7 +71,7 @@ class Metadata:
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=4, keepalive_timeout=70.0, local_addr=self._source),
+                connector=aiohttp.TCPConnector(limit=4, keepalive_timeout=70.0),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"Accept-Encoding": "identity", "User-Agent": "gpuwarden"},
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),

@@ -48,13 +48,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """What a marker of this node says. `since` in Unix time. `stopped`: the invocation of a service that was stopped for it, and when."""
+    """What a marker of this node says. `since` in Unix time."""
 
     why: Why
     reason: str
     since: float
     boot_id: str
-    stopped: str = ""
 
     def standing(self, *, at: Stamp, state: str, pool: int | None) -> Standing:
         """That of a node which it holds out."""
@@ -157,7 +156,7 @@ class MarkerFile:
             raise kind(f"cannot {verb} {self._path}: {error.strerror}; check the folder and its permissions") from error
 
 
-def marker_text(intent: Intent, *, node: str, boot_id: str, since: float, stopped: str = "") -> str:
+def marker_text(intent: Intent, *, node: str, boot_id: str, since: float) -> str:
     """The whole file. `since` in Unix time."""
     unknown = intent.reason.startswith(_UNKNOWN)
     document = {
@@ -165,8 +164,6 @@ def marker_text(intent: Intent, *, node: str, boot_id: str, since: float, stoppe
         "cause": "unknown" if unknown else _CAUSES[intent.why], "reason": intent.reason, "check": check_of(intent.reason),
         "since": rfc3339(since), "boot_id": boot_id, "owner": OWNER,
     }  # fmt: skip
-    if stopped:
-        document["stopped"] = stopped
     return json.dumps(document, separators=(",", ":")) + "\n"
 
 
@@ -191,13 +188,7 @@ def parse_marker(data: bytes, *, actuator: str, node: str) -> Marker | None:
                 moment = datetime.fromisoformat(since).timestamp()
                 if told is None or told.suffix or reason != reasons.line(reason):  # which no text of ours is
                     return None
-                return Marker(
-                    why=told.why, reason=reason, since=moment, boot_id=boot, stopped=_text(found.get("stopped"))
-                )
+                return Marker(why=told.why, reason=reason, since=moment, boot_id=boot)
     except (ValueError, RecursionError, OverflowError):
         pass
     return None
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""

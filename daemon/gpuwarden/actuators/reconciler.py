@@ -28,8 +28,7 @@ Committed = Callable[[], Awaitable[bool]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Seconds. The second count of the breaker comes `recount_after` the write. A retry comes after `first`, doubling up to
-    `most`; where the scheduler is away within `away` and `breaker.spread_of_return`; where the
-    node is busy after `busy`; where the breaker is open after `breaker_first`, up to `breaker_most`; after a refusal, which a
+    `most`; where the scheduler is away within `away` and `breaker.spread_of_return`; where the breaker is open after `breaker_first`, up to `breaker_most`; after a refusal, which a
     person must mend, after `refused`. `backstop`: an actuator bounds its own calls; one that does not come back is given up
     after this.
     """
@@ -39,7 +38,6 @@ class Limits:
     first: float = 2.0
     most: float = 120.0
     away: float = 5.0
-    busy: float = 5.0
     breaker_first: float = 60.0
     breaker_most: float = 900.0
     refused: float = 3_600.0
@@ -131,16 +129,9 @@ class Outbox:
         return await self._exclude(intent) if self._wanted(intent) else SUPERSEDED
 
     async def _exclude(self, intent: Intent) -> Outcome:
-        """For a failure: who else is out counts before the write and after it. As long as the node is busy, nobody is asked."""
-        if self._busy():
-            waits = answer(intent, await self._look())
-            if waits is not None and waits.result is Result.RETRY:
-                self.held_back = ""
-                return waits
+        """For a failure: who else is out counts before the write and after it."""
         census = await self._census()
         found = answer(intent, await self._look())
-        if found is not None and found.result is Result.RETRY:
-            self.held_back = ""
         if found is None:
             self.held_back = breaker.refusal(self.limits.budget, census)
             if self.held_back:
@@ -188,9 +179,6 @@ class Outbox:
     def _away(self) -> bool:
         return self.standing is not None and not self.standing.reachable and not self.refused
 
-    def _busy(self) -> bool:
-        return self.standing is not None and bool(self.standing.busy)
-
     async def _look(self) -> Standing:
         try:
             self.standing, self.refused = await self._bounded(self.actuator.look()), ""
@@ -218,8 +206,6 @@ class Outbox:
             return self._about(limits.refused)
         if outcome.result is not Result.RETRY:
             return 0.0
-        if self._busy() and soon:
-            return self._about(limits.busy)
         first, most = (limits.first, limits.most) if soon else (limits.breaker_first, limits.breaker_most)
         delay = self._about(min(most, first * 2.0 ** min(self._failed, 16)))
         self._failed += 1

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gpuwarden.actuators.base import Actuator, Counter, Register
-from gpuwarden.actuators.dstack_shim.actuator import dstack_shim_actuators
 from gpuwarden.actuators.fleet_count import counter
 from gpuwarden.actuators.hook_gate import HookGate
 from gpuwarden.actuators.kubernetes.actuator import kubernetes_actuator
@@ -29,7 +28,6 @@ BUILDERS: tuple[Builder, ...] = (slurm_actuator, kubernetes_actuator)
 
 COUNTED: tuple[Callable[[Config, Clock, Counter], Sequence[Actuator]], ...] = (
     marker_actuators,
-    dstack_shim_actuators,
     exec_actuators,
 )
 """Those that know of this node alone."""

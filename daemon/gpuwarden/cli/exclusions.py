@@ -14,6 +14,7 @@ from gpuwarden.cli.text import clean, when
 from gpuwarden.ledger.errors import LedgerError
 from gpuwarden.ledger.reader import read_only
 from gpuwarden.policy.model import Act
+from gpuwarden.policy.removed_actuators import without_removed
 from gpuwarden.policy.state import PolicyState, fold
 from gpuwarden.publish.times import rfc3339
 
@@ -44,7 +45,7 @@ def arguments(parser: Parser) -> None:
 def main(options: argparse.Namespace) -> int:
     try:
         with read_only(ledger_path(options.state_dir)) as ledger:
-            state = reduce(fold, ledger.memory().events, PolicyState())
+            state, _ = without_removed(reduce(fold, ledger.memory().events, PolicyState()))
     except LedgerError as error:
         raise CommandError(str(error), UNAVAILABLE) from error
     standing = list(_standing(state))

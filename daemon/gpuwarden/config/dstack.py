@@ -1,4 +1,4 @@
-"""The keys of `[dstack]`: whether dstack is told of this node, where its own agent is found, and whether that may be stopped."""
+"""The keys of `[dstack]`: whether the health of this node is reported to dstack, and where dstack's own agent listens."""
 
 from __future__ import annotations
 
@@ -19,18 +19,11 @@ SHIM = Address("127.0.0.1", 10996)
 class DstackOptions:
     """`enabled`: a marker says whether this node is held out; what answers dstack goes by it.
 
-    `shim`: where dstack's own agent listens, since we listen in its place. `stop_shim_when_idle`: for hosts where we do not:
-    that agent is stopped while the node is held out and no job is on it.
+    `shim`: where dstack's own agent listens, since we listen in its place.
     """
 
     enabled: bool = False
     shim: Address = SHIM
-    stop_shim_when_idle: bool = False
-
-
-def asked_at(options: DstackOptions) -> Address:
-    """Where dstack's agent listens."""
-    return options.shim if options.enabled else SERVED
 
 
 def dstack_misfits(options: DstackOptions) -> Iterator[Misfit]:
@@ -38,6 +31,3 @@ def dstack_misfits(options: DstackOptions) -> Iterator[Misfit]:
     if options.shim.port in (0, SERVED.port):
         why = "that is where dstack's server asks, and where we answer" if options.shim.port else "it must be known"
         yield ("dstack.shim",), f"expected the address to which the shim was moved, found {options.shim}: {why}"
-    if options.stop_shim_when_idle and asked_at(options).host != SERVED.host:
-        why = "beside dstack.stop_shim_when_idle, which holds connections to it back by their address"
-        yield ("dstack.shim",), f"expected an address of {SERVED.host} {why}, found {options.shim}"

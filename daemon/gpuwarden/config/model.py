@@ -274,7 +274,7 @@ def _uncounted(config: Config) -> Iterator[Misfit]:
 
 def _uncounting(config: Config) -> Iterator[tuple[str, bool]]:
     """Who holds a node out and knows of no other."""
-    yield "[dstack]", config.dstack.enabled or config.dstack.stop_shim_when_idle
+    yield "[dstack]", config.dstack.enabled
     yield "[nvhcd]", config.nvhcd.enabled
     yield "[file]", config.file.path is not None
     yield "[exec.exclude]", bool(config.exec.exclude.command)

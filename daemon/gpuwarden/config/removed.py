@@ -28,6 +28,11 @@ REMOVED = (
         'it acts as "ignore": no second process drains for a daemon that is silent; alert on GpuwardenNodeSilent, or set "refuse"',
     ),
     Removed(("slurm", "stale_grace"), None, 'it was for on_stale = "drain", which is gone; delete it'),
+    Removed(
+        ("dstack", "stop_shim_when_idle"), None,
+        "dstack's agent is no longer stopped; where it still is (/run/gpuwarden/excluded/dstack_shim is there): "
+        "systemctl start dstack-shim; the interposer reports the health of this node to dstack: docs/dstack.md",
+    ),
 )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from gpuwarden.policy import checkpoint
 from gpuwarden.policy.exclusion import Decision, decide
 from gpuwarden.policy.model import Act, Flag, Intent, Notice, Outcome, Result, Settings, Standing
 from gpuwarden.policy.notices import differences, imminent
+from gpuwarden.policy.removed_actuators import REMOVED, without_removed
 from gpuwarden.policy.situation import Situation, excluded
 from gpuwarden.policy.state import UNCOUNTED, PolicyState, fold, outcome_data
 from gpuwarden.publish.snapshot import Acted, Wanted
@@ -53,7 +54,7 @@ class Acting:
     """`record` takes events that were folded here already: they are to be written, and a step made.
 
     `changed` asks for a step; `committed` is whether what was recorded is on disk, after a short while at most. `orders`: what
-    operators order.
+    operators order. `forgotten`: reasons of exclusions by removed actuators that the ledger held, by actuator.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Acting:
         notifying: Notifying | None = None,
     ) -> None:
         self.state = PolicyState()
+        self.forgotten: Mapping[str, str] = {}
         self._notifying = notifying
         self._options = options
         self._record = record
@@ -132,12 +134,15 @@ class Acting:
             self.state = fold(self.state, event)
 
     def begin_again(self, events: Iterable[Event]) -> None:
-        """The state is the fold of these events and of nothing else."""
+        """The state is the fold of these events and of nothing else, without actuators that no longer exist."""
         old = self.state
         self.state = PolicyState(
             clean=old.clean, sequence=old.sequence, unknown_since=old.unknown_since, foreign=old.foreign
         )
         self.remember(events)
+        self.state, self.forgotten = without_removed(self.state)
+        for name, reason in self.forgotten.items():
+            log.warning("exclusion of a removed actuator forgotten", actuator=name, reason=reason, to_do=REMOVED[name])
 
     def checkpoint(self, now: Stamp) -> list[Event]:
         return checkpoint.checkpoint(self.state, now)
@@ -306,8 +311,7 @@ class Acting:
         standings = self.standings
         pending = [
             Wanted(
-                act=i.act, actuator=name, why=i.why, reason=i.reason, at=i.at, text=self._text(name, i.key),
-                waits=i.act is Act.EXCLUDE and name in standings and standings[name].waits,
+                act=i.act, actuator=name, why=i.why, reason=i.reason, at=i.at, text=self._text(name, i.key)
             )
             for name, i in self.state.pending.items()
         ]  # fmt: skip

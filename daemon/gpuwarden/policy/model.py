@@ -88,7 +88,7 @@ class Standing:
     `owner`, `why`, `reason` and `since` (Unix time by the scheduler's clock, 0 if unknown) tell of the exclusion; `reason`
     is without `suffix`, which is what the scheduler itself appended later. `why` is None unless it is ours. `boot` (first 8
     hex digits of a boot id) and `instance` are those that a termination's reason names. `state` is the scheduler's own
-    word, for people. `busy`: why it is not to be excluded just yet, though nothing is against it. `pool` is how many nodes
+    word, for people. `pool` is how many nodes
     share the breaker's budget, as last known: it costs no query of its own. An unreachable scheduler says nothing: then only
     `at` and `trouble` count; of a reachable one `trouble` is what it does not say.
     """
@@ -106,13 +106,7 @@ class Standing:
     flags: frozenset[Flag] = field(default_factory=frozenset)
     schedulable: bool = True
     state: str = ""
-    busy: str = ""
     pool: int | None = None
-
-    @property
-    def waits(self) -> bool:
-        """Whether it is left alone just for what runs there, and nothing is wrong."""
-        return bool(self.busy) and not self.trouble
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -31,9 +31,7 @@ def _exclude(intent: Intent, standing: Standing) -> Outcome | None:
             return Outcome(result=Result.DROPPED, text=f"it is excluded, and the scheduler added {standing.suffix!r}")
         case Owner.OURS if standing.why is not None and not _gives_way(standing.why, intent.why):
             return Outcome(result=Result.DROPPED, text=f"it is excluded by us already: {standing.reason}")
-    return _barred(standing, frozenset()) or (
-        Outcome(result=Result.RETRY, text=standing.busy) if standing.busy else None
-    )
+    return _barred(standing, frozenset())
 
 
 def _gives_way(stands: Why, to: Why) -> bool:

@@ -59,7 +59,7 @@ class XidCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """An intent, and in `text` why it is not done yet. `waits`: for what runs here to end."""
+    """An intent, and in `text` why it is not done yet."""
 
     act: Act
     actuator: str
@@ -67,7 +67,6 @@ class Wanted:
     reason: str
     at: Stamp
     text: str
-    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -373,7 +373,7 @@ class Daemon:
             self._jobs.begin_again((*memory.events, *self._since_start))
         self._notice_sources.remember(self.acting.state.notices.values())
         self._remembered, self._since_start = True, []
-        if memory.left_out:
+        if memory.left_out or self.acting.forgotten:
             self._ledger.append(checkpoint=self._covered(self._clock()))  # without them: this was the only time
 
     def _recall_late(self) -> None:

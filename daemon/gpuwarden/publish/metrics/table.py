@@ -253,8 +253,6 @@ METRICS: tuple[Metric, ...] = (
            "Outcomes retry and refused: attempts since the daemon started."),
     Metric("gpuwarden_intents_pending", GAUGE, (), lambda s: _one(len(s.acted.pending)),
            "Intents that are not done: the scheduler is away, refuses, the breaker is open, or they wait for what runs here to end."),
-    Metric("gpuwarden_intents_waiting", GAUGE, (), lambda s: _one(sum(wanted.waits for wanted in s.acted.pending)),
-           "Those of gpuwarden_intents_pending that wait for what runs here to end; nothing is wrong with them."),
     Metric("gpuwarden_breaker_open", GAUGE, (), lambda s: _one(int(bool(s.acted.breaker))),
            "1 while this node should be excluded for a failure, and is not since too many are, or nobody can say how many."),
     Metric("gpuwarden_notifications_queued", GAUGE, ("target",), acted.queued,
