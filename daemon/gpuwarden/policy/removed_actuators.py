@@ -20,8 +20,9 @@ Item = TypeVar("Item")
 
 def without_removed(state: PolicyState) -> tuple[PolicyState, dict[str, str]]:
     """The state without them, and the reasons of what was held or wanted there, by actuator."""
-    begun = {**state.pending, **state.holds}
-    reasons = {name: begun[name].reason for name in REMOVED if name in begun}
+    begun = {name: intent.reason for name, intent in state.pending.items()}
+    begun |= {name: hold.reason for name, hold in state.holds.items()}
+    reasons = {name: begun[name] for name in REMOVED if name in begun}
     holds, pending, would = _kept(state.holds), _kept(state.pending), _kept(state.would)
     kept = replace(
         state, holds=holds, pending=pending, would=would, lifted=_kept(state.lifted),
