@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-import struct
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from jeepney import DBusAddress, new_signal
 
 from gpuwarden_collectors.base import host_clock
-from gpuwarden_collectors.cloud import dbus_wire as wire
+from gpuwarden_collectors.cloud.dbus import MESSAGE_MOST, Bus
 from gpuwarden_collectors.cloud.facts import Answer, Kind, Said
 from gpuwarden_collectors.cloud.shutdown import Shutdown
+from gpuwarden_collectors.cloud.system_bus import BusError
 from support.cloud_replies import only
 from support.logind import Logind, message_bus
 
@@ -46,6 +48,10 @@ async def source(bus: Path) -> AsyncIterator[Shutdown]:
 async def asked(source: Shutdown) -> Answer:
     async with asyncio.timeout(PATIENCE):
         return await source.questions[0].ask()
+
+
+def descriptors() -> set[str]:
+    return {entry.name for entry in Path("/proc/self/fd").iterdir()}
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -131,20 +137,48 @@ async def test_a_signal_of_somebody_else_is_none(bus: Path, source: Shutdown) ->
         assert (await asked(source)).said is Said.NOTICE
 
 
-def test_no_message_is_so_odd_that_reading_it_does_more_than_fail() -> None:
-    good = wire.call(7, "org.a", "/a", "org.a.B", "Do", "sb", ("text", True))
-    assert wire.unpack(good).body == ("text", True)
+async def test_what_strangers_send_costs_neither_a_descriptor_nor_the_notice(bus: Path, source: Shutdown) -> None:
+    """Anybody may send us signals: with descriptors, of the same name with other values, as many as they like."""
+    with logind_on(bus) as logind, logind_on(bus) as stranger:
+        await asked(source)
+        waiting = asyncio.create_task(asked(source))
+        before = descriptors()
+        for _ in range(100):
+            stranger.announce("PrepareForShutdown", "h", (0,), ":1.2")
+            stranger.announce("Other", "ah", ([0] * 3,), ":1.2")
+            stranger.announce("PrepareForShutdown", "as", (["text"] * 100,), ":1.2")
+        logind.prepare_for_shutdown()
+        assert (await waiting).said is Said.NOTICE
+        assert descriptors() <= before
+        assert logind.inhibited() == 1
+
+
+async def test_a_message_that_is_too_long_ends_the_connection_and_another_is_made(bus: Path, source: Shutdown) -> None:
+    with logind_on(bus) as logind:
+        await asked(source)
+        logind.announce("Other", "ay", (b"x" * MESSAGE_MOST,), ":1.1")
+        assert (await asked(source)).said is Said.UNKNOWN
+        assert (await asked(source)).said is Said.NONE
+        await until(lambda: logind.inhibited() == 1)
+
+
+async def test_no_message_is_so_odd_that_reading_it_does_more_than_fail() -> None:
+    good = new_signal(DBusAddress("/a", interface="a.B"), "Do", "sb", ("text", True)).serialise(7)
     chance = random.Random(7)
-    for _ in range(20_000):
+    for _ in range(2_000):
         data = bytearray(good)
         for _ in range(chance.randint(1, 4)):
             data[chance.randrange(len(data))] = chance.randrange(256)
-        try:
-            wire.unpack(bytes(data[: chance.randint(0, len(data))]))
-        except wire.WireError:
-            continue
-    with pytest.raises(wire.WireError):
-        wire.length(struct.pack("<cBBBIII", b"l", 1, 0, 1, 2**31, 1, 2**31))
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        connection = Bus(PATIENCE)
+        connection._socket.close()
+        connection._socket = ours
+        theirs.sendall(good + data)
+        theirs.close()
+        with pytest.raises(BusError):
+            await connection.signal(PATIENCE)
+        connection.close()
 
 
 async def test_where_systemd_waits_for_us_too_the_end_is_later_and_a_stop_may_take_until_then(bus: Path) -> None:

@@ -11,10 +11,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
-from gpuwarden_collectors.cloud import dbus_wire as wire
-from gpuwarden_collectors.cloud.dbus_wire import Message
+from jeepney import (
+    DBusAddress,
+    HeaderFields,
+    Message,
+    MessageType,
+    new_error,
+    new_method_return,
+    new_signal,
+)
+from jeepney.io.blocking import open_dbus_connection
 
 PATIENCE = 60.0
 _CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
@@ -54,6 +61,10 @@ def _listens(path: Path) -> bool:
     return False
 
 
+_NAME = "org.freedesktop.login1"
+_MANAGER = DBusAddress("/org/freedesktop/login1", bus_name=_NAME, interface=f"{_NAME}.Manager")
+
+
 class Logind(threading.Thread):
     """`refuse`: inhibitors are not given. `delay`: InhibitDelayMaxUSec in seconds."""
 
@@ -64,44 +75,26 @@ class Logind(threading.Thread):
         self.going_down = going_down
         self.asked: list[str] = []
         self._inhibitors: list[int] = []
-        self._ends = False
-        self._serial = 0
-        self._named = threading.Event()
         self._lock = threading.Lock()
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.connect(str(bus))
-        self._socket.sendall(b"\0AUTH EXTERNAL " + str(os.geteuid()).encode().hex().encode() + b"\r\n")
-        assert self._socket.recv(512).startswith(b"OK")
-        self._socket.sendall(b"NEGOTIATE_UNIX_FD\r\n")
-        assert self._socket.recv(512).startswith(b"AGREE")
-        self._socket.sendall(b"BEGIN\r\n")
-        for member, signature, values in (("Hello", "", ()), ("RequestName", "su", ("org.freedesktop.login1", 0))):
-            self._send(
-                wire.call(
-                    self._next(), "org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", member,
-                    signature, values,
-                )
-            )  # fmt: skip
+        self._connection = open_dbus_connection(f"unix:path={bus}", enable_fds=True, auth_timeout=PATIENCE)
+        self._connection.bus_proxy.RequestName(_NAME)
         self.start()
-        assert self._named.wait(PATIENCE)
 
     def prepare_for_shutdown(self, *, going_down: bool = True, to: str = "") -> None:
         """`to`: the unique name of the only one who is told."""
         self.going_down = going_down
-        self._announce("PrepareForShutdown", going_down, to)
+        self.announce("PrepareForShutdown", "b", (going_down,), to)
 
     def prepare_for_sleep(self, *, to: str = "") -> None:
         """The machine is suspended, or hibernates, and comes back."""
         for begins in (True, False):
-            self._announce("PrepareForSleep", begins, to)
+            self.announce("PrepareForSleep", "b", (begins,), to)
 
-    def _announce(self, member: str, begins: bool, to: str) -> None:
-        fields = {
-            1: ("o", "/org/freedesktop/login1"), 2: ("s", "org.freedesktop.login1.Manager"), 3: ("s", member),
-        }  # fmt: skip
+    def announce(self, member: str, signature: str, body: tuple[object, ...], to: str = "") -> None:
+        signal = new_signal(_MANAGER, member, signature, body)
         if to:
-            fields[6] = ("s", to)
-        self._send(wire.pack(wire.SIGNAL, self._next(), fields, "b", (begins,)))
+            signal.header.fields[HeaderFields.destination] = to
+        self._send(signal)
 
     def inhibited(self) -> int:
         """How many hold a shutdown up now: a closed descriptor makes ours readable."""
@@ -109,59 +102,36 @@ class Logind(threading.Thread):
         return len(held)
 
     def end(self) -> None:
-        self._ends = True
         with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            self._connection.sock.shutdown(socket.SHUT_RDWR)
         self.join(PATIENCE)
-        self._socket.close()
+        self._connection.close()
         for fd in self._inhibitors:
             os.close(fd)
 
     def run(self) -> None:
-        data = b""
-        while not self._ends:
-            try:
-                more = self._socket.recv(1 << 16)
-            except OSError:
-                return
-            if not more:
-                return
-            data += more
-            while len(data) >= wire.HEAD and len(data) >= (size := wire.length(data[: wire.HEAD])):
-                message, data = wire.unpack(data[:size]), data[size:]
-                if message.reply_to == 2:  # the answer to RequestName
-                    self._named.set()
-                if message.kind == wire.METHOD_CALL:
+        with suppress(OSError):  # the bus ended, or this
+            while True:
+                message = self._connection.receive()
+                if message.header.message_type is MessageType.method_call:
                     self._answer(message)
 
     def _answer(self, message: Message) -> None:
-        self.asked.append(message.member)
-        fields: dict[int, tuple[str, Any]] = {5: ("u", message.serial), 6: ("s", message.sender)}
-        if message.member == "Get":
+        self.asked.append(message.header.fields[HeaderFields.member])
+        if self.asked[-1] == "Get":
             values = {
                 "InhibitDelayMaxUSec": ("t", int(self.delay * 1e6)),
                 "PreparingForShutdown": ("b", self.going_down),
             }
-            kind, value = values[message.body[1]]
-            body = b"\x01" + kind.encode() + b"\0" + (b"\0" * 5 if kind == "t" else b"\0")
-            body += value.to_bytes(8 if kind == "t" else 4, "little")
-            head = wire.pack(wire.METHOD_RETURN, self._next(), {**fields, 8: ("g", "v")})
-            self._send(head[:4] + len(body).to_bytes(4, "little") + head[8:] + body)
+            self._send(new_method_return(message, "v", (values[message.body[1]],)))
         elif self.refuse:
-            error = {**fields, 4: ("s", "org.freedesktop.DBus.Error.AccessDenied")}
-            self._send(wire.pack(wire.ERROR, self._next(), error, "s", ("Permission denied",)))
+            self._send(new_error(message, "org.freedesktop.DBus.Error.AccessDenied", "s", ("Permission denied",)))
         else:
             ours, theirs = os.pipe()
             self._inhibitors.append(ours)
-            reply = wire.pack(wire.METHOD_RETURN, self._next(), {**fields, 9: ("u", 1)}, "h", (0,))
-            with self._lock:
-                socket.send_fds(self._socket, [reply], [theirs])
+            self._send(new_method_return(message, "h", (theirs,)))
             os.close(theirs)
 
-    def _next(self) -> int:
-        self._serial += 1
-        return self._serial
-
-    def _send(self, data: bytes) -> None:
+    def _send(self, message: Message) -> None:
         with self._lock:
-            self._socket.sendall(data)
+            self._connection.send(message)

@@ -1,170 +1,162 @@
 """A connection to the system bus: calls with a time limit, signals that were asked for, and descriptors that come with replies.
 
-Nothing here blocks, and nobody's message makes it grow: what is not waited for is dropped.
+Messages are jeepney's. The socket is read here, since jeepney's connection for asyncio passes no descriptors. Nothing blocks, and
+nobody's message makes it grow: of one that is not waited for only the header is read, and a long one ends the connection.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
+import itertools
 import socket
+import struct
 from collections import deque
 from typing import Any
 
-from gpuwarden_collectors.cloud import dbus_wire as wire
-from gpuwarden_collectors.cloud.dbus_wire import Message, WireError
+from jeepney import DBusErrorResponse, HeaderFields, MatchRule, Message, message_bus
+from jeepney.auth import BEGIN, AuthenticationError, Authenticator
+from jeepney.fds import FileDescriptor, fds_buf_size
+from jeepney.low_level import Header, calc_msg_size
+from jeepney.wrappers import unwrap_msg
 
-_BUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
+from gpuwarden_collectors.cloud.system_bus import BusError
+
+MESSAGE_MOST = 64 * 1024
+"""Bytes. Replies of logind have hundreds."""
+_HEAD = 16
 _SIGNALS_MOST = 64
-_FDS_MOST = 4
-
-
-class BusError(Exception):
-    """The bus is not there, does not answer, or refuses. The message says what was wanted of it."""
+_UNREADABLE = (ValueError, LookupError, TypeError, AssertionError, RecursionError, struct.error)
+"""What jeepney raises for a message against the specification, or with a header field of a later one."""
 
 
 class Bus:
-    """`path` of its socket; `timeout` in seconds, for each step. Made by `connect`."""
+    """`timeout` in seconds, for each step. Made by `connect`; used by one task at a time."""
 
-    def __init__(self, path: str, timeout: float) -> None:
-        self._path = path
+    def __init__(self, timeout: float) -> None:
         self._timeout = timeout
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.setblocking(False)
-        self._data = bytearray()
-        self._fds: deque[int] = deque()
-        self._serial = 0
-        self._waiting: dict[int, asyncio.Future[Message]] = {}
+        self._data = bytearray()  # of the message that is being read, and of no other
+        self._fds: list[FileDescriptor] = []  # which came with it
+        self._serials = itertools.count(1)
+        self._member = ""
         self._signals: deque[Message] = deque(maxlen=_SIGNALS_MOST)
-        self._news = asyncio.Event()
-        self._broken = ""
 
     @classmethod
     async def connect(cls, path: str, timeout: float = 5.0) -> Bus:  # noqa: ASYNC109 - of each step from now on
-        """Raises BusError."""
-        bus = cls(path, timeout)
+        """`path` of its socket. Raises BusError."""
+        bus = cls(timeout)
         try:
             async with asyncio.timeout(timeout):
-                await bus._begin()
-            await bus.call(*_BUS, "Hello")
-        except (OSError, TimeoutError, BusError) as error:
+                await bus._begin(path)
+            await bus.call(message_bus.Hello(), "s")
+        except (OSError, AuthenticationError, BusError) as error:
             bus.close()
             raise BusError(f"the bus at {path} cannot be used: {error or 'no answer'}") from error
         return bus
 
-    async def _begin(self) -> None:
+    async def _begin(self, path: str) -> None:
         loop = asyncio.get_running_loop()
-        await loop.sock_connect(self._socket, self._path)
-        user = str(os.geteuid()).encode().hex()
-        for line in (f"\0AUTH EXTERNAL {user}\r\n", "NEGOTIATE_UNIX_FD\r\n"):
-            await loop.sock_sendall(self._socket, line.encode())
-            told = b""
-            while not told.endswith(b"\r\n") and len(told) < 512:
-                more = await loop.sock_recv(self._socket, 512)
-                if not more:
-                    break
-                told += more
-            if not told.startswith((b"OK ", b"AGREE_UNIX_FD")):
-                raise BusError(f"it says {told[:80]!r}")
-        await loop.sock_sendall(self._socket, b"BEGIN\r\n")
-        loop.add_reader(self._socket, self._receive)
+        await loop.sock_connect(self._socket, path)
+        authenticator = Authenticator(enable_fds=True)
+        for line in authenticator:
+            await loop.sock_sendall(self._socket, line)
+            answer = await loop.sock_recv(self._socket, 512)
+            if not answer:
+                raise ConnectionError("it closed the connection")
+            authenticator.feed(answer)
+        await loop.sock_sendall(self._socket, BEGIN)
 
-    async def call(
-        self, destination: str, path: str, interface: str, member: str, signature: str = "", *values: Any
-    ) -> Message:
-        """The reply. Raises BusError."""
-        if self._broken:
-            raise BusError(self._broken)
-        loop = asyncio.get_running_loop()
-        self._serial += 1
-        serial, reply = self._serial, loop.create_future()
-        self._waiting[serial] = reply
+    async def call(self, message: Message, signature: str = "") -> tuple[Any, ...]:
+        """The values of the reply, which has this signature; a descriptor among them is the caller's. Raises BusError."""
+        member, serial = message.header.fields[HeaderFields.member], next(self._serials)
         try:
             async with asyncio.timeout(self._timeout):
-                await loop.sock_sendall(
-                    self._socket, wire.call(serial, destination, path, interface, member, signature, values)
-                )
-                message: Message = await reply
-        except (OSError, TimeoutError) as error:
+                await asyncio.get_running_loop().sock_sendall(self._socket, message.serialise(serial))
+                while (reply := await self._receive(serial)) is None:
+                    pass
+            values: tuple[Any, ...] = unwrap_msg(reply)
+            if reply.header.fields.get(HeaderFields.signature, "") != signature:
+                raise BusError(f"{member}: its answer has other types than {signature!r}")
+        except DBusErrorResponse as error:
+            text = error.data[0] if error.data and isinstance(error.data[0], str) else ""
+            raise BusError(f"{member}: {error.name}: {text}"[:200]) from error
+        except OSError as error:
             raise BusError(f"{member}: {error or f'no answer within {self._timeout:g} s'}") from error
-        finally:
-            del self._waiting[serial]
-        if message.kind == wire.ERROR:
-            text = message.body[0] if message.body and isinstance(message.body[0], str) else ""
-            raise BusError(f"{member}: {message.error}: {text}"[:200])
-        return message
+        return values
 
-    async def subscribe(self, rule: str) -> None:
-        await self.call(*_BUS, "AddMatch", "s", rule)
+    async def subscribe(self, rule: MatchRule) -> None:
+        """To the signals of one member. Raises BusError."""
+        self._member = rule.header_fields["member"]
+        await self.call(message_bus.AddMatch(rule))
 
-    async def owner(self, name: str) -> str:
-        """Who has this name now. Raises BusError."""
-        reply = await self.call(*_BUS, "GetNameOwner", "s", name)
-        return str(reply.body[0]) if reply.body else ""
-
-    async def signal(self, member: str, seconds: float) -> Message | None:
-        """The next one of this name, or None after so many seconds. Raises BusError once the connection is lost."""
-        with contextlib.suppress(TimeoutError):
+    async def signal(self, seconds: float) -> Message | None:
+        """The next one, or None after so many seconds. Its sender may be anybody. Raises BusError once the connection is lost."""
+        try:
             async with asyncio.timeout(seconds):
-                while True:
-                    while self._signals:
-                        if (message := self._signals.popleft()).member == member:
-                            return message
-                    if self._broken:
-                        raise BusError(self._broken)
-                    self._news.clear()
-                    await self._news.wait()
-        return None
-
-    def descriptor(self) -> int | None:
-        """The one that came with the last reply; it is the caller's now."""
-        return self._fds.popleft() if self._fds else None
+                while not self._signals:
+                    await self._receive()
+        except TimeoutError:
+            return None
+        except OSError as error:
+            raise BusError(f"the bus is gone: {error}") from error
+        return self._signals.popleft()
 
     def close(self) -> None:
-        self._fail("the connection is closed")
         self._socket.close()
-        while self._fds:
-            os.close(self._fds.popleft())
+        _close(self._fds)
 
-    def _receive(self) -> None:
+    async def _receive(self, serial: int = 0) -> Message | None:
+        """One message: if it is the reply to `serial`, that; a signal that was asked for is kept. Raises OSError."""
+        while (missing := self._missing()) > 0:
+            await self._readable()
+            data, ancillary, _, _ = self._socket.recvmsg(missing, fds_buf_size(), socket.MSG_CMSG_CLOEXEC)
+            self._fds += FileDescriptor.from_ancdata(ancillary)
+            self._data += data
+            if not data:
+                raise ConnectionError("it closed the connection")
+        data, fds = bytes(self._data), self._fds
+        self._data, self._fds = bytearray(), []
         try:
-            data, fds, _, _ = socket.recv_fds(self._socket, 64 * 1024, _FDS_MOST)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._fail(f"the bus is gone: {error}")
-            return
-        for number in fds:
-            os.set_inheritable(number, False)
-            self._fds.append(number)
-        while len(self._fds) > _FDS_MOST:
-            os.close(self._fds.popleft())
-        if not data:
-            self._fail("the bus closed the connection")
-            return
-        self._data += data
+            header, _ = Header.from_buffer(data)
+            if serial and header.fields.get(HeaderFields.reply_serial) == serial:
+                reply = Message.from_buffer(data, fds)
+                fds = [one for one in fds if one not in reply.body]
+                return reply
+            if (header.fields.get(HeaderFields.member), header.fields.get(HeaderFields.signature)) == (
+                self._member,
+                "b",
+            ):
+                self._signals.append(Message.from_buffer(data))
+        except _UNREADABLE:
+            pass  # who waits for it waits in vain
+        finally:
+            _close(fds)
+        return None
+
+    def _missing(self) -> int:
+        """Bytes that are still to come of this message, or of its head, which says how long it is. Raises ConnectionError."""
+        if len(self._data) < _HEAD:
+            return _HEAD - len(self._data)
         try:
-            self._take_messages()
-        except WireError as error:
-            self._fail(f"the bus sent what cannot be read: {error}")
+            size = int(calc_msg_size(self._data))
+        except _UNREADABLE as error:
+            raise ConnectionError("what it sends is no message") from error
+        if size > MESSAGE_MOST:
+            raise ConnectionError(f"it sends a message of {size} bytes")
+        return size - len(self._data)
 
-    def _take_messages(self) -> None:
-        while len(self._data) >= wire.HEAD and len(self._data) >= (size := wire.length(bytes(self._data[: wire.HEAD]))):
-            message = wire.unpack(bytes(self._data[:size]))
-            del self._data[:size]
-            waiting = self._waiting.get(message.reply_to) if message.kind != wire.SIGNAL else None
-            if waiting is not None and not waiting.done():
-                waiting.set_result(message)
-            elif message.kind == wire.SIGNAL:
-                self._signals.append(message)
-                self._news.set()
+    async def _readable(self) -> None:
+        """Each time by way of the loop, so that who floods us holds nobody else up."""
+        loop = asyncio.get_running_loop()
+        ready = asyncio.Event()
+        loop.add_reader(self._socket, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            loop.remove_reader(self._socket)
 
-    def _fail(self, why: str) -> None:
-        self._broken = self._broken or why
-        if self._socket.fileno() >= 0:
-            asyncio.get_running_loop().remove_reader(self._socket)
-        for reply in self._waiting.values():
-            if not reply.done():
-                reply.set_exception(OSError(self._broken))
-        self._news.set()
+
+def _close(fds: list[FileDescriptor]) -> None:
+    for one in fds:
+        one.close()

@@ -10,13 +10,16 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gpuwarden_collectors.base import Clock
-from gpuwarden_collectors.cloud.dbus import Bus, BusError
-from gpuwarden_collectors.cloud.dbus_wire import SYSTEM_BUS
 from gpuwarden_collectors.cloud.facts import NONE, Answer, Kind, TerminationNotice, answer, identity, unknown
 from gpuwarden_collectors.cloud.source import Question
+from gpuwarden_collectors.cloud.system_bus import SYSTEM_BUS, BusError
 from gpuwarden_collectors.facts import Stamp
+
+if TYPE_CHECKING:  # it loads jeepney
+    from gpuwarden_collectors.cloud.logind import Logind
 
 NAME = "shutdown"
 DELAY_DEFAULT = 5.0
@@ -24,9 +27,6 @@ DELAY_DEFAULT = 5.0
 HANG = 30.0
 """Seconds that one answer waits for a signal."""
 _READ_AGAIN = 3
-_LOGIND = ("org.freedesktop.login1", "/org/freedesktop/login1")
-_MANAGER = "org.freedesktop.login1.Manager"
-_RULE = f"type='signal',sender='{_LOGIND[0]}',path='{_LOGIND[1]}',interface='{_MANAGER}',member='PrepareForShutdown'"
 
 
 class Shutdown:
@@ -44,7 +44,7 @@ class Shutdown:
         self._hold = hold
         self._stop = stop
         self._timeout = timeout
-        self._bus: Bus | None = None
+        self._logind: Logind | None = None
         self._inhibitor: int | None = None
         self._going_down = False
         self._plain = 0
@@ -62,18 +62,18 @@ class Shutdown:
         if self._release is not None:
             self._release.cancel()
         self._let_go()
-        if self._bus is not None:
-            self._bus.close()
-            self._bus = None
+        if self._logind is not None:
+            self._logind.close()
+            self._logind = None
 
     async def _ask(self) -> Answer:
         try:
-            if self._bus is None:
+            if self._logind is None:
                 await self._connect()
             elif self._plain:
                 self._plain -= 1
             else:
-                await self._wait(self._bus)
+                await self._wait(self._logind)
         except BusError as error:
             await self.close()
             return unknown(f"logind: {error}")
@@ -90,59 +90,35 @@ class Shutdown:
         return 0.0 if self._ends is None or not self._stop else max(0.0, self._ends - self._clock().boottime)
 
     async def _connect(self) -> None:
-        """Ask first for signals and only then how it stands, so that nothing falls between."""
-        self._bus = bus = await Bus.connect(self._path, self._timeout)
-        await bus.subscribe(_RULE)
-        self.delay = await _delay(bus)
-        self._going_down = bool(await _property(bus, "PreparingForShutdown"))
-        if not self._going_down:
-            await self._inhibit(bus)
+        from gpuwarden_collectors.cloud.logind import Logind  # noqa: PLC0415 - only where shutdown is a source
 
-    async def _inhibit(self, bus: Bus) -> None:
+        self._logind = logind = await Logind.connect(self._path, self._timeout)
+        self._going_down = await logind.follow_shutdown()
+        self.delay = await logind.delay()
+        if not self._going_down:
+            await self._inhibit(logind)
+
+    async def _inhibit(self, logind: Logind) -> None:
         """One that is refused costs the delay, not the notice."""
         with contextlib.suppress(BusError):
-            await bus.call(
-                *_LOGIND, _MANAGER, "Inhibit", "ssss", "shutdown", "gpuwarden", "jobs are told to save", "delay"
-            )
-            self._inhibitor = bus.descriptor()
+            self._inhibitor = await logind.inhibit()
 
-    async def _wait(self, bus: Bus) -> None:
-        message = await bus.signal("PrepareForShutdown", HANG)
-        if message is None or not message.body or message.sender != await bus.owner(_LOGIND[0]):
-            return  # anybody may send us a signal of that name
-        before, self._going_down = self._going_down, message.body[0] is True
+    async def _wait(self, logind: Logind) -> None:
+        begins = await logind.shutdown(HANG)
+        if begins is None:
+            return
+        before, self._going_down = self._going_down, begins
         if self._going_down and not before:
             self._release = asyncio.get_running_loop().call_later(self._hold, self._let_go)
         elif before and not self._going_down:  # it was called off
             self._plain = _READ_AGAIN
             self._let_go()
-            await self._inhibit(bus)
+            await self._inhibit(logind)
 
     def _let_go(self) -> None:
         if self._inhibitor is not None:
             os.close(self._inhibitor)
             self._inhibitor = None
-
-
-async def longest_delay(path: str, timeout: float) -> float:  # noqa: ASYNC109 - of each of three steps
-    """Seconds that logind lets a shutdown be held up. Nothing is held up by asking. Raises BusError."""
-    bus = await Bus.connect(path, timeout)
-    try:
-        return await _delay(bus)
-    finally:
-        bus.close()
-
-
-async def _delay(bus: Bus) -> float:
-    return await _property(bus, "InhibitDelayMaxUSec") / 1e6
-
-
-async def _property(bus: Bus, name: str) -> float:
-    reply = await bus.call(*_LOGIND, "org.freedesktop.DBus.Properties", "Get", "ss", _MANAGER, name)
-    value = reply.body[0] if reply.body else None
-    if not isinstance(value, int):
-        raise BusError(f"{name} is not a number")
-    return float(value)
 
 
 def going_down(at: Stamp, delay: float) -> Answer:

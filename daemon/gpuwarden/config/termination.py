@@ -10,7 +10,7 @@ from typing import Literal
 
 from gpuwarden.base.durations import format_duration
 from gpuwarden.policy.model import HORIZON
-from gpuwarden_collectors.cloud.dbus_wire import SYSTEM_BUS
+from gpuwarden_collectors.cloud.system_bus import SYSTEM_BUS
 from gpuwarden_collectors.cloud.times import TimeError, parse_time
 
 Misfit = tuple[tuple[str, ...], str]

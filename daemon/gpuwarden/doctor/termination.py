@@ -16,12 +16,12 @@ from gpuwarden.config.model import Config
 from gpuwarden.config.termination import METADATA, MetadataOptions, TerminationOptions
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden_collectors.base import host_clock
-from gpuwarden_collectors.cloud.dbus import BusError
 from gpuwarden_collectors.cloud.detect import ONLY_SHUTS_DOWN, TELLS_IN_GUEST, recognise
+from gpuwarden_collectors.cloud.logind import longest_delay
 from gpuwarden_collectors.cloud.registry import ENDPOINTS
 from gpuwarden_collectors.cloud.shutdown import NAME as SHUTDOWN
-from gpuwarden_collectors.cloud.shutdown import longest_delay
 from gpuwarden_collectors.cloud.source import CloudSource
+from gpuwarden_collectors.cloud.system_bus import BusError
 
 LOGIND_WITHIN = 2.0
 ENOUGH = 30.0
