@@ -12,9 +12,10 @@ import pytest
 
 from gpuwarden.actuators.base import ActuatorError, ActuatorRefused, ActuatorUnavailable
 from gpuwarden.actuators.reconciler import Limits, Outbox
-from gpuwarden.health.model import EventKind
+from gpuwarden.health.model import Event, EventKind
 from gpuwarden.policy.breaker import spread_of_return
 from gpuwarden.policy.model import Act, Budget, Flag, Intent, Notice, Result, Settings, Standing, Why
+from gpuwarden.policy.state import data_of
 from gpuwarden_collectors.base import host_clock
 from support.acting_rig import LIMITS, PATIENCE, SETTINGS, Killed, Rig, acting_options
 from support.policy_story import BOOT, xid
@@ -345,6 +346,15 @@ async def test_a_person_is_told_what_came_of_it(rig: Rig) -> None:
     with pytest.raises(ValueError, match="rack move"):
         await rig.acting.orders.restore("alice", rig.situation)
     assert (rig.reason, rig.state.order) == ("rack move", None)
+    await rig.kill()
+
+
+async def test_an_intent_of_an_actuator_that_is_configured_no_more_stops_no_order(rig: Rig) -> None:
+    wanted = Intent(act=Act.EXCLUDE, actuator="gone", why=Why.FAILURE, reason=FAILED, key="k", at=rig.clock())
+    rig.ledger.append(Event(kind=EventKind.INTENDED, at=wanted.at, boot_id=BOOT, data=data_of(wanted)))
+    rig.begin()
+    rig.acting.run()
+    assert await rig.acting.orders.exclude("alice", "replacing a fan") == "fake: done"
     await rig.kill()
 
 

@@ -107,7 +107,8 @@ class Orders:
 
     async def _order(self, events: Sequence[Event], act: Act) -> str:
         self._take(events)
-        keys = {name: intent.key for name, intent in self._state().pending.items() if intent.act is act}
+        pending = self._state().pending
+        keys = {name: pending[name].key for name in self._boxes if name in pending and pending[name].act is act}
         for name in keys:  # whoever asks again has mended what it was refused for
             self._outcomes.forget(name)
             self._boxes[name].wake.set()
