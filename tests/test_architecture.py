@@ -26,6 +26,8 @@ PLAIN = {
     "re",
     "typing",
 }
+CLIENTS = {"cloud/metadata.py": {"aiohttp"}, "cloud/dbus.py": {"jeepney"}, "cloud/logind.py": {"jeepney"}}
+"""What speaks for a collector. The daemon has loaded aiohttp anyway; jeepney it loads only where it is used."""
 ALLOWED = {
     *PLAIN, "gpuwarden_collectors.base", "gpuwarden_collectors.frozen",
     *(".".join(path.relative_to(ROOT / "collectors").with_suffix("").parts) for path in FACTS),
@@ -64,5 +66,6 @@ def test_the_judge_never_reads_the_clock_that_base_offers() -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "collectors").rglob("*.py")), ids=lambda path: path.name)
 def test_a_collector_needs_nothing_but_the_standard_library_and_the_vendor_s(path: Path) -> None:
     outside = {name.split(".")[0] for name in imported(path)} - sys.stdlib_module_names
-    client = {"aiohttp"} if path.parts[-2:] == ("cloud", "metadata.py") else set()  # which the daemon has loaded anyway
-    assert outside <= {"gpuwarden_collectors", "pynvml", "", "__future__"} | client
+    assert outside <= {"gpuwarden_collectors", "pynvml", "", "__future__"} | CLIENTS.get(
+        "/".join(path.parts[-2:]), set()
+    )

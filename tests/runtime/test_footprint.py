@@ -60,6 +60,17 @@ def test_a_daemon_without_tls_serves_without_openssl_and_the_runtime_of_cpp(host
         assert not has_mapped(daemon, "libssl", "libcrypto", "libstdc++")
 
 
+def test_only_who_waits_for_a_shutdown_loads_what_speaks_to_the_bus() -> None:
+    script = (
+        "import sys, gpuwarden.runtime.serve, gpuwarden_collectors.cloud.shutdown\n"
+        "print([name for name in sys.modules if name.startswith('jeepney')])"
+    )
+    seen = subprocess.run(
+        [sys.executable, "-c", script], env={"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True, check=True
+    )  # fmt: skip
+    assert (seen.stdout, seen.stderr) == ("[]\n", "")
+
+
 def test_a_daemon_with_an_https_webhook_has_openssl(host: FakeHost) -> None:
     host.configure('[notify.webhook.pager]\nurl = "https://127.0.0.1:1/"\n')
     with host.daemon() as daemon:

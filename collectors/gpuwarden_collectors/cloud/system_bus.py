@@ -1,4 +1,4 @@
-"""Where the system bus is, and how it fails. Apart from `dbus`, which loads jeepney (0.4 MiB): few daemons need that."""
+"""Where the system bus is, and how it fails. Apart from `dbus`, which loads jeepney (0.2 MiB): few daemons need that."""
 
 from __future__ import annotations
 
