@@ -86,7 +86,7 @@ class Bus:
         return values
 
     async def subscribe(self, rule: MatchRule) -> None:
-        """To the signals of one member. Raises BusError."""
+        """To the signals of one member, whose value is one boolean. Raises BusError."""
         self._member = rule.header_fields["member"]
         await self.call(message_bus.AddMatch(rule))
 
@@ -123,10 +123,8 @@ class Bus:
                 reply = Message.from_buffer(data, fds)
                 fds = [one for one in fds if one not in reply.body]
                 return reply
-            if (header.fields.get(HeaderFields.member), header.fields.get(HeaderFields.signature)) == (
-                self._member,
-                "b",
-            ):
+            types = header.fields.get(HeaderFields.signature)
+            if header.fields.get(HeaderFields.member) == self._member and types == "b":
                 self._signals.append(Message.from_buffer(data))
         except _UNREADABLE:
             pass  # who waits for it waits in vain
