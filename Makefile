@@ -91,6 +91,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python tools/tables.py
 	$(BIN)/python tools/rules.py
 	$(BIN)/python tools/dashboards.py
+	$(BIN)/python tools/diagram.py
 
 clean:
 	rm -rf $(VENV) $(VENV)-torch .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

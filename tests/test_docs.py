@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import diagram
 from gpuwarden.cli.main import VERBS
 from gpuwarden.config.model import load
 from gpuwarden.config.sources import Sources
@@ -15,6 +16,7 @@ from gpuwarden.health.view import COLLECTORS
 from tables import DOCS, PAGES
 
 ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -22,17 +24,52 @@ def test_a_page_of_tables_is_what_the_tables_make(name: str) -> None:
     assert (DOCS / name).read_text(encoding="utf-8") == PAGES[name](), "run `make docs`"
 
 
-def test_the_readme_names_every_verb_and_no_other() -> None:
-    table = (ROOT / "README.md").read_text().partition("## Commands")[2].partition("\n## ")[0]
+def test_the_page_of_commands_names_every_verb_and_no_other() -> None:
+    table = (DOCS / "commands.md").read_text()
     assert set(re.findall(r"^\| `gpuwarden ([\w-]+)", table, re.MULTILINE)) == set(VERBS)
 
 
-def test_the_readme_names_every_collector() -> None:
-    table = (ROOT / "README.md").read_text().partition("## What it reads")[2].partition("\n## ")[0]
+def test_the_page_of_collectors_names_every_collector_and_no_other() -> None:
+    table = (DOCS / "collectors.md").read_text()
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == {"kernel_log", *COLLECTORS}
 
 
-DOCUMENTS = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+def test_the_readme_names_every_collector() -> None:
+    part = README.partition("## What it reads")[2].partition("\n## ")[0]
+    assert {"kernel_log", *COLLECTORS} <= set(re.findall(r"`(\w+)`", part))
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.split()) <= 900
+
+
+def test_the_diagram_is_what_its_tables_make() -> None:
+    assert diagram.FILE.read_text(encoding="utf-8") == diagram.picture(), "run `make docs`"
+
+
+DOCUMENTS = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted(DOCS.rglob("*.md")),
+    ROOT / "job/README.md",
+    *sorted(ROOT.glob("grafana/**/*.md")),
+]
+LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
+
+
+def _anchors(page: Path) -> set[str]:
+    """Of the headings of a page, as GitHub makes them."""
+    heads = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    for path, anchor in LINK.findall(page.read_text(encoding="utf-8")):
+        target = (page.parent / path) if path else page
+        assert target.exists(), path
+        assert not anchor or anchor in _anchors(target), f"{path}#{anchor}"
+
+
 EXAMPLES = [
     (page.name, text) for page in DOCUMENTS for text in re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)
 ]
@@ -64,7 +101,7 @@ def test_each_part_was_tested_somehow_or_is_said_never_to_have_been() -> None:
 
 
 def test_the_readme_leads_to_what_was_tested() -> None:
-    assert "(docs/tested.md)" in (ROOT / "README.md").read_text()
+    assert "(docs/tested.md)" in README
 
 
 def test_every_condition_says_why_and_where_the_rule_comes_from() -> None:
