@@ -70,6 +70,12 @@ def test_a_link_leads_to_a_file_and_a_heading(page: Path) -> None:
         assert not anchor or anchor in _anchors(target), f"{path}#{anchor}"
 
 
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_that_a_page_names_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert set(re.findall(r"`gpuwarden ([a-z][a-z-]+)", text)) <= set(VERBS)
+
+
 EXAMPLES = [
     (page.name, text) for page in DOCUMENTS for text in re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)
 ]
