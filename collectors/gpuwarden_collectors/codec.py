@@ -34,7 +34,7 @@ class CodecError(ValueError):
 
 
 class _Form(NamedTuple):
-    """How values of one annotation look in JSON.
+    """The JSON form of the values of one annotation.
 
     `plain`: types that are taken as they are. `read` takes any other JSON value, or raises CodecError. `write` is None
     where every value is its own JSON.
@@ -68,7 +68,7 @@ def from_wire(kind: type[Value], data: object) -> Value: ...
 @overload
 def from_wire(kind: UnionType, data: object) -> Any: ...
 def from_wire(kind: Any, data: object) -> Any:
-    """The value of class (or union) `kind` that `data` stands for. Raises CodecError."""
+    """The value of class (or union) `kind` that `data` represents. Raises CodecError."""
     form = _form(kind)
     return data if type(data) in form.plain else form.read(data)
 

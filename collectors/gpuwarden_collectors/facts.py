@@ -1,4 +1,4 @@
-"""What can be said of a GPU host: frozen values that say what was seen, where and when. No verdicts.
+"""Facts about a GPU host: frozen values of what was seen, where and when. No verdicts.
 
 Everything about one GPU is keyed by its *slot*: the PCI address, lower case, four-digit domain, as in
 `0000:4e:00.0`. NVML indices shift when a GPU is lost and UUIDs move with the board; the slot stays.
@@ -308,7 +308,7 @@ class GpuFacts:
 
 
 class NvmlProblem(StrEnum):
-    """Why NVML as a whole gave no GPUs, in NVML's own words."""
+    """Why NVML as a whole gave no GPUs, as NVML's own error text."""
 
     DRIVER_NOT_LOADED = "driver_not_loaded"
     LIBRARY_MISMATCH = (

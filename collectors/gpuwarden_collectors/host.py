@@ -1,9 +1,9 @@
-"""Which boot and which machine this is. Nothing here raises: what cannot be known is "" and the reason is told.
+"""Which boot and which machine this is. Nothing here raises: what cannot be read is "", and the reason is returned.
 
 A machine keeps its identity over reboots, reinstallation and updates, and a copy of its disk in another machine gets
 another one. The firmware's system UUID does both where the maker set it; some boards ship the same UUID on every
 unit, and those values count as absent. /etc/machine-id is the fallback: it is copied with the disk, so that on clouds
-the instance id is added to tell copies apart.
+the instance id is added to distinguish copies.
 
 The UUID and the serial number are readable by root only. A process without that right sees another identity than the
 daemon does: compare names that both have, never a name with its absence.

@@ -1,6 +1,6 @@
-"""What can be said of a host beside its GPUs: ports, mounts, memory, processes, services, site checks. No verdicts.
+"""Facts about a host beside its GPUs: ports, mounts, memory, processes, services, site checks. No verdicts.
 
-`None`, and "" for a word, mean that the source did not give the value. What somebody listed in the configuration is
+`None`, and "" for a text, mean that the source did not give the value. What the configuration lists is
 marked, so that a judgement needs no configuration: `expected` for a mount, `configured` for a service.
 """
 
@@ -16,7 +16,7 @@ from gpuwarden_collectors.facts import Stamp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortFacts:
-    """One port of an RDMA device. `state` and `physical_state` in the kernel's words, lower case: `active`, `linkup`.
+    """One port of an RDMA device. `state` and `physical_state` in the kernel's terms, lower case: `active`, `linkup`.
 
     Counters are cumulative as the device keeps them. Those of InfiniBand (`link_downed` … `symbol_error`) are as narrow
     as the specification makes them and stop at their maximum: `link_downed` at 255. `carrier_down` is the kernel's own
@@ -136,9 +136,9 @@ class StuckProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessesFacts:
-    """`stuck`: those that use a GPU first, then those stuck for longest. `followed_for`: seconds since the first look.
+    """`stuck`: those that use a GPU first, then those stuck for longest. `followed_for`: seconds since the first pass.
 
-    Nothing can be seen to be stuck for longer than that (None: nobody says). `fabric_manager`: a process of NVIDIA's fabric
+    Nothing can be seen to be stuck for longer than that (None: not known). `fabric_manager`: a process of NVIDIA's fabric
     manager runs, in whatever container; None: none is seen, and not all processes of the host are.
     """
 
@@ -154,7 +154,7 @@ class ProcessesFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceFacts:
-    """One unit of systemd, in its words: `load` (loaded, masked, not-found …), `active` (active, failed …), `sub`, `result`.
+    """One unit of systemd, in its terms: `load` (loaded, masked, not-found …), `active` (active, failed …), `sub`, `result`.
 
     `enabled`: it is to start at boot. `restarts`: automatic ones, counted by systemd since the unit was loaded.
     `since`: when it entered its state, in seconds of CLOCK_MONOTONIC; None if it never left its first one.
@@ -192,9 +192,9 @@ class PluginState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginResult:
-    """The newest run of one site check. `text`: what it said, on one line; `output`: the first 4 KiB of it.
+    """The newest run of one site check. `text`: the first line of its output; `output`: the first 4 KiB of it.
 
-    `exit_code` None: it did not end by itself. `unknown_runs`: how many runs in a row, this one included, told nothing.
+    `exit_code` None: it did not end by itself. `unknown_runs`: how many runs in a row, this one included, gave no result.
     `fresh_for`: seconds for which it speaks; by then the next run is long overdue. None: for ever.
     """
 

@@ -1,10 +1,10 @@
 """InfiniBand and RoCE ports as sysfs shows them: are they up, how fast, and what did they count.
 
-Some attributes ask the firmware of the adapter, and a physical function that belongs to somebody else (the ConnectX
+Some attributes ask the firmware of the adapter, and a physical function that belongs to another owner (the ConnectX
 functions that the fabric manager of an HGX board uses) refuses with EINVAL, each time with a line in the kernel log.
 So an attribute that answered EINVAL is not read again as long as its port exists. Devices whose first refusal is one
 too many are excluded by name. Devices that are software on top of an Ethernet device (rxe, siw) are left out: they come and
-go as somebody likes.
+go as administrators like.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class InfinibandCollector:
 
     def _port(self, folder: Path, inode: int, carriers: frozenset[str] | None) -> PortFacts | None:
         """None if it vanished meanwhile."""
-        state = _word(_text(folder / "state"))
+        state = _state_name(_text(folder / "state"))
         link_layer = _text(folder / "link_layer")
         if not state and not folder.exists():
             return None
@@ -103,7 +103,7 @@ class InfinibandCollector:
             port=int(folder.name),
             link_layer=link_layer,
             state=state,
-            physical_state=_word(_text(folder / "phys_state")),
+            physical_state=_state_name(_text(folder / "phys_state")),
             rate_gbps=float(rate[1]) if rate else None,
             carrier_down=carrier_down,
             seen_down=self._seen_down(inode, state),
@@ -181,6 +181,6 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _word(text: str) -> str:
+def _state_name(text: str) -> str:
     """`4: ACTIVE` is `active` (kernel ABI, sysfs-class-infiniband)."""
     return text.rpartition(": ")[2].lower()[:32]

@@ -15,7 +15,7 @@ _ESCAPE = re.compile(rb"\\([0-3][0-7]{2})")
 
 @dataclass(frozen=True, slots=True)
 class MountEntry:
-    """`mount` and `device` are the kernel's ids; `read_only` is said of the file system, not of this mount of it."""
+    """`mount` and `device` are the kernel's ids; `read_only` is a property of the file system, not of this mount of it."""
 
     mount: int
     device: str

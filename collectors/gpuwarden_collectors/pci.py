@@ -41,7 +41,7 @@ class _Vanished(Exception):  # noqa: N818 - normal on a bus, no error
 class PciCollector:
     """Reads `<sysfs>/bus/pci/devices`. More than `max_functions` entries are refused: half an inventory would lie.
 
-    A function that does not respond is asked again `again_after` seconds later, and only then said not to.
+    A function that does not respond is read again `again_after` seconds later, and only then reported as not responding.
     """
 
     def __init__(self, sysfs: Path, *, max_functions: int = 16384, again_after: float = AGAIN_AFTER) -> None:
@@ -59,7 +59,7 @@ class PciCollector:
         devices: list[PciDevice] = []
         for name, inode in self._listing():
             try:
-                device = None if self._others.get(name) == inode else _look(self._devices / name)
+                device = None if self._others.get(name) == inode else _read_device(self._devices / name)
             except _Vanished:
                 continue
             if device is None:
@@ -74,7 +74,7 @@ class PciCollector:
             time.sleep(self._again_after)
         for device in devices:
             try:
-                again = _look(self._devices / device.slot) if device.responds is False else device
+                again = _read_device(self._devices / device.slot) if device.responds is False else device
             except _Vanished:
                 continue
             if again is not None:
@@ -98,7 +98,7 @@ class PciCollector:
         return listing
 
 
-def _look(path: Path) -> PciDevice | None:
+def _read_device(path: Path) -> PciDevice | None:
     """The NVIDIA function in this slot, None for another vendor's. Raises _Vanished.
 
     Raises CollectorError if it does not say what it is: to leave it out would be to report a GPU as gone.

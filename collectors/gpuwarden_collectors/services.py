@@ -1,4 +1,4 @@
-"""Services that a GPU node stands on, as systemd sees them: one call of `systemctl show` for all of them.
+"""Services that a GPU node needs, as systemd reports them: one call of `systemctl show` for all of them.
 
 A unit that is not installed is an answer (`not-found`), and an alias answers under the name of its unit: what is asked
 for under both names (`dcgm.service` is `nvidia-dcgm.service`) is reported once.
@@ -73,7 +73,7 @@ class ServicesCollector:
         command = (*self._command, "show", f"--property={_PROPERTIES}", "--", *self._units)
         environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "SYSTEMD_COLORS": "0"}
         try:
-            done = subprocess.run(  # noqa: S603 - no shell, and every word is ours or of the configuration
+            done = subprocess.run(  # noqa: S603 - no shell, and every argument is fixed or from the configuration
                 command,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -99,16 +99,16 @@ def _unit(name: str) -> str:
 
 
 def _service(asked: str, block: str, *, configured: bool) -> ServiceFacts:
-    said = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
-    restarts, since = (number(said.get(key, "")) for key in ("NRestarts", "StateChangeTimestampMonotonic"))
+    properties = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+    restarts, since = (number(properties.get(key, "")) for key in ("NRestarts", "StateChangeTimestampMonotonic"))
     return ServiceFacts(
-        unit=said.get("Id") or asked,
+        unit=properties.get("Id") or asked,
         configured=configured,
-        load=said.get("LoadState", ""),
-        active=said.get("ActiveState", ""),
-        sub=said.get("SubState", ""),
-        result=said.get("Result", ""),
-        enabled=said.get("UnitFileState") in _ENABLED,
+        load=properties.get("LoadState", ""),
+        active=properties.get("ActiveState", ""),
+        sub=properties.get("SubState", ""),
+        result=properties.get("Result", ""),
+        enabled=properties.get("UnitFileState") in _ENABLED,
         restarts=None if restarts == _UNSET else restarts,
         since=since / 1e6 if since and since != _UNSET else None,
     )

@@ -48,7 +48,7 @@ def write_tree(root: Path, devices: Sequence[PciDevice]) -> None:
 
 
 def write_device(root: Path, device: PciDevice) -> None:
-    """Puts a function into the tree of `write_tree`, or replaces what stands in its slot.
+    """Puts a function into the tree of `write_tree`, or replaces what is in its slot.
 
     What is None is written as the kernel says it: link unknown, attribute missing. `responds=False` is a
     configuration space of all ones.

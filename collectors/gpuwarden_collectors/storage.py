@@ -1,6 +1,6 @@
 r"""Mounts: which are there, how full, and do they answer.
 
-Asking a file system whose server is gone hangs in the kernel, now and then where not even SIGKILL reaches. So each mount
+Reading a file system whose server is gone hangs in the kernel, now and then where not even SIGKILL reaches. So each mount
 is asked by a process of its own, coreutils' `stat -f`, about a millisecond of work. A thread would be cheaper, but one
 that hangs like this keeps the whole daemon from ending, and with it the port and the ledger that the next daemon needs.
 A probe that does not answer in time is left where it hangs, is never joined by a second one for the same mount, and
@@ -32,8 +32,8 @@ WATCHED = frozenset(
     )
 )  # fmt: skip
 """Types that hold data. The rest is the kernel's own, images that are full by design, or some user's."""
-WATCHED_PATHS = frozenset(("/", "/dev/shm", "/tmp", "/run"))  # noqa: S108 - looked at, whatever its type; nothing is written
-_ANSWER = 2048  # bytes of an answer that are looked at
+WATCHED_PATHS = frozenset(("/", "/dev/shm", "/tmp", "/run"))  # noqa: S108 - read, whatever its type; nothing is written
+_ANSWER = 2048  # bytes of an answer that are read
 _FORMAT = "%S %b %f %a %c %d"  # block size; blocks total, free, available; inodes total, free
 _Key = tuple[int, str]  # the kernel's id of a mount, and its path
 
@@ -162,7 +162,7 @@ class _Probe:
                 self._process.wait(seconds)
 
     def answer(self) -> tuple[int, str] | None:
-        """Its exit code and what it said, once; None while it runs."""
+        """Its exit code and output, once; None while it runs."""
         pipe = self._process.stdout
         if self._process.poll() is None or pipe is None:
             return None
@@ -179,10 +179,10 @@ def _facts(entry: MountEntry) -> MountFacts:
     return MountFacts(path=entry.path, type=entry.type, source=entry.source[:200], read_only=entry.read_only)
 
 
-def _with_answer(facts: MountFacts, code: int, said: str) -> MountFacts:
-    numbers = said.split()
+def _with_answer(facts: MountFacts, code: int, output: str) -> MountFacts:
+    numbers = output.split()
     if code != 0 or len(numbers) != 6 or not all(map(str.isdecimal, numbers)):
-        why = said.rpartition(": ")[2] if code > 0 else ""  # `stat: cannot …: Stale file handle`
+        why = output.rpartition(": ")[2] if code > 0 else ""  # `stat: cannot …: Stale file handle`
         return replace(facts, error=why[:200] or f"the probe ended with {code}")
     block, total, free, available, inodes, inodes_free = map(int, numbers)
     return replace(

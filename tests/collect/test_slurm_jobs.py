@@ -19,33 +19,33 @@ from gpuwarden_collectors.base import CollectorError, SourceAbsent, host_clock
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm import jobs_text
 from gpuwarden_collectors.slurm.jobs import DOUBTED_AFTER, SETTLED_AFTER, JobsReader
-from gpuwarden_collectors.slurm.jobs_cgroup import NOWHERE, Place, place_in
+from gpuwarden_collectors.slurm.jobs_cgroup import NO_JOB, JobCgroup, job_cgroup_in
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess
 from gpuwarden_collectors.slurm.jobs_gres import expanded, gpu_files, minors
 from gpuwarden_collectors.slurm.jobs_process import Claim, claimed
 from gpuwarden_collectors.slurm.jobs_register import FILES_MAX, KEPT, KEPT_FOR, parse, registered, tidy
 
 PLACES = {
-    "4:devices:/slurm/uid_1001/job_4711/step_0/task_0": Place(job=4711),
-    "11:cpuset:/slurm_n2/uid_0/job_12/step_batch\n1:name=systemd:/system.slice/slurmd.service": Place(job=12),
-    "0::/system.slice/slurmstepd.scope/job_4711/step_batch/user/task_0": Place(job=4711),
-    "0::/system.slice/n2_slurmstepd.scope/job_12/step_extern/slurm": Place(job=12),
-    "0::/system.slice/slurmstepd.scope/job_7": Place(job=7),
-    "0::/kubepods/x/system.slice/slurmstepd.scope/job_8/step_0/user/inner/cgroup": Place(job=8),
-    "0::/system.slice/slurmstepd.scope/s5K1P9VPN8R8C00/step_0/user/task_0": Place(sluid="s5K1P9VPN8R8C00"),
-    "0::/system.slice/slurmd.service": NOWHERE,
-    "0::/user.slice/user-1001.slice/job_4711": NOWHERE,
-    "0::/system.slice/slurmstepd.scope/system": NOWHERE,
-    "0::/": NOWHERE,
-    "": NOWHERE,
-    "rubbish\0\n::::": NOWHERE,
+    "4:devices:/slurm/uid_1001/job_4711/step_0/task_0": JobCgroup(job=4711),
+    "11:cpuset:/slurm_n2/uid_0/job_12/step_batch\n1:name=systemd:/system.slice/slurmd.service": JobCgroup(job=12),
+    "0::/system.slice/slurmstepd.scope/job_4711/step_batch/user/task_0": JobCgroup(job=4711),
+    "0::/system.slice/n2_slurmstepd.scope/job_12/step_extern/slurm": JobCgroup(job=12),
+    "0::/system.slice/slurmstepd.scope/job_7": JobCgroup(job=7),
+    "0::/kubepods/x/system.slice/slurmstepd.scope/job_8/step_0/user/inner/cgroup": JobCgroup(job=8),
+    "0::/system.slice/slurmstepd.scope/s5K1P9VPN8R8C00/step_0/user/task_0": JobCgroup(sluid="s5K1P9VPN8R8C00"),
+    "0::/system.slice/slurmd.service": NO_JOB,
+    "0::/user.slice/user-1001.slice/job_4711": NO_JOB,
+    "0::/system.slice/slurmstepd.scope/system": NO_JOB,
+    "0::/": NO_JOB,
+    "": NO_JOB,
+    "rubbish\0\n::::": NO_JOB,
 }
 """v1, v1 with several slurmd, v2, v2 with several, SLUIDs (26.05, written from its source), and what only looks like it."""
 
 
 @pytest.mark.parametrize(("text", "place"), PLACES.items())
-def test_a_control_group_of_slurm_s_names_the_job(text: str, place: Place) -> None:
-    assert place_in(text) == place
+def test_a_control_group_of_slurm_s_names_the_job(text: str, place: JobCgroup) -> None:
+    assert job_cgroup_in(text) == place
 
 
 SHOW_JOB = """JobId=12 JobName=two nodes

@@ -20,7 +20,7 @@ from gpuwarden_collectors.acknowledgements.directory import CheckpointDirectorie
 from gpuwarden_collectors.acknowledgements.directory_child import MARKERS, OTHERS
 from gpuwarden_collectors.acknowledgements.exits import ended
 from gpuwarden_collectors.acknowledgements.files import AcknowledgementFiles
-from gpuwarden_collectors.acknowledgements.message import Said
+from gpuwarden_collectors.acknowledgements.message import Acknowledgement
 from gpuwarden_collectors.base import CollectorError
 from gpuwarden_job.acknowledge import acknowledge
 from support.hung_mounts import hung_mount
@@ -52,19 +52,19 @@ def test_the_library_of_the_job_side_is_read(tmp_path: Path, files: Acknowledgem
     files.make("71", ME)
     assert acknowledge(tmp_path, "71", NOTICE, 3, saved=True, step=1200)
     assert acknowledge(tmp_path, "71", NOTICE, 0, saved=False, step=None, all_ranks=True)
-    look = files.look({"71": ME, "72": ME})
-    assert look.said["71"] == (
-        Said(notice=NOTICE, rank=0, saved=False, step=None, all_ranks=True), Said(notice=NOTICE, rank=3, saved=True, step=1200),
+    look = files.read({"71": ME, "72": ME})
+    assert look.acknowledgements["71"] == (
+        Acknowledgement(notice=NOTICE, rank=0, saved=False, step=None, all_ranks=True), Acknowledgement(notice=NOTICE, rank=3, saved=True, step=1200),
     )  # fmt: skip
-    assert (look.said["72"], look.refused) == ((), ())
+    assert (look.acknowledgements["72"], look.refused) == ((), ())
     assert files.remove("71") == ""
-    assert files.look({"71": ME}).said == {"71": ()}
+    assert files.read({"71": ME}).acknowledgements == {"71": ()}
     assert files.remove("71") == ""
 
 
 def test_before_the_first_folder_nothing_is_said(files: AcknowledgementFiles) -> None:
-    assert files.look({"71": ME}).said == {}
-    assert files.look({"71": ME}).refused == ()
+    assert files.read({"71": ME}).acknowledgements == {}
+    assert files.read({"71": ME}).refused == ()
     assert files.remove_others(frozenset()) == ""
 
 
@@ -72,7 +72,7 @@ def test_a_folder_that_is_there_already_keeps_what_is_in_it(tmp_path: Path, file
     for _ in range(2):
         files.make("71", ME)
         put(tmp_path, SAID)
-    assert len(files.look({"71": ME}).said["71"]) == 1
+    assert len(files.read({"71": ME}).acknowledgements["71"]) == 1
 
 
 def test_a_folder_with_more_files_than_are_read_at_once_is_removed(tmp_path: Path, files: AcknowledgementFiles) -> None:
@@ -107,7 +107,7 @@ def test_a_name_that_is_none_for_a_folder_is_refused(tmp_path: Path, files: Ackn
         ("x" * 4097, "4096 bytes"),
         ("[1]", "no JSON object"),
         ("null", "no JSON object"),
-        (json.dumps({**SAID, "rank": 4}), "speaks for rank 4"),
+        (json.dumps({**SAID, "rank": 4}), "it is for rank 4"),
         (json.dumps({**SAID, "rank": True}), '"rank"'),
         (json.dumps({**SAID, "saved": 1}), '"saved"'),
         (json.dumps({**SAID, "step": float("nan")}), '"step"'),
@@ -121,8 +121,8 @@ def test_a_file_that_says_nothing_of_the_kind_is_refused(
 ) -> None:
     files.make("71", ME)
     put(tmp_path, text)
-    look = files.look({"71": ME})
-    assert look.said["71"] == ()
+    look = files.read({"71": ME})
+    assert look.acknowledgements["71"] == ()
     assert look.refused[0].startswith("ack/71/3.json: ")
     assert told in look.refused[0]
 
@@ -133,7 +133,7 @@ def test_whatever_is_in_a_file_the_others_are_read(tmp_path: Path, files: Acknow
     files.make("71", ME)
     put(tmp_path, SAID)
     (tmp_path / "ack/71/4.json").write_bytes(content)
-    assert Said(**SAID) in files.look({"71": ME}).said["71"]  # type: ignore[arg-type]  # the values are of those types
+    assert Acknowledgement(**SAID) in files.read({"71": ME}).acknowledgements["71"]  # type: ignore[arg-type]  # the values are of those types
 
 
 @pytest.mark.parametrize(
@@ -145,15 +145,15 @@ def test_a_file_holds_for_its_own_rank_unless_it_says_that_it_holds_for_all(
     """Clients of before, and shell scripts, know nothing of it."""
     files.make("71", ME)
     put(tmp_path, {**SAID, **more})
-    assert [said.all_ranks for said in files.look({"71": ME}).said["71"]] == [holds_for_all]
+    assert [said.all_ranks for said in files.read({"71": ME}).acknowledgements["71"]] == [holds_for_all]
 
 
 def test_names_that_are_no_rank_are_passed_over(tmp_path: Path, files: AcknowledgementFiles) -> None:
     files.make("71", ME)
     for name in ("03.json", "3.JSON", ".3.812", "3", "-3.json", "3.json~", "1234567.json", "٣.json"):
         put(tmp_path, SAID, name)
-    look = files.look({"71": ME})
-    assert (look.said["71"], look.refused) == ((), ())
+    look = files.read({"71": ME})
+    assert (look.acknowledgements["71"], look.refused) == ((), ())
 
 
 def test_links_pipes_and_folders_are_not_read(tmp_path: Path, files: AcknowledgementFiles) -> None:
@@ -167,8 +167,8 @@ def test_links_pipes_and_folders_are_not_read(tmp_path: Path, files: Acknowledge
     put(tmp_path, SAID)
     (folder / "4.json").mkdir()
     (folder / "5.json").symlink_to(folder / "5.json")
-    look = files.look({"71": ME})
-    assert [said.rank for said in look.said["71"]] == [3]
+    look = files.read({"71": ME})
+    assert [said.rank for said in look.acknowledgements["71"]] == [3]
     assert len(look.refused) == 5
     assert files.remove("71") == ""
     assert outside.exists()
@@ -182,9 +182,9 @@ def test_refusals_are_bounded_and_a_crowd_of_files_hides_nothing_of_another_job(
     for number in range(2000):
         put(tmp_path, "{", f"{number}.json")
     (tmp_path / "ack/72/3.json").write_text(json.dumps(SAID))
-    look = files.look({"71": ME, "72": ME})
+    look = files.read({"71": ME, "72": ME})
     assert len(look.refused) == 16
-    assert len(look.said["72"]) == 1
+    assert len(look.acknowledgements["72"]) == 1
     assert files.remove("71") == ""
 
 
@@ -210,10 +210,10 @@ def test_a_folder_is_its_user_s_alone_and_the_one_above_nobody_s(tmp_path: Path,
 def test_what_another_user_put_there_is_not_believed(tmp_path: Path, files: AcknowledgementFiles) -> None:
     files.make("71", NOBODY)
     path = put(tmp_path, SAID)  # root's
-    assert files.look({"71": NOBODY}).said["71"] == ()
+    assert files.read({"71": NOBODY}).acknowledgements["71"] == ()
     os.chown(path, NOBODY, -1)
-    assert len(files.look({"71": NOBODY}).said["71"]) == 1
-    assert files.look({"71": 1001}).refused == ("ack/71: it is not user 1001's",)
+    assert len(files.read({"71": NOBODY}).acknowledgements["71"]) == 1
+    assert files.read({"71": 1001}).refused == ("ack/71: it is not user 1001's",)
 
 
 @ROOT_ONLY
@@ -232,7 +232,7 @@ def test_a_link_in_place_of_a_folder_is_not_followed(tmp_path: Path, files: Ackn
     (tmp_path / "ack/71").symlink_to(outside)
     with pytest.raises(CollectorError, match="ack/71"):
         files.make("71", ME)
-    assert files.look({"71": ME}).said["71"] == ()
+    assert files.read({"71": ME}).acknowledgements["71"] == ()
     assert "is left" in files.remove("71")
     assert (outside / "3.json").exists()
 

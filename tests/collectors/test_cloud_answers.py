@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpuwarden_collectors.cloud import alibaba, aws, azure, gcp, tencent
-from gpuwarden_collectors.cloud.facts import Answer, Approval, Kind, Said
+from gpuwarden_collectors.cloud.facts import Answer, AnswerKind, Approval, Kind
 from gpuwarden_collectors.cloud.reply import Reply
 from gpuwarden_collectors.cloud.sightings import Held, follow
 from gpuwarden_collectors.facts import Stamp
@@ -46,8 +46,8 @@ def test_an_answer_of_the_wrong_shape_is_unknown(parser: str, body: str) -> None
     """With the header that Google's answers have, and without."""
     for answer in (google(BODIES[body]), reply(BODIES[body])):
         said = PARSERS[parser](answer, HERE)
-        assert (said.said, said.notices) == (Said.UNKNOWN, ())
-        assert said.trouble.isprintable()
+        assert (said.kind, said.notices) == (AnswerKind.UNKNOWN, ())
+        assert said.error.isprintable()
 
 
 @pytest.mark.parametrize("parser", PARSERS)
@@ -55,8 +55,8 @@ def test_an_answer_of_the_wrong_shape_is_unknown(parser: str, body: str) -> None
 def test_an_empty_answer_means_nothing_announced_only_where_the_vendor_says_so(
     parser: str, body: bytes, means_none: tuple[str, ...]
 ) -> None:
-    expected = Said.NONE if parser in means_none else Said.UNKNOWN
-    assert PARSERS[parser](google(body), HERE).said is expected
+    expected = AnswerKind.NONE if parser in means_none else AnswerKind.UNKNOWN
+    assert PARSERS[parser](google(body), HERE).kind is expected
 
 
 @pytest.mark.parametrize("parser", PARSERS)
@@ -71,13 +71,13 @@ def test_nothing_but_a_200_is_acted_on(parser: str, code: int) -> None:
         [],
     )
     for body in bodies:
-        assert PARSERS[parser](google(body, code), HERE).said is Said.UNKNOWN
+        assert PARSERS[parser](google(body, code), HERE).kind is AnswerKind.UNKNOWN
 
 
 @pytest.mark.parametrize("parser", PARSERS)
 def test_no_such_key_is_nothing_announced_where_the_vendor_says_so(parser: str) -> None:
-    expected = Said.UNKNOWN if parser.startswith(("gcp", "azure")) else Said.NONE
-    assert PARSERS[parser](google(HTML, 404), HERE).said is expected
+    expected = AnswerKind.UNKNOWN if parser.startswith(("gcp", "azure")) else AnswerKind.NONE
+    assert PARSERS[parser](google(HTML, 404), HERE).kind is expected
 
 
 # --- AWS
@@ -114,13 +114,13 @@ def test_aws_maintenance_each_event_for_itself() -> None:
     }  # fmt: skip
     assert said.partial
     assert left(said.notices[0]) == pytest.approx(9.25 * 86_400, abs=43.5)  # the earlier of the two with the same id
-    assert aws.maintenance(reply([]), HERE).said is Said.NONE
-    assert aws.maintenance(reply([event(State="canceled")]), HERE).said is Said.NONE
+    assert aws.maintenance(reply([]), HERE).kind is AnswerKind.NONE
+    assert aws.maintenance(reply([event(State="canceled")]), HERE).kind is AnswerKind.NONE
 
 
 def test_aws_lifecycle_of_a_group() -> None:
     for state in ("InService", "Standby", "Detached", "Warmed:Stopped", "InService\n"):
-        assert aws.lifecycle(reply(state), HERE).said is Said.NONE
+        assert aws.lifecycle(reply(state), HERE).kind is AnswerKind.NONE
     notice = only(aws.lifecycle(reply("Terminated"), HERE))
     assert (notice.hard, notice.deadline, notice.kind) == (True, None, Kind.SCALE_IN)
 
@@ -129,15 +129,15 @@ def test_aws_lifecycle_of_a_group() -> None:
 
 
 def test_gcp_preempted() -> None:
-    assert gcp.preempted(google("FALSE\n"), HERE).said is Said.NONE
+    assert gcp.preempted(google("FALSE\n"), HERE).kind is AnswerKind.NONE
     notice = only(gcp.preempted(google("TRUE\n"), HERE))
     assert (notice.hard, left(notice), notice.estimated) == (True, 30.0, True)
     for nobody in (reply("TRUE"), reply("TRUE", metadata_flavor="ibm"), google("PREEMPT")):
-        assert gcp.preempted(nobody, HERE).said is Said.UNKNOWN
+        assert gcp.preempted(nobody, HERE).kind is AnswerKind.UNKNOWN
 
 
 def test_gcp_maintenance_event() -> None:
-    assert gcp.maintenance_event(google("NONE"), HERE).said is Said.NONE
+    assert gcp.maintenance_event(google("NONE"), HERE).kind is AnswerKind.NONE
     moves = only(gcp.maintenance_event(google("MIGRATE_ON_HOST_MAINTENANCE"), HERE))
     ends = only(gcp.maintenance_event(google("TERMINATE_ON_HOST_MAINTENANCE"), HERE))
     assert (moves.hard, left(moves), ends.hard, left(ends)) == (False, 60.0, True, 3_600.0)
@@ -159,9 +159,9 @@ def test_gcp_upcoming_maintenance_in_both_spellings(key: str) -> None:
 
 def test_gcp_upcoming_maintenance_none_or_not_known() -> None:
     for nothing in (b"NONE", b"NONE\n", b'"NONE"'):
-        assert gcp.upcoming(google(nothing), HERE).said is Said.NONE
+        assert gcp.upcoming(google(nothing), HERE).kind is AnswerKind.NONE
     for odd in ({"error": "no notifications have been received yet, try again later"}, {"maintenance_status": "DONE"}):
-        assert gcp.upcoming(google(odd), HERE).said is Said.UNKNOWN
+        assert gcp.upcoming(google(odd), HERE).kind is AnswerKind.UNKNOWN
 
 
 # --- Azure
@@ -183,14 +183,14 @@ def test_azure_tells_of_the_whole_set_and_only_this_machine_counts() -> None:
     for name in (OWN, OWN.upper(), f"_{OWN}"):
         assert left(only(own_events(document(scheduled(Resources=["vm-1", name])), HERE))) == 30.0
     for others in (["gpu-vm-4"], [], ["vm-1", "vm-2"], ["gpu-vm-33"], [5, None]):
-        assert own_events(document(scheduled(Resources=others)), HERE).said is Said.NONE
-    assert azure.events(document(scheduled()), HERE, "the-hostname").said is Said.NONE
+        assert own_events(document(scheduled(Resources=others)), HERE).kind is AnswerKind.NONE
+    assert azure.events(document(scheduled()), HERE, "the-hostname").kind is AnswerKind.NONE
 
 
 def test_azure_started_has_no_time_and_is_now() -> None:
     notice = only(own_events(document(scheduled(EventType="Reboot", EventStatus="Started", NotBefore="")), HERE))
     assert (notice.hard, left(notice)) == (True, 0.0)
-    assert own_events(document(scheduled(NotBefore="")), HERE).said is Said.UNKNOWN
+    assert own_events(document(scheduled(NotBefore="")), HERE).kind is AnswerKind.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -216,10 +216,10 @@ def test_azure_may_be_told_to_begin_what_is_hard_not_begun_and_of_this_machine_a
 def test_azure_a_freeze_is_a_hint_and_one_odd_event_hides_no_other() -> None:
     for seconds in (-1, 0, 9):
         assert not only(own_events(document(scheduled(EventType="Freeze", DurationInSeconds=seconds)), HERE)).hard
-    assert own_events(document(scheduled(EventStatus="Completed")), HERE).said is Said.UNKNOWN
+    assert own_events(document(scheduled(EventStatus="Completed")), HERE).kind is AnswerKind.UNKNOWN
     said = own_events(document(scheduled(EventType="Vanish", EventId="x"), scheduled()), HERE)
     assert (len(said.notices), said.partial) == (1, True)
-    assert own_events(document(), HERE).said is Said.NONE
+    assert own_events(document(), HERE).kind is AnswerKind.NONE
     assert len(own_events(document(scheduled(), scheduled()), HERE).notices) == 1
 
 
@@ -230,9 +230,9 @@ def test_alibaba_and_tencent_tell_a_bare_time() -> None:
     assert left(only(alibaba.spot(reply(IN_120), HERE))) == 120.0
     assert left(only(tencent.spot(reply("2026-11-21 11:02:00"), HERE))) == 120.0  # in China's time
     assert left(only(tencent.spot(reply(IN_120), HERE))) == 120.0
-    assert alibaba.spot(reply("2026-11-21 11:02:00"), HERE).said is Said.UNKNOWN
+    assert alibaba.spot(reply("2026-11-21 11:02:00"), HERE).kind is AnswerKind.UNKNOWN
     for empty in (alibaba.spot(reply(""), HERE), tencent.spot(reply("\n"), HERE)):
-        assert empty.said is Said.NONE
+        assert empty.kind is AnswerKind.NONE
 
 
 # --- clocks

@@ -6,7 +6,7 @@ import json
 import random
 
 from gpuwarden_collectors.cloud import alibaba, aws, azure, gcp, tencent
-from gpuwarden_collectors.cloud.facts import REASON_MOST, Answer, Said
+from gpuwarden_collectors.cloud.facts import REASON_MOST, Answer, AnswerKind
 from gpuwarden_collectors.cloud.reply import AHEAD_MOST, Reply
 from support.cloud_replies import HERE
 
@@ -80,7 +80,7 @@ def test_no_answer_that_nobody_ever_gave_makes_a_crash_or_a_false_notice() -> No
         found = mutated(body(seed), chance)
         answer = PARSERS[name](Reply(status, found, headers), HERE)
         told = (name, status, found, answer)
-        assert answer.said in tuple(Said), told
+        assert answer.kind in tuple(AnswerKind), told
         if quiet or status != 200:
             assert not answer.notices, told
         for notice in answer.notices:

@@ -10,7 +10,7 @@ import pytest
 
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.cloud.aws import Aws
-from gpuwarden_collectors.cloud.facts import Answer, Said
+from gpuwarden_collectors.cloud.facts import Answer, AnswerKind
 from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
 from gpuwarden_collectors.cloud.reply import BODY_MOST
 from support.metadata import PORTAL, AwsCloud, Fault, Simulator, raw, reset, silence, status
@@ -126,10 +126,10 @@ async def test_no_broken_exchange_makes_a_notice_or_ends_one(service: Simulator,
         "redirect": status(302, NOTICE, Location="http://127.0.0.1:1/"),
     }
     aws = Aws(Metadata(service.endpoint, timeout=0.3), host_clock)
-    assert (await asked(aws)).said is Said.NONE
+    assert (await asked(aws)).kind is AnswerKind.NONE
     service.always = {**BROKEN, **more}[fault]
     async with asyncio.timeout(60.0):
-        assert (await asked(aws)).said is Said.UNKNOWN
+        assert (await asked(aws)).kind is AnswerKind.UNKNOWN
     service.always = None
-    assert (await asked(aws)).said is Said.NONE
+    assert (await asked(aws)).kind is AnswerKind.NONE
     await aws.close()

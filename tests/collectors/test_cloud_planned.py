@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gpuwarden_collectors.cloud.facts import Kind, Said
+from gpuwarden_collectors.cloud.facts import AnswerKind, Kind
 from gpuwarden_collectors.cloud.planned import Planned, planned
 from support.cloud_replies import HERE, NOW, left, only
 
@@ -21,4 +21,4 @@ def test_it_is_told_however_far_away_and_always_as_the_same() -> None:
 def test_a_machine_that_outlived_its_end_has_another_one() -> None:
     assert left(only(planned(NOW - 60.0, HERE))) == 0.0
     said = planned(NOW - 86_400.0, HERE)
-    assert (said.said, "out of date" in said.trouble) == (Said.UNKNOWN, True)
+    assert (said.kind, "out of date" in said.error) == (AnswerKind.UNKNOWN, True)

@@ -14,7 +14,7 @@ from jeepney import DBusAddress, new_signal
 
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.cloud.dbus import MESSAGE_MOST, Bus
-from gpuwarden_collectors.cloud.facts import Answer, Kind, Said
+from gpuwarden_collectors.cloud.facts import Answer, AnswerKind, Kind
 from gpuwarden_collectors.cloud.shutdown import Shutdown
 from gpuwarden_collectors.cloud.system_bus import BusError
 from support.cloud_replies import only
@@ -62,7 +62,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 async def test_a_shutdown_is_held_up_told_and_let_go(bus: Path, source: Shutdown) -> None:
     with logind_on(bus, delay=20.0) as logind:
-        assert (await asked(source)).said is Said.NONE
+        assert (await asked(source)).kind is AnswerKind.NONE
         await until(lambda: logind.inhibited() == 1)
         waiting = asyncio.create_task(asked(source))
         logind.prepare_for_shutdown()
@@ -78,52 +78,52 @@ async def test_one_that_is_called_off_is_over_and_the_next_one_is_held_up_again(
         await asked(source)
         for _ in range(2):
             logind.prepare_for_shutdown()
-            assert (await asked(source)).said is Said.NOTICE
+            assert (await asked(source)).kind is AnswerKind.NOTICE
             logind.prepare_for_shutdown(going_down=False)
-            assert [(await asked(source)).said for _ in range(4)] == [Said.NONE] * 4
+            assert [(await asked(source)).kind for _ in range(4)] == [AnswerKind.NONE] * 4
             await until(lambda: logind.inhibited() == 1)
 
 
 async def test_one_that_is_under_way_when_we_come_is_seen(bus: Path, source: Shutdown) -> None:
     with logind_on(bus, going_down=True) as logind:
-        assert (await asked(source)).said is Said.NOTICE
+        assert (await asked(source)).kind is AnswerKind.NOTICE
         assert "Inhibit" not in logind.asked
 
 
 async def test_without_an_inhibitor_the_notice_still_comes(bus: Path, source: Shutdown) -> None:
     with logind_on(bus, refuse=True) as logind:
-        assert (await asked(source)).said is Said.NONE
+        assert (await asked(source)).kind is AnswerKind.NONE
         logind.prepare_for_shutdown()
-        assert (await asked(source)).said is Said.NOTICE
+        assert (await asked(source)).kind is AnswerKind.NOTICE
 
 
 async def test_without_logind_or_without_a_bus_it_is_unknown_and_found_once_it_is_there(
     bus: Path, source: Shutdown, tmp_path: Path
 ) -> None:
     nowhere = Shutdown(host_clock, path=str(tmp_path / "none"))
-    assert (await asked(nowhere)).said is Said.UNKNOWN
-    assert (await asked(source)).said is Said.UNKNOWN
+    assert (await asked(nowhere)).kind is AnswerKind.UNKNOWN
+    assert (await asked(source)).kind is AnswerKind.UNKNOWN
     with logind_on(bus):
-        assert (await asked(source)).said is Said.NONE
+        assert (await asked(source)).kind is AnswerKind.NONE
 
 
 async def test_a_bus_that_goes_away_is_unknown_and_no_shutdown(tmp_path: Path) -> None:
     source = Shutdown(host_clock, path=str(tmp_path / "bus"))
     for _ in range(2):
         with message_bus(tmp_path) as bus, logind_on(bus):
-            assert (await asked(source)).said is Said.NONE
-        assert (await asked(source)).said is Said.UNKNOWN
+            assert (await asked(source)).kind is AnswerKind.NONE
+        assert (await asked(source)).kind is AnswerKind.UNKNOWN
     await source.close()
 
 
 async def test_a_machine_that_sleeps_does_not_end_and_a_shutdown_after_it_is_told(bus: Path, source: Shutdown) -> None:
     with logind_on(bus) as logind:
-        assert (await asked(source)).said is Said.NONE
+        assert (await asked(source)).kind is AnswerKind.NONE
         waiting = asyncio.create_task(asked(source))
         for to in ("", ":1.2"):  # to all, and past our own choice of signals
             logind.prepare_for_sleep(to=to)
         logind.prepare_for_shutdown()
-        assert (await waiting).said is Said.NOTICE
+        assert (await waiting).kind is AnswerKind.NOTICE
         assert logind.inhibited() == 1
 
 
@@ -132,9 +132,9 @@ async def test_a_signal_of_somebody_else_is_none(bus: Path, source: Shutdown) ->
     with logind_on(bus) as logind, logind_on(bus) as stranger:  # the second one does not get the name
         await asked(source)
         stranger.prepare_for_shutdown(to=":1.2")
-        assert (await asked(source)).said is Said.NONE
+        assert (await asked(source)).kind is AnswerKind.NONE
         logind.prepare_for_shutdown(to=":1.2")
-        assert (await asked(source)).said is Said.NOTICE
+        assert (await asked(source)).kind is AnswerKind.NOTICE
 
 
 async def test_what_strangers_send_costs_neither_a_descriptor_nor_the_notice(bus: Path, source: Shutdown) -> None:
@@ -148,7 +148,7 @@ async def test_what_strangers_send_costs_neither_a_descriptor_nor_the_notice(bus
             stranger.announce("Other", "ah", ([0] * 3,), ":1.2")
             stranger.announce("PrepareForShutdown", "as", (["text"] * 100,), ":1.2")
         logind.prepare_for_shutdown()
-        assert (await waiting).said is Said.NOTICE
+        assert (await waiting).kind is AnswerKind.NOTICE
         assert descriptors() <= before
         assert logind.inhibited() == 1
 
@@ -157,8 +157,8 @@ async def test_a_message_that_is_too_long_ends_the_connection_and_another_is_mad
     with logind_on(bus) as logind:
         await asked(source)
         logind.announce("Other", "ay", (b"x" * MESSAGE_MOST,), ":1.1")
-        assert (await asked(source)).said is Said.UNKNOWN
-        assert (await asked(source)).said is Said.NONE
+        assert (await asked(source)).kind is AnswerKind.UNKNOWN
+        assert (await asked(source)).kind is AnswerKind.NONE
         await until(lambda: logind.inhibited() == 1)
 
 
@@ -184,7 +184,7 @@ async def test_no_message_is_so_odd_that_reading_it_does_more_than_fail() -> Non
 async def test_where_systemd_waits_for_us_too_the_end_is_later_and_a_stop_may_take_until_then(bus: Path) -> None:
     source = Shutdown(host_clock, path=str(bus), hold=0.2, stop=45.0)
     with logind_on(bus) as logind:
-        assert (await asked(source)).said is Said.NONE
+        assert (await asked(source)).kind is AnswerKind.NONE
         assert source.ends_in() == 0.0  # a stop by itself is none of a machine
         logind.prepare_for_shutdown()
         notice = only(await asked(source))
@@ -215,5 +215,5 @@ async def asked_again(source: Shutdown) -> Answer:
 
 
 async def until_called_off(source: Shutdown) -> None:
-    while (await asked(source)).said is not Said.NONE:
+    while (await asked(source)).kind is not AnswerKind.NONE:
         pass

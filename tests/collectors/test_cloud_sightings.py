@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwarden_collectors.cloud.facts import NONE, Answer, Kind, Said, TerminationNotice, answer, unknown
+from gpuwarden_collectors.cloud.facts import NONE, Answer, AnswerKind, Kind, TerminationNotice, answer, unknown
 from gpuwarden_collectors.cloud.sightings import HELD_MOST, Held, follow, held_before
 from gpuwarden_collectors.facts import Stamp
 
@@ -46,7 +46,7 @@ def test_one_that_stood_before_the_daemon_started_ends_in_the_same_way() -> None
 
 
 def test_an_answer_of_which_a_part_could_not_be_read_says_nothing_of_what_it_lacks() -> None:
-    partial = Answer(Said.NOTICE, (notice(name="b"),), "one event is odd", partial=True)
+    partial = Answer(AnswerKind.NOTICE, (notice(name="b"),), "one event is odd", partial=True)
     assert set(after([SEEN, *[partial] * 10])) == {"spot:terminate", "b"}
 
 
@@ -84,5 +84,5 @@ def test_without_a_sight_there_is_no_notice_and_without_three_misses_no_end(scri
         told = {n.id for n in one.notices}
         assert set(held) - set(before) <= told
         for gone in set(before) - set(held):
-            assert one.said is not Said.UNKNOWN
+            assert one.kind is not AnswerKind.UNKNOWN
             assert before[gone].missing == 2

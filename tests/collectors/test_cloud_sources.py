@@ -15,7 +15,7 @@ import pytest
 
 from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.cloud.azure import Azure
-from gpuwarden_collectors.cloud.facts import Answer, Said
+from gpuwarden_collectors.cloud.facts import Answer, AnswerKind
 from gpuwarden_collectors.cloud.metadata import Metadata
 from gpuwarden_collectors.cloud.registry import cloud_source
 from gpuwarden_collectors.cloud.source import CloudSource, Question, follow
@@ -93,11 +93,11 @@ class Listener:
         self.answers.append((question.name, answer))
         self._news.set()
 
-    def last(self, name: str) -> Said | None:
-        return next((answer.said for told, answer in reversed(self.answers) if told == name), None)
+    def last(self, name: str) -> AnswerKind | None:
+        return next((answer.kind for told, answer in reversed(self.answers) if told == name), None)
 
-    def count(self, name: str, said: Said, begun: int) -> int:
-        return sum(told == name and answer.said is said for told, answer in self.answers[begun:])
+    def count(self, name: str, said: AnswerKind, begun: int) -> int:
+        return sum(told == name and answer.kind is said for told, answer in self.answers[begun:])
 
     async def until(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(PATIENCE):
@@ -118,13 +118,13 @@ async def test_a_notice_comes_is_told_with_each_answer_and_goes(name: str) -> No
     main = MAIN[name]
     async with Simulator(CLOUDS[name]()) as service, source_of(name, service) as source:
         listener = Listener(source)
-        await listener.until(lambda: listener.last(main) is Said.NONE)
+        await listener.until(lambda: listener.last(main) is AnswerKind.NONE)
         service.tell(*announced(name))
-        await listener.until(lambda: listener.last(main) is Said.NOTICE)
-        seen = {only(a).id for told, a in listener.answers if told == main and a.said is Said.NOTICE}
+        await listener.until(lambda: listener.last(main) is AnswerKind.NOTICE)
+        seen = {only(a).id for told, a in listener.answers if told == main and a.kind is AnswerKind.NOTICE}
         service.tell(announced(name)[0], QUIET.get(name))
         begun = len(listener.answers)
-        await listener.until(lambda: listener.count(main, Said.NONE, begun) >= 3)
+        await listener.until(lambda: listener.count(main, AnswerKind.NONE, begun) >= 3)
         assert len(seen) == 1
         await listener.stop()
 
@@ -135,7 +135,7 @@ async def test_one_that_is_there_before_us_is_seen_at_once(name: str) -> None:
     key, value = announced(name)
     async with Simulator(CLOUDS[name](**{key: value})) as service, source_of(name, service) as source:
         assert await source.confirm() == ""
-        assert (await question(source, MAIN[name])()).said is Said.NOTICE
+        assert (await question(source, MAIN[name])()).kind is AnswerKind.NOTICE
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -146,12 +146,12 @@ async def test_a_storm_of_errors_hides_no_notice_once_it_is_over(name: str, code
         cloud.longest = 0.05  # else nothing is asked while the storm lasts
     async with Simulator(cloud) as service, source_of(name, service) as source:
         listener = Listener(source)
-        await listener.until(lambda: listener.last(main) is Said.NONE)
+        await listener.until(lambda: listener.last(main) is AnswerKind.NONE)
         service.always = status(code)
-        await listener.until(lambda: listener.last(main) is Said.UNKNOWN)
+        await listener.until(lambda: listener.last(main) is AnswerKind.UNKNOWN)
         service.tell(*announced(name))
         service.always = None
-        await listener.until(lambda: listener.last(main) is Said.NOTICE)
+        await listener.until(lambda: listener.last(main) is AnswerKind.NOTICE)
         await listener.stop()
 
 
@@ -188,7 +188,7 @@ async def test_a_service_that_is_there_over_ipv6_alone_is_asked_over_it(name: st
     async with Simulator(cloud, address="::1") as service, source_of(name, service) as source:
         assert service.endpoint.startswith("http://[::1]:")
         assert await source.confirm() == ""
-        assert (await question(source, MAIN[name])()).said is Said.NOTICE
+        assert (await question(source, MAIN[name])()).kind is AnswerKind.NOTICE
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -200,7 +200,7 @@ async def test_where_the_firmware_is_a_cloud_s_and_its_service_is_not_nothing_is
             source = cloud_source(name, host_clock, endpoint=nobody, timeout=0.2)
             listener = Listener(source)
             await listener.until(lambda: len(listener.answers) >= 2)  # noqa: B023 - waited for here
-            assert {answer.said for _, answer in listener.answers} == {Said.UNKNOWN}
+            assert {answer.kind for _, answer in listener.answers} == {AnswerKind.UNKNOWN}
             await listener.stop()
             await source.close()
 
@@ -211,7 +211,7 @@ async def test_aws_an_interruption_beside_its_recommendation_is_announced_and_en
         soft, hard = question(source, "rebalance"), question(source, "spot")
         assert [only(await soft()).hard, only(await hard()).hard] == [False, True]
         service.tell("spot", None)
-        assert [(await soft()).said, (await hard()).said] == [Said.NOTICE, Said.NONE]
+        assert [(await soft()).kind, (await hard()).kind] == [AnswerKind.NOTICE, AnswerKind.NONE]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -226,9 +226,9 @@ async def test_a_service_that_comes_up_after_us_is_found() -> None:
     async with Simulator(AwsCloud()) as service, source_of("aws", service) as source:
         service.always = status(404)
         listener = Listener(source)
-        await listener.until(lambda: listener.last("spot") is Said.UNKNOWN)
+        await listener.until(lambda: listener.last("spot") is AnswerKind.UNKNOWN)
         service.always = None
-        await listener.until(lambda: listener.last("spot") is Said.NONE)
+        await listener.until(lambda: listener.last("spot") is AnswerKind.NONE)
         assert {told for told, _ in listener.answers} >= {"spot"}
         await listener.stop()
 
@@ -241,13 +241,13 @@ async def test_one_token_serves_all_questions_and_a_lost_one_is_replaced_once(na
     cloud = CLOUDS[name]()
     async with Simulator(cloud) as service, source_of(name, service) as source:
         for _ in range(10):
-            assert (await question(source, "spot")()).said is Said.NONE
+            assert (await question(source, "spot")()).kind is AnswerKind.NONE
         assert service.asked("token") == 1
         cloud.token = "another"  # type: ignore[attr-defined]
-        assert (await question(source, "spot")()).said is Said.NONE
+        assert (await question(source, "spot")()).kind is AnswerKind.NONE
         assert service.asked("token") == 2
         service.faults += [status(401), None, status(401)]
-        assert (await question(source, "spot")()).said is Said.UNKNOWN
+        assert (await question(source, "spot")()).kind is AnswerKind.UNKNOWN
         assert service.asked("token") == 3
         assert all("x-forwarded-for" not in r.headers for r in service.requests)
 
@@ -257,7 +257,7 @@ async def test_a_token_that_could_not_go_into_a_header_is_none(token: str) -> No
     cloud = AwsCloud(need=False)
     cloud.token = token
     async with Simulator(cloud) as service, source_of("aws", service) as source:
-        assert (await question(source, "spot")()).said is Said.NONE
+        assert (await question(source, "spot")()).kind is AnswerKind.NONE
         assert all("x-aws-ec2-metadata-token" not in r.headers and "x-evil" not in r.headers for r in service.requests)
 
 
@@ -267,7 +267,7 @@ async def test_a_lifetime_that_makes_no_sense_costs_no_answer(ttl: str | None) -
     cloud.ttl = ttl
     async with Simulator(cloud) as service, source_of("aws", service) as source:
         for _ in range(5):
-            assert (await question(source, "spot")()).said is Said.NONE
+            assert (await question(source, "spot")()).kind is AnswerKind.NONE
         assert service.asked("token") <= 5
 
 
@@ -276,14 +276,14 @@ async def test_where_a_token_cannot_reach_us_questions_go_without_and_are_not_he
     async with Simulator(AwsCloud(need=False)) as service, source_of("aws", service) as source:
         service.faults.append(silence)
         for _ in range(10):
-            assert (await question(source, "spot")()).said is Said.NONE
+            assert (await question(source, "spot")()).kind is AnswerKind.NONE
         assert service.asked("token") == 1
 
 
 async def test_where_a_token_is_needed_and_none_is_given_the_source_says_so() -> None:
     async with Simulator(AwsCloud(tokens=False)) as service, source_of("aws", service) as source:
         said = await question(source, "spot")()
-        assert (said.said, "token" in said.trouble) == (Said.UNKNOWN, True)
+        assert (said.kind, "token" in said.error) == (AnswerKind.UNKNOWN, True)
 
 
 # --- a hanging GET
@@ -292,12 +292,12 @@ async def test_where_a_token_is_needed_and_none_is_given_the_source_says_so() ->
 async def test_gcp_waits_for_a_change_on_one_connection_and_asks_no_more_than_it_must() -> None:
     async with Simulator(GcpCloud()) as service, source_of("gcp", service, interval=0.01) as source:
         ask = question(source, "preempted")
-        assert (await ask()).said is Said.NONE
+        assert (await ask()).kind is AnswerKind.NONE
         waiting = asyncio.create_task(ask())
         while service.asked("preempted") < 2:
             await asyncio.sleep(0.01)
         service.tell("preempted", "TRUE")
-        assert (await waiting).said is Said.NOTICE
+        assert (await waiting).kind is AnswerKind.NOTICE
         assert service.requests[-1].query["last_etag"]
         assert service.requests[-1].query["timeout_sec"] == "60"
 
@@ -307,8 +307,8 @@ async def test_gcp_the_end_of_the_wait_is_an_answer_and_one_key_says_nothing_of_
     cloud.longest = 0.05
     async with Simulator(cloud) as service, source_of("gcp", service) as source:
         for _ in range(3):
-            assert (await question(source, "preempted")()).said is Said.NOTICE
-            assert (await question(source, "maintenance-event")()).said is Said.NONE
+            assert (await question(source, "preempted")()).kind is AnswerKind.NOTICE
+            assert (await question(source, "maintenance-event")()).kind is AnswerKind.NONE
 
 
 @pytest.mark.parametrize("etags", [False, True])
@@ -330,7 +330,7 @@ async def test_gcp_a_mark_of_a_change_that_cannot_go_into_a_question_is_not_wait
     cloud.etags = False
     async with Simulator(cloud) as service, source_of("gcp", service) as source:
         for _ in range(2):
-            assert (await question(source, "preempted")()).said is Said.NONE
+            assert (await question(source, "preempted")()).kind is AnswerKind.NONE
         assert all(request.query == {} for request in service.requests)
 
 
@@ -339,17 +339,17 @@ async def test_gcp_a_connection_lost_in_a_wait_is_read_again_before_the_next_one
         ask = question(source, "preempted")
         await ask()
         service.always = reset
-        assert (await ask()).said is Said.UNKNOWN
+        assert (await ask()).kind is AnswerKind.UNKNOWN
         service.always = None
         service.tell("preempted", "TRUE")
-        assert (await ask()).said is Said.NOTICE
+        assert (await ask()).kind is AnswerKind.NOTICE
         assert "wait_for_change" not in service.requests[-1].query
 
 
 async def test_gcp_without_the_header_in_the_reply_nothing_is_believed() -> None:
     odd = Response(200, b"TRUE", {"Metadata-Flavor": "ibm"})
     async with Simulator(GcpCloud(preempted=odd)) as service, source_of("gcp", service) as source:
-        assert (await question(source, "preempted")()).said is Said.UNKNOWN
+        assert (await question(source, "preempted")()).kind is AnswerKind.UNKNOWN
 
 
 # --- Azure
@@ -364,11 +364,11 @@ async def test_azure_the_first_question_may_take_its_time_and_no_later_one() -> 
         source = Azure(Metadata(service.endpoint, 0.3), host_clock, first=PATIENCE)
         await source.confirm()
         service.faults.append(slow)
-        first = (await question(source, "events")()).said
+        first = (await question(source, "events")()).kind
         service.faults.append(silence)
-        later = (await question(source, "events")()).said
+        later = (await question(source, "events")()).kind
         await source.close()
-    assert (first, later) == (Said.NONE, Said.UNKNOWN)
+    assert (first, later) == (AnswerKind.NONE, AnswerKind.UNKNOWN)
 
 
 async def test_azure_goes_by_the_name_that_the_cloud_gave_and_whatever_number_the_document_has() -> None:
@@ -377,10 +377,10 @@ async def test_azure_goes_by_the_name_that_the_cloud_gave_and_whatever_number_th
         assert await source.confirm() == ""
         for number in (9, 3, 9):
             service.tell("document", {"DocumentIncarnation": number, "Events": events})
-            assert (await question(source, "events")()).said is Said.NONE
+            assert (await question(source, "events")()).kind is AnswerKind.NONE
             named = [{**events[0], "Resources": ["VMSS_12"]}]
             service.tell("document", {"DocumentIncarnation": number, "Events": named})
-            assert (await question(source, "events")()).said is Said.NOTICE
+            assert (await question(source, "events")()).kind is AnswerKind.NOTICE
 
 
 async def test_azure_no_event_is_ever_approved() -> None:

@@ -9,7 +9,7 @@ import selectors
 import pytest
 
 from gpuwarden_collectors.cloud import aws
-from gpuwarden_collectors.cloud.facts import Answer, Kind, Said, unknown
+from gpuwarden_collectors.cloud.facts import Answer, AnswerKind, Kind, unknown
 from gpuwarden_collectors.cloud.source import Question, follow
 from support.cloud_replies import HERE, reply
 
@@ -61,8 +61,8 @@ def test_after_five_minutes_of_errors_a_notice_is_known_within_one_interval(with
         heard = asyncio.Event()
 
         def hear(_: Question, answer: Answer) -> None:
-            told.append(answer.said)
-            if answer.said is Said.NOTICE:
+            told.append(answer.kind)
+            if answer.kind is AnswerKind.NOTICE:
                 heard.set()
 
         following = asyncio.create_task(follow(Stormy(), hear, random.Random(1)))
@@ -76,5 +76,5 @@ def test_after_five_minutes_of_errors_a_notice_is_known_within_one_interval(with
     finally:
         loop.close()
     assert known - storm <= within + 1.0
-    assert set(told[:-1]) == {Said.UNKNOWN}
+    assert set(told[:-1]) == {AnswerKind.UNKNOWN}
     assert storm / (within + 1.0) - 1.0 <= len(asked) <= storm + 5.0

@@ -9,7 +9,7 @@ import pytest
 
 from gpuwarden_collectors.codec import from_wire, to_wire
 from gpuwarden_collectors.dcgm.bindings import open_bindings
-from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmGpu, DcgmGpuStatus, DcgmReadings, DcgmTrouble
+from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmGpu, DcgmGpuStatus, DcgmProblemKind, DcgmReadings
 from gpuwarden_collectors.dcgm.reader import DcgmReader
 from support.dcgm import (
     ADDRESS,
@@ -175,7 +175,7 @@ def test_a_gpu_that_no_group_takes_is_told(fake: FakeDcgm) -> None:
     fake.fail("dcgmGroupAddEntity", -22)
     with reading() as reader:
         facts = reader.read()
-        assert troubles(facts) == [DcgmTrouble.NOT_WATCHED]
+        assert troubles(facts) == [DcgmProblemKind.NOT_WATCHED]
         assert "0000:01:00.0, 0000:02:00.0 is not watched" in facts.problems[0].text
 
 
@@ -183,7 +183,7 @@ def test_watches_that_cannot_be_set_are_told_and_tried_again(fake: FakeDcgm) -> 
     fake.fail("dcgmHealthSet_v2", -56)
     with reading() as reader:
         facts = reader.read()
-        assert troubles(facts) == [DcgmTrouble.NOT_WATCHED]
+        assert troubles(facts) == [DcgmProblemKind.NOT_WATCHED]
         assert not facts.gpus[0].watched
         fake.fail("dcgmHealthSet_v2", 0)
         assert troubles(reader.read()) == []
@@ -194,7 +194,7 @@ def test_switches_that_cannot_be_watched_say_nothing_against_the_gpus(fake: Fake
     fake.fail("dcgmHealthSet_v2 of others", -33)
     with reading() as reader:
         facts = reader.read()
-        assert troubles(facts) == [DcgmTrouble.NOT_WATCHED]
+        assert troubles(facts) == [DcgmProblemKind.NOT_WATCHED]
         assert "switches, CPUs and adapters" in facts.problems[0].text
         assert all(gpu.watched for gpu in facts.gpus)
         assert reader.read().watched_since == facts.watched_since
@@ -204,7 +204,7 @@ def test_an_engine_without_gpus_is_a_problem_though_it_passes(fake: FakeDcgm) ->
     fake.set(gpus=[])
     with reading() as reader:
         facts = reader.read()
-        assert (facts.overall, facts.gpus, troubles(facts)) == (0, (), [DcgmTrouble.NO_GPUS])
+        assert (facts.overall, facts.gpus, troubles(facts)) == (0, (), [DcgmProblemKind.NO_GPUS])
 
 
 def test_a_gpu_that_never_said_where_it_is_has_no_slot(fake: FakeDcgm) -> None:
@@ -220,7 +220,7 @@ def test_an_engine_that_asks_the_driver_nothing_is_blind(reader: DcgmReader, fak
     facts = reader.read()
     assert [told.code for told in facts.incidents] == [11, 11]
     assert {gpu.status for gpu in facts.gpus} == {DcgmGpuStatus.OK}
-    assert troubles(facts) == [DcgmTrouble.BLIND]
+    assert troubles(facts) == [DcgmProblemKind.BLIND]
 
 
 # --- Other clients, other versions ---------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ def test_watches_that_another_client_changed_are_told_and_set_again(
     reader.read()
     fake.clear_watches(mask)
     facts = reader.read()
-    assert (facts.watches, troubles(facts)) == (mask, [DcgmTrouble.WATCHES_CHANGED])
+    assert (facts.watches, troubles(facts)) == (mask, [DcgmProblemKind.WATCHES_CHANGED])
     assert incident(facts).xid == 31
     facts = reader.read()
     assert (facts.watches, troubles(facts)) == (ALL_SYSTEMS, [])
@@ -252,7 +252,7 @@ def test_fields_that_cannot_be_watched_leave_the_incidents(fake: FakeDcgm) -> No
     fake.xid(0, 79)
     with reading() as reader:
         facts = reader.read()
-        assert (troubles(facts), incident(facts).xid) == ([DcgmTrouble.FIELDS_UNREADABLE], 79)
+        assert (troubles(facts), incident(facts).xid) == ([DcgmProblemKind.FIELDS_UNREADABLE], 79)
 
 
 def test_profiling_fields_are_read_where_they_are_licensed(fake: FakeDcgm) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpuwarden_collectors.dcgm.bindings import open_bindings
-from gpuwarden_collectors.dcgm.incidents import said
+from gpuwarden_collectors.dcgm.incidents import xid_and_link
 from support.dcgm import BINDINGS, FakeDcgm
 from support.dcgm_rig import DoubleRig
 from support.dcgm_stories import STORIES
@@ -51,5 +51,5 @@ def test_the_xid_is_read_from_the_texts_that_the_engine_writes() -> None:
     (step,) = (each["answer"] for each in recorded("xids") if each["step"] == "many Xids")
     texts = (SimpleNamespace(error=SimpleNamespace(code=101, msg=text)) for text in step["texts"])
     incidents = step["reader"]["incidents"]
-    assert {said(text)[0] for text in texts} == {incident["xid"] for incident in incidents}
+    assert {xid_and_link(text)[0] for text in texts} == {incident["xid"] for incident in incidents}
     assert len(incidents) > 20

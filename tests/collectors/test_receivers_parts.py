@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden_collectors.receivers.cgroups import OUTSIDE, Group, group_in
-from gpuwarden_collectors.receivers.declared import ENVIRON_MOST, UNREAD, declared, said
+from gpuwarden_collectors.receivers.declared import ENVIRON_MOST, UNREAD, declarations_in, declared_signal
 from gpuwarden_collectors.receivers.facts import NOTHING, SIGNALS, Role
 from gpuwarden_collectors.receivers.names import named
 from gpuwarden_collectors.receivers.process import Process
 from gpuwarden_collectors.receivers.roles import Member, roles
-from gpuwarden_collectors.receivers.timed_reads import CarefulReads
+from gpuwarden_collectors.receivers.timed_reads import TimedReads
 from gpuwarden_job.acknowledge import job_name
 
 ID = "0123456789abcdef" * 4
@@ -93,7 +93,7 @@ def test_a_name_says_what_a_program_is(name: str, command: Sequence[str], role: 
 )  # fmt: skip
 def test_what_we_may_not_send_is_not_replaced_by_something_else(text: str, signal_name: str) -> None:
     """Whoever asks for KILL did not ask for TERM."""
-    assert declared(text) == signal_name
+    assert declared_signal(text) == signal_name
 
 
 def environ(variables: Mapping[str, str]) -> bytes:
@@ -116,7 +116,7 @@ IDENTITIES: list[tuple[dict[str, str], object]] = [
 
 @pytest.mark.parametrize(("variables", "identity"), IDENTITIES)
 def test_an_environment_says_which_rank_it_is(variables: Mapping[str, str], identity: object) -> None:
-    assert said(environ(variables), b"").identity == identity
+    assert declarations_in(environ(variables), b"").identity == identity
 
 
 @pytest.mark.parametrize(
@@ -127,17 +127,17 @@ def test_an_environment_says_which_rank_it_is(variables: Mapping[str, str], iden
     ],
 )  # fmt: skip
 def test_a_directory_is_an_absolute_path_that_can_be_written_down(path: bytes, directory: str) -> None:
-    assert said(b"GPUWARDEN_CHECKPOINT_DIR=" + path + b"\0", b"").directory == directory
+    assert declarations_in(b"GPUWARDEN_CHECKPOINT_DIR=" + path + b"\0", b"").directory == directory
 
 
 def test_of_a_huge_environment_what_is_whole_counts_and_the_first_of_two() -> None:
     fill = b"X=" + b"y" * (ENVIRON_MOST - 1000) + b"\0"
-    assert said(fill + b"GPUWARDEN_SIGNAL=HUP\0GPUWARDEN_SIGNAL=TERM\0", b"").declared == "HUP"
+    assert declarations_in(fill + b"GPUWARDEN_SIGNAL=HUP\0GPUWARDEN_SIGNAL=TERM\0", b"").declared == "HUP"
     last = b"GPUWARDEN_SIGNAL=TERM"
     cut = b"X=" + b"y" * (ENVIRON_MOST - 3 - len(last)) + b"\0" + last
     assert len(cut) == ENVIRON_MOST
-    assert said(cut, b"").declared == "", "what was cut off may have said TERMINAL"
-    assert said(cut[1:], b"").declared == "TERM"
+    assert declarations_in(cut, b"").declared == "", "what was cut off may have said TERMINAL"
+    assert declarations_in(cut[1:], b"").declared == "TERM"
 
 
 @given(
@@ -148,7 +148,7 @@ def test_of_a_huge_environment_what_is_whole_counts_and_the_first_of_two() -> No
 @settings(max_examples=300, deadline=None)
 def test_any_bytes_are_an_environment_and_a_command_line(data: bytes, more: bytes, name: bytes) -> None:
     """Replaced, not UTF-8, not ended: it says something that may be said, or nothing."""
-    found = said(data + b"\0" + name + more, more)
+    found = declarations_in(data + b"\0" + name + more, more)
     assert found.declared in ("", NOTHING, *SIGNALS)
     assert found.job is None or 0 <= found.job < 10**9
     named("x", found.command)
@@ -162,7 +162,7 @@ def test_any_bytes_are_an_environment_and_a_command_line(data: bytes, more: byte
 )
 @settings(max_examples=200, deadline=None)
 def test_acknowledgements_are_looked_for_where_the_job_leaves_them(variables: Mapping[str, str]) -> None:
-    assert said(environ(variables), b"").folder == (job_name(variables) or "")
+    assert declarations_in(environ(variables), b"").folder == (job_name(variables) or "")
 
 
 def test_the_signals_are_those_of_this_platform() -> None:
@@ -198,7 +198,7 @@ def test_a_read_that_hangs_is_left_behind_and_the_others_are_made() -> None:
             gate.wait()
         return item * item
 
-    reads: CarefulReads[int, int] = CarefulReads(patience=0.2)
+    reads: TimedReads[int, int] = TimedReads(patience=0.2)
     expected = {item: item * item for item in range(30) if item % 10 != 3}
     while reads.all(read, range(30)) != expected:
         pass  # on a machine so busy that others seemed to hang, too
@@ -206,7 +206,7 @@ def test_a_read_that_hangs_is_left_behind_and_the_others_are_made() -> None:
     assert [came.count(item) for item in (3, 13, 23)] == [1, 1, 1]
     gate.set()
     for thread in threading.enumerate():
-        if thread.name == "careful-read":
+        if thread.name == "timed-read":
             thread.join(60)
     while len(reads.all(read, range(30))) < 30:
         pass
@@ -214,7 +214,7 @@ def test_a_read_that_hangs_is_left_behind_and_the_others_are_made() -> None:
 
 def test_with_too_many_that_hang_nothing_more_is_read() -> None:
     gate = threading.Event()
-    reads: CarefulReads[int, bool] = CarefulReads(patience=0.05, most=2)
+    reads: TimedReads[int, bool] = TimedReads(patience=0.05, most=2)
     assert reads.all(lambda _: gate.wait(), range(10)) == {}
     assert reads.all(lambda _: True, range(10, 20)) == {}
     gate.set()
@@ -222,4 +222,4 @@ def test_with_too_many_that_hang_nothing_more_is_read() -> None:
 
 def test_a_fault_of_ours_is_not_taken_for_a_read_that_hangs() -> None:
     with pytest.raises(ZeroDivisionError):
-        CarefulReads[int, float]().all(lambda item: 1 / item, [0])
+        TimedReads[int, float]().all(lambda item: 1 / item, [0])

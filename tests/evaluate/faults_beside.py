@@ -10,7 +10,7 @@ from evaluate.clockwork import Process
 from evaluate.engine import FAIL, NVLINK, Engine
 from evaluate.fault_class import Strike
 from evaluate.node import Node
-from gpuwarden_collectors.dcgm.facts import DcgmProblem, DcgmTrouble
+from gpuwarden_collectors.dcgm.facts import DcgmProblem, DcgmProblemKind
 from gpuwarden_collectors.host_facts import PluginState
 
 
@@ -48,7 +48,7 @@ def engine_empty(node: Node, n: int) -> Process:
     yield 0.0
 
 
-def engine_troubled(trouble: DcgmTrouble) -> Strike:
+def engine_troubled(trouble: DcgmProblemKind) -> Strike:
     def strike(node: Node, n: int) -> Process:
         _engine(node).problems = (DcgmProblem(trouble=trouble, text=trouble.value),)
         yield 0.0

@@ -7,7 +7,7 @@ from dataclasses import replace
 from evaluate.beside import DCGM, FABRIC_MANAGER, LOCAL, PERSISTENCED, SHARED
 from evaluate.clockwork import Process
 from evaluate.node import Node
-from gpuwarden_collectors.dcgm.facts import DcgmProblem, DcgmTrouble
+from gpuwarden_collectors.dcgm.facts import DcgmProblem, DcgmProblemKind
 from gpuwarden_collectors.facts import GpuProcess
 from gpuwarden_collectors.host_facts import PluginState
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess, JobsFacts
@@ -57,7 +57,7 @@ def engine_pauses(node: Node) -> Process:
 def watches_changed(node: Node) -> Process:
     """Somebody runs `dcgmi health`, which switches our watches too; they are set again in the same pass."""
     if node.engine is not None:
-        changed = DcgmProblem(trouble=DcgmTrouble.WATCHES_CHANGED, text="another client changed our health watches")
+        changed = DcgmProblem(trouble=DcgmProblemKind.WATCHES_CHANGED, text="another client changed our health watches")
         node.engine.problems = (changed,)
         yield 15.0
         node.engine.problems = ()

@@ -5,14 +5,14 @@ from __future__ import annotations
 from evaluate import faults_beside as faults
 from evaluate.engine import ALL_SYSTEMS, FAIL, MEMORY, POWER, WARN
 from evaluate.fault_class import NEW_DRIVER, FaultClass
-from gpuwarden_collectors.dcgm.facts import DcgmTrouble
+from gpuwarden_collectors.dcgm.facts import DcgmProblemKind
 
 SLOW = (
     FaultClass(name="DCGM's engine hangs", strike=faults.engine_hangs, says=("dcgm_unresponsive",), severity="warning", about="node", shown="dcgm", grace=45),
     FaultClass(name="DCGM's engine dies", strike=faults.engine_dies, says=("dcgm_unresponsive",), severity="warning", about="node", shown="dcgm", grace=45),
     FaultClass(name="DCGM's engine has no GPUs", strike=faults.engine_empty, says=("dcgm_impaired*",), severity="warning", about="node", shown="dcgm", grace=120),
     FaultClass(name="DCGM's engine reads nothing", strike=faults.engine_reads_nothing, says=("dcgm_impaired*",), severity="warning", about="node", shown="dcgm", grace=60),
-    FaultClass(name="DCGM's watches are off", strike=faults.engine_troubled(DcgmTrouble.NOT_WATCHED), says=("dcgm_impaired*",), severity="warning", about="node", shown="dcgm", grace=60),
+    FaultClass(name="DCGM's watches are off", strike=faults.engine_troubled(DcgmProblemKind.NOT_WATCHED), says=("dcgm_impaired*",), severity="warning", about="node", shown="dcgm", grace=60),
     FaultClass(name="GPU lost by DCGM alone", strike=faults.engine_loses_gpu, says=("dcgm_disagrees",), severity="warning", shown="dcgm", grace=120),
     FaultClass(name="DCGM: memory beyond repair (52)", strike=faults.engine_says(MEMORY, FAIL, 52), says=("dcgm_faulty_memory",), shown="dcgm", grace=60),
     FaultClass(name="DCGM: 512 remapped rows (132)", strike=faults.engine_says(MEMORY, WARN, 132), says=("dcgm_uncorrectable_row_remap_limit",), severity="warning", shown="dcgm", grace=60),

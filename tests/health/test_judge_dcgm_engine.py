@@ -8,7 +8,7 @@ import pytest
 
 from gpuwarden.health.model import Advice, Health, Severity
 from gpuwarden_collectors.base import PassOutcome
-from gpuwarden_collectors.dcgm.facts import PAUSED, DcgmFacts, DcgmGpuStatus, DcgmTrouble
+from gpuwarden_collectors.dcgm.facts import PAUSED, DcgmFacts, DcgmGpuStatus, DcgmProblemKind
 from gpuwarden_collectors.facts import GpuAnswer, NvmlProblem
 from support.dcgm_hosts import CONNECTION_LOST, WARN, DcgmHost
 from support.hosts import slot
@@ -103,8 +103,10 @@ def test_a_driver_that_hangs_silences_that_dcgm_hangs_with_it(host: DcgmHost) ->
 # --- what it sees less of than it seems
 
 
-@pytest.mark.parametrize("trouble", list(DcgmTrouble))
-def test_each_way_in_which_an_engine_is_impaired_is_a_warning_of_its_own(host: DcgmHost, trouble: DcgmTrouble) -> None:
+@pytest.mark.parametrize("trouble", list(DcgmProblemKind))
+def test_each_way_in_which_an_engine_is_impaired_is_a_warning_of_its_own(
+    host: DcgmHost, trouble: DcgmProblemKind
+) -> None:
     host.problem(trouble)
     host.run(125)
     finding = host.finding()
@@ -116,7 +118,7 @@ def test_each_way_in_which_an_engine_is_impaired_is_a_warning_of_its_own(host: D
 
 def test_an_engine_without_gpus_is_right_where_there_are_none() -> None:
     host = DcgmHost(0)
-    host.problem(DcgmTrouble.NO_GPUS)
+    host.problem(DcgmProblemKind.NO_GPUS)
     host.run(200)
     assert host.codes == []
 
@@ -126,7 +128,7 @@ def test_an_engine_without_gpus_is_no_fault_before_the_driver_is_loaded() -> Non
     gpus, host.gpus = host.gpus, {}
     engine, host.dcgm = host.dcgm, replace(host.dcgm, gpus=())
     host.nvml_change = lambda facts: replace(facts, problem=NvmlProblem.DRIVER_NOT_LOADED)
-    host.problem(DcgmTrouble.NO_GPUS)
+    host.problem(DcgmProblemKind.NO_GPUS)
     host.run(500)
     host.gpus, host.dcgm, host.nvml_change = gpus, engine, lambda facts: facts
     host.run(120)
@@ -134,7 +136,7 @@ def test_an_engine_without_gpus_is_no_fault_before_the_driver_is_loaded() -> Non
 
 
 def test_watches_that_were_switched_off_once_and_set_again_are_not_told(host: DcgmHost) -> None:
-    host.problem(DcgmTrouble.WATCHES_CHANGED)
+    host.problem(DcgmProblemKind.WATCHES_CHANGED)
     host.run(15)
     host.silence()
     host.run(120)
@@ -143,15 +145,17 @@ def test_watches_that_were_switched_off_once_and_set_again_are_not_told(host: Dc
 
 def test_a_blind_engine_is_one_finding_and_not_one_for_each_gpu(host: DcgmHost) -> None:
     """After an Xid 119 the engine asks the driver nothing: power cannot be read of any GPU, and nothing else is said."""
-    host.problem(DcgmTrouble.BLIND)
+    host.problem(DcgmProblemKind.BLIND)
     for gpu in (0, 1):
         host.incident(11, gpu=gpu, health=WARN)
     host.run(300)
     assert [str(finding.key) for finding in host.findings] == ["dcgm_impaired.blind@node"]
 
 
-@pytest.mark.parametrize("trouble", [DcgmTrouble.BLIND, DcgmTrouble.CHECK_INCOMPLETE, DcgmTrouble.WATCHES_CHANGED])
-def test_silence_of_an_impaired_engine_clears_nothing(host: DcgmHost, trouble: DcgmTrouble) -> None:
+@pytest.mark.parametrize(
+    "trouble", [DcgmProblemKind.BLIND, DcgmProblemKind.CHECK_INCOMPLETE, DcgmProblemKind.WATCHES_CHANGED]
+)
+def test_silence_of_an_impaired_engine_clears_nothing(host: DcgmHost, trouble: DcgmProblemKind) -> None:
     host.incident(80)
     host.incident(52, gpu=1)
     host.run(65)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpuwarden.health.model import Severity
 from gpuwarden_collectors.base import PassOutcome
-from gpuwarden_collectors.dcgm.facts import DcgmGpuStatus, DcgmTrouble
+from gpuwarden_collectors.dcgm.facts import DcgmGpuStatus, DcgmProblemKind
 from support.dcgm_hosts import CONNECTION_LOST, DcgmHost
 
 Act = Callable[[DcgmHost], None]
@@ -25,7 +25,7 @@ ACTS: dict[str, Act] = {
     "dcgm: nothing": lambda host: host.silence(),
     "dcgm: lost a GPU": lambda host: host.status(1, DcgmGpuStatus.LOST),
     "dcgm: has it again": lambda host: host.status(1, DcgmGpuStatus.OK),
-    "dcgm: blind": lambda host: host.problem(DcgmTrouble.BLIND),
+    "dcgm: blind": lambda host: host.problem(DcgmProblemKind.BLIND),
     "dcgm: gone": lambda host: host.away(PassOutcome.FAILED, CONNECTION_LOST),
     "dcgm: absent": lambda host: host.away(PassOutcome.ABSENT, "no nv-hostengine"),
     "dcgm: answers": lambda host: host.back(),

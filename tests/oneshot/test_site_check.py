@@ -16,7 +16,7 @@ import pytest
 
 from gpuwarden.config.collectors import SiteCheck
 from gpuwarden.oneshot.site_check import serve
-from gpuwarden_collectors.plugin.elsewhere import run_elsewhere
+from gpuwarden_collectors.plugin.service import run_by_service
 
 PATIENCE = 60.0
 
@@ -48,17 +48,17 @@ def shell(script: str) -> SiteCheck:
 
 async def test_a_check_is_run_by_its_name_and_its_exit_code_and_bytes_come_back(tmp_path: Path) -> None:
     with runner(tmp_path, {"nhc": shell(r"printf 'bad \377'; printf why >&2; exit 2")}) as path:
-        done = await run_elsewhere(path, "nhc", 30.0)
-    assert (done.exit_code, done.stdout, done.stderr, done.trouble) == (2, b"bad \xff", b"why", "")
+        done = await run_by_service(path, "nhc", 30.0)
+    assert (done.exit_code, done.stdout, done.stderr, done.error) == (2, b"bad \xff", b"why", "")
 
 
 @pytest.mark.parametrize("name", ["other", "", "/bin/sh", "off", "../nhc", "n" * 1000, "\0"])
 async def test_what_is_not_configured_is_not_run_whatever_it_is_called(tmp_path: Path, name: str) -> None:
     ran = tmp_path / "ran"
     with runner(tmp_path, {"nhc": shell(f"touch {ran}"), "off": SiteCheck(("/bin/true",), enabled=False)}) as path:
-        done = await run_elsewhere(path, name, 30.0)
+        done = await run_by_service(path, name, 30.0)
     assert done.exit_code is None
-    assert "no site check" in done.trouble
+    assert "no site check" in done.error
     assert not ran.exists()
 
 
@@ -66,17 +66,17 @@ async def test_one_check_is_not_run_twice_at_a_time(tmp_path: Path) -> None:
     go = tmp_path / "go"
     os.mkfifo(go)
     with runner(tmp_path, {"slow": shell(f"touch {tmp_path}/began; read x < {go}")}) as path:
-        first = asyncio.create_task(run_elsewhere(path, "slow", 30.0))
+        first = asyncio.create_task(run_by_service(path, "slow", 30.0))
         await until((tmp_path / "began").exists)
-        second = await run_elsewhere(path, "slow", 30.0)
-        assert "has not ended" in second.trouble
+        second = await run_by_service(path, "slow", 30.0)
+        assert "has not ended" in second.error
         go.write_text("go\n")
         assert (await first).exit_code == 0
 
 
 async def test_a_run_that_nobody_waits_for_any_more_is_ended(tmp_path: Path) -> None:
     with runner(tmp_path, {"slow": shell(f"echo $$ > {tmp_path}/pid; exec sleep 1000")}) as path:
-        asked = asyncio.create_task(run_elsewhere(path, "slow", 600.0))
+        asked = asyncio.create_task(run_by_service(path, "slow", 600.0))
         await until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())
         pid = int((tmp_path / "pid").read_text())
         asked.cancel()
@@ -93,15 +93,15 @@ async def test_an_answer_that_is_none_is_said_to_be_none(tmp_path: Path, answer:
         writer.close()
 
     server = await asyncio.start_unix_server(talk, str(tmp_path / "s"))
-    done = await run_elsewhere(str(tmp_path / "s"), "nhc", 30.0)
+    done = await run_by_service(str(tmp_path / "s"), "nhc", 30.0)
     server.close()
-    assert (done.exit_code, "gave no answer" in done.trouble) == (None, True)
+    assert (done.exit_code, "gave no answer" in done.error) == (None, True)
 
 
 async def test_where_nobody_listens_that_is_said(tmp_path: Path) -> None:
-    done = await run_elsewhere(str(tmp_path / "nobody"), "nhc", 30.0)
+    done = await run_by_service(str(tmp_path / "nobody"), "nhc", 30.0)
     assert done.exit_code is None
-    assert "cannot be started by way of" in done.trouble
+    assert "cannot be started by way of" in done.error
 
 
 async def until(condition: object) -> None:

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmIncident, DcgmTrouble
+from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmIncident, DcgmProblemKind
 from gpuwarden_collectors.dcgm.options import DcgmOptions
 from gpuwarden_collectors.dcgm.reader import DcgmReader
 from gpuwarden_collectors.facts import Stamp
@@ -157,5 +157,5 @@ def incident(facts: DcgmFacts) -> DcgmIncident:
     return only
 
 
-def troubles(facts: DcgmFacts) -> list[DcgmTrouble]:
+def troubles(facts: DcgmFacts) -> list[DcgmProblemKind]:
     return [problem.trouble for problem in facts.problems]

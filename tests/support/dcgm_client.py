@@ -16,7 +16,7 @@ from gpuwarden_collectors.base import CollectorError
 from gpuwarden_collectors.codec import to_wire
 from gpuwarden_collectors.dcgm.bindings import Bindings
 from gpuwarden_collectors.dcgm.facts import NOT_ANSWERING, DcgmFacts
-from gpuwarden_collectors.dcgm.incidents import said
+from gpuwarden_collectors.dcgm.incidents import xid_and_link
 from gpuwarden_collectors.dcgm.reader import DcgmReader
 
 GPU, NODE = 1, (0, 0)
@@ -130,7 +130,7 @@ class Client:
                 each.error.code,
                 each.entityInfo.entityGroupId,
                 each.entityInfo.entityId,
-                *said(each),
+                *xid_and_link(each),
             ]
             for each in response.incidents[: response.incidentCount]
         ]

@@ -16,8 +16,8 @@ from gpuwarden_collectors.dcgm.facts import (
     DcgmGpuStatus,
     DcgmIncident,
     DcgmProblem,
+    DcgmProblemKind,
     DcgmReadings,
-    DcgmTrouble,
 )
 from gpuwarden_collectors.facts import HostEvent, Stamp
 from gpuwarden_collectors.host_facts import ServiceFacts, ServicesFacts
@@ -95,7 +95,7 @@ class DcgmHost(Host):
     def silence(self) -> None:
         self.dcgm = replace(self.dcgm, incidents=(), problems=())
 
-    def problem(self, trouble: DcgmTrouble) -> None:
+    def problem(self, trouble: DcgmProblemKind) -> None:
         self.dcgm = replace(self.dcgm, problems=(DcgmProblem(trouble=trouble, text=f"it has {trouble}"),))
 
     def engine_gpu(self, index: int, **changes: Any) -> None:

@@ -156,7 +156,7 @@ class CheckpointDirectories:
 def _seen(done: Run) -> _Seen | str:
     """What the child saw, or why it saw nothing. It has run under the job's user, and is trusted no further."""
     if done.exit_code != 0:
-        return f"the look {done.trouble or f'ended with {done.exit_code}'}"
+        return f"the look {done.error or f'ended with {done.exit_code}'}"
     try:
         answer = json.loads(done.stdout)
         trouble, newest, imprint, marker = (answer[key] for key in ("trouble", "newest", "imprint", "marker"))

@@ -1,4 +1,4 @@
-"""Processes that were told and have ended: whoever ends has nothing left to save."""
+"""Which of the signalled processes have ended: a process that has ended has nothing left to save."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Process = tuple[int, int]
 
 
 def ended(processes: Iterable[Process], proc: Path = Path("/proc")) -> frozenset[Process]:
-    """Those that have ended for sure. What cannot be looked at has not.
+    """Those that have certainly ended; a process that cannot be inspected counts as running.
 
-    About 15 us for each process; nothing here waits for anybody.
+    About 15 us for each process; nothing here blocks.
     """
     return frozenset(process for process in processes if _ended(proc, *process))
 

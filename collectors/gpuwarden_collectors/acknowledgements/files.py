@@ -1,4 +1,4 @@
-"""Files by which ranks say that they saved: `ack/<job>/<rank>.json` in the run directory.
+"""Files in which ranks acknowledge a notice: `ack/<job>/<rank>.json` in the run directory.
 
 The folder `ack` is this daemon's, the one of a job belongs to the user of the job and to nobody else. What that user
 puts there is read as such: only regular files of theirs with one name, a few kilobytes, never through a link. Each call
@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from gpuwarden_collectors.acknowledgements.message import Said, said
+from gpuwarden_collectors.acknowledgements.message import Acknowledgement, parse_acknowledgement
 from gpuwarden_collectors.base import CollectorError
 
 FOLDER = "ack"
 _JOB = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # as in the library of the job side
 _FILE = re.compile(r"(0|[1-9][0-9]{0,5})\.json")
 _SIZE = 4096  # bytes
-_ENTRIES = 4096  # of a folder that are looked at
+_ENTRIES = 4096  # of a folder that are read
 _ROUNDS = 256
 """Of emptying a folder: a million files, which the job may have left on purpose."""
 _REFUSED = 16
@@ -35,11 +35,13 @@ _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FilesLook:
-    """`said`: for each job those files that hold, by rank. `refused`: a sentence for each that does not, 16 at most."""
+class FilesRead:
+    """What the ranks of some jobs have written so far."""
 
-    said: Mapping[str, tuple[Said, ...]]
+    acknowledgements: Mapping[str, tuple[Acknowledgement, ...]]
+    """Valid files of each job, by its folder, in the order of ranks."""
     refused: tuple[str, ...] = ()
+    """A sentence for each file that is not valid; at most 16."""
 
 
 class AcknowledgementFiles:
@@ -54,7 +56,9 @@ class AcknowledgementFiles:
         Raises CollectorError: the name is none for a folder, it is another user's, the run directory cannot be written.
         """
         if not _JOB.fullmatch(job):
-            raise CollectorError(f"{job[:60]!r} cannot be the name of a folder; the job is heard by the socket only")
+            raise CollectorError(
+                f"{job[:60]!r} cannot be the name of a folder; the job can acknowledge through the socket only"
+            )
         try:
             with self._root(make=True) as root:
                 self._make(root, job, uid)
@@ -63,12 +67,12 @@ class AcknowledgementFiles:
                 f"cannot make {self._run_dir / FOLDER / job} for user {uid}: {error.strerror}; check the run directory"
             ) from error
 
-    def look(self, jobs: Mapping[str, int]) -> FilesLook:
-        """What the ranks of these jobs have left so far; `jobs`: folder name -> uid. A folder that is not there says nothing.
+    def read(self, jobs: Mapping[str, int]) -> FilesRead:
+        """The files of these jobs; `jobs`: folder name -> uid. A folder that does not exist has none.
 
         About 30 us for each file. Raises nothing.
         """
-        found: dict[str, tuple[Said, ...]] = {}
+        found: dict[str, tuple[Acknowledgement, ...]] = {}
         refused: list[str] = []
         try:
             with self._root() as root:
@@ -78,7 +82,7 @@ class AcknowledgementFiles:
             pass
         except OSError as error:
             refused.append(f"{self._run_dir / FOLDER}: {error.strerror or error}")
-        return FilesLook(said=found, refused=tuple(refused[:_REFUSED]))
+        return FilesRead(acknowledgements=found, refused=tuple(refused[:_REFUSED]))
 
     def remove(self, job: str) -> str:
         """The folder and the files in it, when the departure ends. What is left, in a sentence; empty if nothing is."""
@@ -99,7 +103,7 @@ class AcknowledgementFiles:
 
     @contextmanager
     def _root(self, *, make: bool = False) -> Iterator[int]:
-        """The folder of all jobs, in which nobody but us makes or removes anything. Raises OSError."""
+        """The folder of all jobs, in which only this daemon makes or removes anything. Raises OSError."""
         path = self._run_dir / FOLDER
         if make:
             with contextlib.suppress(FileExistsError):
@@ -108,7 +112,7 @@ class AcknowledgementFiles:
             about = os.fstat(root)
             if about.st_uid != os.geteuid():
                 raise PermissionError(0, f"it belongs to user {about.st_uid}; remove it")
-            if stat.S_IMODE(about.st_mode) != 0o755:  # our own umask
+            if stat.S_IMODE(about.st_mode) != 0o755:  # the umask of this process
                 os.fchmod(root, 0o755)
             yield root
 
@@ -141,7 +145,7 @@ class AcknowledgementFiles:
         return ""
 
 
-def _folder(root: int, job: str, uid: int, refused: list[str]) -> Iterator[Said]:
+def _folder(root: int, job: str, uid: int, refused: list[str]) -> Iterator[Acknowledgement]:
     try:
         with _opened(job, _OPEN_FOLDER, root) as folder:
             if os.fstat(folder).st_uid != uid:
@@ -160,7 +164,7 @@ def _folder(root: int, job: str, uid: int, refused: list[str]) -> Iterator[Said]
         refused.append(f"{FOLDER}/{job}: {error.strerror}")
 
 
-def _file(folder: int, rank: int, uid: int) -> Said:
+def _file(folder: int, rank: int, uid: int) -> Acknowledgement:
     """Raises OSError, ValueError."""
     with _opened(f"{rank}.json", _OPEN_FILE, folder) as file:
         about = os.fstat(file)
@@ -174,7 +178,7 @@ def _file(folder: int, rank: int, uid: int) -> Said:
     return _parsed(text, rank)
 
 
-def _parsed(text: bytes, rank: int) -> Said:
+def _parsed(text: bytes, rank: int) -> Acknowledgement:
     """Raises ValueError."""
     try:
         document = json.loads(text)
@@ -182,14 +186,14 @@ def _parsed(text: bytes, rank: int) -> Said:
         raise ValueError("it is no JSON") from None
     if not isinstance(document, dict):
         raise ValueError("it is no JSON object")  # noqa: TRY004 - of the file, not of an argument
-    words = said(document)
-    if words.rank != rank:
-        raise ValueError(f"it speaks for rank {words.rank}")
-    return words
+    acknowledgement = parse_acknowledgement(document)
+    if acknowledgement.rank != rank:
+        raise ValueError(f"it is for rank {acknowledgement.rank}")
+    return acknowledgement
 
 
 def _remove_entry(folder: int, name: str) -> None:
-    """Quiet: what is left keeps the folder, and that is told."""
+    """Raises nothing: an entry that cannot be removed keeps its folder, which `remove` reports."""
     with contextlib.suppress(OSError):
         try:
             os.unlink(name, dir_fd=folder)

@@ -1,4 +1,4 @@
-"""What a rank says once it has saved, by the socket or by a file: the same few words, held to the same bounds."""
+"""The acknowledgement of a rank, by the socket or by a file: the same keys with the same bounds."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ NOTICE_MOST = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """`notice`: the id of the notice that it answers. `saved` False: the rank is done and has nothing to show for it.
-
-    `step`: the step that was saved, None if the rank did not say. `all_ranks`: it holds for all ranks of the job, on all its nodes;
-    clients that know nothing of it answer for their own rank.
-    """
+class Acknowledgement:
+    """That a rank has finished saving."""
 
     notice: str
+    """Id of the notice that is acknowledged."""
     rank: int
+    """Number of the rank in its job."""
     saved: bool
+    """False: the rank has finished and saved nothing."""
     step: int | None = None
+    """Training step that was saved; None if the rank does not give one."""
     all_ranks: bool = False
+    """It holds for all ranks of the job, on all its nodes. Clients that do not know this key acknowledge for their own rank."""
 
 
-def said(document: Mapping[str, object]) -> Said:
-    """Other keys are passed over. Raises ValueError, which says what is wrong in words that its author may read."""
+def parse_acknowledgement(document: Mapping[str, object]) -> Acknowledgement:
+    """Ignores other keys. Raises ValueError with a message for the author of the document."""
     notice, saved = document.get("notice"), document.get("saved")
     if not (isinstance(notice, str) and 0 < len(notice) <= NOTICE_MOST and notice.isprintable()):
         raise ValueError(f'"notice" must be the id of a notice, a text of 1 to {NOTICE_MOST} characters')
@@ -40,7 +41,7 @@ def said(document: Mapping[str, object]) -> Said:
     rank = _whole("rank", document.get("rank"), RANKS_MOST - 1)
     step = document.get("step")
     saved_step = None if step is None else _whole("step", step, STEPS_MOST)
-    return Said(notice=notice, rank=rank, saved=saved, step=saved_step, all_ranks=all_ranks)
+    return Acknowledgement(notice=notice, rank=rank, saved=saved, step=saved_step, all_ranks=all_ranks)
 
 
 def _whole(name: str, value: object, most: int) -> int:

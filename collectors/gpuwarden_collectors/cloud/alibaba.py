@@ -40,7 +40,7 @@ class Alibaba:
 
     async def confirm(self) -> str:
         why = await unconfirmed(self._session.get, f"{_BASE}instance-id", _INSTANCE, "ECS")
-        return f"{why} {self._session.trouble}".strip() if why else ""
+        return f"{why} {self._session.error}".strip() if why else ""
 
     async def close(self) -> None:
         await self._session.close()

@@ -1,6 +1,6 @@
 """EC2: interruption of spot instances, rebalance recommendations, scheduled maintenance, scale-in of a group.
 
-Nothing here tells of a termination by a user or the API, nor of the end of a Capacity Block: see docs/termination.md.
+The service announces neither a termination by a user or the API nor the end of a Capacity Block: see docs/termination.md.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from gpuwarden_collectors.cloud.facts import (
     NONE,
     REASON_MOST,
     Answer,
+    AnswerKind,
     Kind,
-    Said,
     TerminationNotice,
     answer,
     clean,
@@ -24,7 +24,7 @@ from gpuwarden_collectors.cloud.facts import (
 )
 from gpuwarden_collectors.cloud.instance_id import unconfirmed
 from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
-from gpuwarden_collectors.cloud.reply import Reply, ReplyError, listing, mapping, text_of, time_of, word_of
+from gpuwarden_collectors.cloud.reply import Reply, ReplyError, choice_of, listing, mapping, text_of, time_of
 from gpuwarden_collectors.cloud.source import Question
 from gpuwarden_collectors.cloud.tokens import TokenHeaders, TokenMetadata
 from gpuwarden_collectors.facts import Stamp
@@ -63,26 +63,26 @@ class Aws:
             ("lifecycle", Kind.SCALE_IN, "/autoscaling/target-lifecycle-state", lifecycle, 2.0, False),
         )
         return [
-            Question(name=name, kind=kind, ask=self._asking(path, read), interval=interval, main=main)
+            Question(name=name, kind=kind, ask=self._reader(path, read), interval=interval, main=main)
             for name, kind, path, read, interval, main in rows
         ]
 
-    def _asking(self, path: str, read: Callable[[Reply, Stamp], Answer]) -> Callable[[], Any]:
+    def _reader(self, path: str, read: Callable[[Reply, Stamp], Answer]) -> Callable[[], Any]:
         async def ask() -> Answer:
             try:
                 reply = await self._session.get(_BASE + path)
             except MetadataError as error:
                 return unknown(str(error))
-            said = read(reply, self._clock())
-            if said.said is Said.UNKNOWN and self._session.trouble:
-                return unknown(f"{said.trouble}; {self._session.trouble}")
-            return said
+            found = read(reply, self._clock())
+            if found.kind is AnswerKind.UNKNOWN and self._session.error:
+                return unknown(f"{found.error}; {self._session.error}")
+            return found
 
         return ask
 
     async def confirm(self) -> str:
         why = await unconfirmed(self._session.get, f"{_BASE}/instance-id", _INSTANCE, "EC2")
-        return f"{why} {self._session.trouble}".strip() if why else ""
+        return f"{why} {self._session.error}".strip() if why else ""
 
     async def close(self) -> None:
         await self._session.close()
@@ -94,7 +94,7 @@ def spot(reply: Reply, at: Stamp) -> Answer:
     try:
         reply.expect()
         found = mapping(reply.json())
-        action = word_of(found, "action", _ACTIONS)
+        action = choice_of(found, "action", _ACTIONS)
         deadline = reply.deadline(time_of(found, "time"), at)
     except ReplyError as error:
         return unknown(f"spot/instance-action: {error}")
@@ -134,25 +134,25 @@ def maintenance(reply: Reply, at: Stamp) -> Answer:
     except ReplyError as error:
         return unknown(f"maintenance/scheduled: {error}")
     found: dict[str, TerminationNotice] = {}
-    trouble = ""
+    problem = ""
     for item in items[:64]:
         try:
             notice = _event(mapping(item), reply, at)
         except ReplyError as error:
-            trouble = f"maintenance/scheduled: {error}"
+            problem = f"maintenance/scheduled: {error}"
         else:
             if notice is not None and (notice.id not in found or _earlier(notice, found[notice.id])):
                 found[notice.id] = notice
-    return answer(tuple(found.values()), trouble)
+    return answer(tuple(found.values()), problem)
 
 
 def _event(item: Any, reply: Reply, at: Stamp) -> TerminationNotice | None:
-    state = word_of(item, "State", ("active", "completed", "canceled"))
+    state = choice_of(item, "State", ("active", "completed", "canceled"))
     description = item.get("Description")
     text = clean(description, REASON_MOST) if isinstance(description, str) else ""
     if state != "active" or text.startswith(_ENDED):
         return None
-    code = word_of(item, "Code", _CODES)
+    code = choice_of(item, "Code", _CODES)
     deadline = reply.deadline(time_of(item, "NotBefore"), at, past_most=30 * 86_400.0)  # while it lasts it stays active
     return TerminationNotice(
         source=NAME, kind=Kind.MAINTENANCE, id=identity("maintenance", text_of(item, "EventId")), hard=_CODES[code],
@@ -165,7 +165,7 @@ def _earlier(one: TerminationNotice, other: TerminationNotice) -> bool:
 
 
 def lifecycle(reply: Reply, _: Stamp) -> Answer:
-    """How long it takes is up to the group's hooks, which the metadata does not tell."""
+    """How long it takes is up to the group's hooks, which the metadata does not give."""
     if reply.status == 404:
         return NONE
     try:

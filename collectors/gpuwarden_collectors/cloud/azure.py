@@ -1,7 +1,7 @@
-"""Azure Scheduled Events: of this machine alone, though the service tells of the whole set that it is in.
+"""Azure Scheduled Events: of this machine alone, though the service lists events of the whole set that it is in.
 
 The first question switches the service on and may take two minutes. Approving an event makes it happen at once, for all
-machines that it names. Nothing is approved here: what an approval needs to know is said of each event.
+machines that it names. Nothing is approved here; each event carries what an approval needs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpuwarden_collectors.cloud.facts import (
     unknown,
 )
 from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
-from gpuwarden_collectors.cloud.reply import Reply, ReplyError, listing, mapping, text_of, time_of, word_of
+from gpuwarden_collectors.cloud.reply import Reply, ReplyError, choice_of, listing, mapping, text_of, time_of
 from gpuwarden_collectors.cloud.source import Question
 from gpuwarden_collectors.facts import Stamp
 
@@ -69,9 +69,9 @@ class Azure:
             reply = await self._metadata.get(EVENTS, HEADERS, within=None if self._on else self._first)
         except MetadataError as error:
             return unknown(str(error))
-        said = events(reply, self._clock(), self._own)
+        found = events(reply, self._clock(), self._own)
         self._on = self._on or reply.status == 200
-        return said
+        return found
 
     async def close(self) -> None:
         await self._metadata.close()
@@ -116,22 +116,22 @@ def events(reply: Reply, at: Stamp, own: str) -> Answer:
     except ReplyError as error:
         return unknown(f"scheduledevents: {error}")
     found: dict[str, TerminationNotice] = {}
-    trouble = "" if len(items) <= _EVENTS_MOST else "scheduledevents: too many events"
+    problem = "" if len(items) <= _EVENTS_MOST else "scheduledevents: too many events"
     for item in items[:_EVENTS_MOST]:
         try:
             notice = _event(mapping(item), reply, at, own)
         except ReplyError as error:
-            trouble = f"scheduledevents: {error}"
+            problem = f"scheduledevents: {error}"
         else:
             if notice is not None:
                 found[notice.id] = notice
-    return answer(tuple(found.values()), trouble)
+    return answer(tuple(found.values()), problem)
 
 
 def _event(item: Mapping[str, Any], reply: Reply, at: Stamp, own: str) -> TerminationNotice | None:
     if not _names(item, own):
         return None
-    kind, status = _words(item)
+    kind, status = _kind_and_status(item)
     if status == _STARTED and not item.get("NotBefore"):
         deadline = at  # a failure of the hardware begins so
     else:
@@ -144,13 +144,13 @@ def _event(item: Mapping[str, Any], reply: Reply, at: Stamp, own: str) -> Termin
     )  # fmt: skip
 
 
-def _words(item: Mapping[str, Any]) -> tuple[str, str]:
+def _kind_and_status(item: Mapping[str, Any]) -> tuple[str, str]:
     """Its kind and its status. Raises ReplyError."""
-    return word_of(item, "EventType", _HARD), word_of(item, "EventStatus", ("Scheduled", _STARTED))
+    return choice_of(item, "EventType", _HARD), choice_of(item, "EventStatus", ("Scheduled", _STARTED))
 
 
 def _approval(item: Mapping[str, Any], own: str) -> Approval:
-    kind, status = _words(item)
+    kind, status = _kind_and_status(item)
     if status == _STARTED:
         return Approval.BEGUN
     if not _HARD[kind]:

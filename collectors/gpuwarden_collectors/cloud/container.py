@@ -1,7 +1,7 @@
 """SIGTERM to this daemon, where it lives in a container or a pod that ends with it: on some clouds that is all the notice there is.
 
-RunPod gives 5 s, Docker 10 s, Kubernetes 30 s; how long is configured, since nobody says. To a service of systemd the same signal is a restart
-or an upgrade, and no notice: there this source says why it is deaf.
+RunPod gives 5 s, Docker 10 s, Kubernetes 30 s; the configuration gives the time, since no source does. To a service of systemd the same signal is a restart
+or an upgrade, and no notice: there this source reports why it is not available.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SERVICE = "INVOCATION_ID"
 
 
 class Container:
-    """`window`: seconds from the signal to the end. `ends` is for whoever catches the signal."""
+    """`window`: seconds from the signal to the end. The handler of the signal calls `ends`."""
 
     name = NAME
 

@@ -1,4 +1,4 @@
-"""Which cloud this machine is in, by its firmware: no packet is sent, and a machine of nobody's cloud is nobody's.
+"""Which cloud this machine is in, by its firmware: no packet is sent, and a machine that matches no rule is in no cloud.
 
 Many clouds imitate the metadata service of another at the same address, so that an answer proves nothing. Every field but the
 system's UUID and serial number may be read by anybody.
@@ -11,10 +11,10 @@ from pathlib import Path
 
 AWS, GCP, AZURE, ALIBABA, TENCENT = "aws", "gcp", "azure", "alibaba", "tencent"
 OCI, NEBIUS, IBM, YANDEX = "oci", "nebius", "ibm", "yandex"
-TELLS_IN_GUEST = (AWS, GCP, AZURE, ALIBABA, TENCENT)
-"""Clouds whose metadata service tells of an end; each is a source of that name."""
+ANNOUNCES_IN_GUEST = (AWS, GCP, AZURE, ALIBABA, TENCENT)
+"""Clouds whose metadata service announces an end; each is a source of that name."""
 ONLY_SHUTS_DOWN = (OCI, NEBIUS, IBM, YANDEX)
-"""Clouds that press the power button and say nothing in the machine before."""
+"""Clouds that press the power button and announce nothing inside the machine before."""
 
 Dmi = Mapping[str, str]
 _FIELDS = ("sys_vendor", "product_name", "chassis_asset_tag", "bios_vendor", "product_serial", "product_uuid")
@@ -28,7 +28,7 @@ def recognise(sysfs: Path) -> str:
     return next((cloud for cloud, is_it in _CLOUDS if is_it(dmi)), AWS if xen else "")
 
 
-def _says(field: str, *texts: str) -> Callable[[Dmi], bool]:
+def _equals(field: str, *texts: str) -> Callable[[Dmi], bool]:
     return lambda dmi: dmi[field].lower() in [text.lower() for text in texts]
 
 
@@ -42,17 +42,17 @@ def _is_ec2(dmi: Dmi) -> bool:
 
 
 _CLOUDS: tuple[tuple[str, Callable[[Dmi], bool]], ...] = (
-    (AZURE, _says("chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77")),
-    (OCI, _says("chassis_asset_tag", "OracleCloud.com")),
-    (IBM, _says("chassis_asset_tag", "ibmcloud")),
+    (AZURE, _equals("chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77")),
+    (OCI, _equals("chassis_asset_tag", "OracleCloud.com")),
+    (IBM, _equals("chassis_asset_tag", "ibmcloud")),
     (YANDEX, _begins("sys_vendor", "Yandex")),
     (NEBIUS, _begins("sys_vendor", "Nebius")),
-    (AWS, _says("sys_vendor", "Amazon EC2")),
+    (AWS, _equals("sys_vendor", "Amazon EC2")),
     (AWS, _is_ec2),
-    (GCP, _says("product_name", "Google Compute Engine")),
+    (GCP, _equals("product_name", "Google Compute Engine")),
     (GCP, _begins("product_serial", "GoogleCloud-")),
-    (ALIBABA, _says("product_name", "Alibaba Cloud ECS")),
-    (TENCENT, _says("sys_vendor", "Tencent Cloud")),
+    (ALIBABA, _equals("product_name", "Alibaba Cloud ECS")),
+    (TENCENT, _equals("sys_vendor", "Tencent Cloud")),
 )
 """The first that fits."""
 

@@ -1,4 +1,4 @@
-"""What a source says of the end of this machine: nothing, one or more notices, or nothing that can be used.
+"""The answer of a source about the end of this machine: no notice, one or more notices, or unknown.
 
 *Unknown* neither makes a notice nor ends one. Silence, a broken answer, and an answer of the wrong shape are all unknown.
 """
@@ -22,14 +22,14 @@ class Kind(StrEnum):
     REBALANCE = "rebalance"  # a hint that an interruption has become likely
     MAINTENANCE = "maintenance"
     SCALE_IN = "scale_in"  # the group that this machine is in shrinks
-    SHUTDOWN = "shutdown"  # the operating system was told to go down
+    SHUTDOWN = "shutdown"  # the operating system is shutting down
     PLANNED_END = "planned_end"
 
 
 class Approval(StrEnum):
-    """Whether an announced end can be let happen before its time, by a word of the machine that it is of."""
+    """Whether this machine may start an announced end before its time."""
 
-    NONE = ""  # its source takes no word, or it is only a hint
+    NONE = ""  # its source accepts no approval, or it is only a hint
     ALONE = "alone"  # it is of this machine and of no other
     SHARED = "shared"  # it is of other machines too: they would end with this one
     BEGUN = "begun"
@@ -37,9 +37,9 @@ class Approval(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TerminationNotice:
-    """One announced end. `id` is the same in each answer that tells of it, and begins with the question that it answers.
+    """One announced end. `id` is the same in each answer that contains it, and begins with the question that it answers.
 
-    `hard`: the machine will stop or reboot; a soft one is a hint. `deadline` None: nobody said when. `estimated`: the source
+    `hard`: the machine will stop or reboot; a soft one is a hint. `deadline` None: the source gives no time. `estimated`: the source
     names no time, and `deadline` is its documented lead time after the first sight.
     """
 
@@ -53,7 +53,7 @@ class TerminationNotice:
     approval: Approval = Approval.NONE
 
 
-class Said(StrEnum):
+class AnswerKind(StrEnum):
     NONE = "none"
     NOTICE = "notice"
     UNKNOWN = "unknown"
@@ -63,25 +63,25 @@ class Said(StrEnum):
 class Answer:
     """The answer to one question. `partial`: not all of it could be read, so that what is absent means nothing."""
 
-    said: Said
+    kind: AnswerKind
     notices: tuple[TerminationNotice, ...] = field(default=())
-    trouble: str = ""
+    error: str = ""
     partial: bool = False
 
 
-NONE = Answer(Said.NONE)
+NONE = Answer(AnswerKind.NONE)
 
 
-def unknown(trouble: str) -> Answer:
-    return Answer(Said.UNKNOWN, trouble=clean(trouble, REASON_MOST))
+def unknown(error: str) -> Answer:
+    return Answer(AnswerKind.UNKNOWN, error=clean(error, REASON_MOST))
 
 
-def answer(notices: tuple[TerminationNotice, ...], trouble: str = "") -> Answer:
-    """`trouble`: why a part of the answer could not be read."""
-    if trouble and not notices:
-        return unknown(trouble)
-    said = Said.NOTICE if notices else Said.NONE
-    return Answer(said, notices, clean(trouble, REASON_MOST), partial=bool(trouble))
+def answer(notices: tuple[TerminationNotice, ...], error: str = "") -> Answer:
+    """`error`: why a part of the answer could not be read."""
+    if error and not notices:
+        return unknown(error)
+    kind = AnswerKind.NOTICE if notices else AnswerKind.NONE
+    return Answer(kind, notices, clean(error, REASON_MOST), partial=bool(error))
 
 
 def identity(question: str, text: str) -> str:

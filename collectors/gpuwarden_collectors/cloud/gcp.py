@@ -1,6 +1,6 @@
 """Compute Engine: preemption, and maintenance of the host. Each key is watched by a hanging GET of its own.
 
-A key is read first and only then waited for: one that was set before we came would else be told a minute late.
+A key is read first and only then waited for: a value set before the first request would else arrive a minute late.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from gpuwarden_collectors.cloud.facts import (
     NONE,
     REASON_MOST,
     Answer,
+    AnswerKind,
     Kind,
-    Said,
     TerminationNotice,
     answer,
     clean,
@@ -22,7 +22,7 @@ from gpuwarden_collectors.cloud.facts import (
     unknown,
 )
 from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
-from gpuwarden_collectors.cloud.reply import Reply, ReplyError, mapping, time_of, word_of
+from gpuwarden_collectors.cloud.reply import Reply, ReplyError, choice_of, mapping, time_of
 from gpuwarden_collectors.cloud.source import Question
 from gpuwarden_collectors.facts import Stamp
 
@@ -67,7 +67,7 @@ class Gcp:
     async def confirm(self) -> str:
         try:
             reply = await self._metadata.get(f"{_BASE}id", _FLAVOR)
-            _ours(reply)
+            _expect_google(reply)
             if not reply.text().isdigit():
                 return "what answers at the endpoint names no Compute Engine instance"
         except (MetadataError, ReplyError) as error:
@@ -101,23 +101,23 @@ class Key:
         except MetadataError as error:
             self._etag = ""  # read before waiting again
             return unknown(str(error))
-        said = self._read(reply, self._clock())
-        self._remember(reply, said)
-        return said
+        found = self._read(reply, self._clock())
+        self._remember(reply, found)
+        return found
 
-    def _remember(self, reply: Reply, said: Answer) -> None:
-        if said.said is Said.UNKNOWN:
+    def _remember(self, reply: Reply, found: Answer) -> None:
+        if found.kind is AnswerKind.UNKNOWN:
             self._etag = ""
             return
         etag = reply.headers.get("etag", "")
         self._etag = etag if _ETAG.fullmatch(etag) else ""
-        if self._noticed and said.said is Said.NONE:
+        if self._noticed and found.kind is AnswerKind.NONE:
             self._plain = _READ_AGAIN
         self._plain = max(0, self._plain - 1)
-        self._noticed = said.said is Said.NOTICE
+        self._noticed = found.kind is AnswerKind.NOTICE
 
 
-def _ours(reply: Reply) -> None:
+def _expect_google(reply: Reply) -> None:
     """Raises ReplyError for whatever is not an answer of this service: a portal's, a proxy's, an error."""
     reply.expect()
     if reply.headers.get("metadata-flavor") != "Google":
@@ -126,7 +126,7 @@ def _ours(reply: Reply) -> None:
 
 def preempted(reply: Reply, at: Stamp) -> Answer:
     try:
-        _ours(reply)
+        _expect_google(reply)
         value = reply.text()
     except ReplyError as error:
         return unknown(f"preempted: {error}")
@@ -139,7 +139,7 @@ def preempted(reply: Reply, at: Stamp) -> Answer:
 
 def maintenance_event(reply: Reply, at: Stamp) -> Answer:
     try:
-        _ours(reply)
+        _expect_google(reply)
         value = reply.text()
     except ReplyError as error:
         return unknown(f"maintenance-event: {error}")
@@ -164,24 +164,24 @@ def _after(seconds: float, at: Stamp, kind: Kind, name: str, reason: str, *, har
 def upcoming(reply: Reply, at: Stamp) -> Answer:
     """Machines of types that do not know it answer 404, which says nothing. Two spellings of the keys are about."""
     try:
-        _ours(reply)
+        _expect_google(reply)
         found = "NONE" if reply.body.strip() == b"NONE" else reply.json()
         if found == "NONE":
             return NONE
         found = mapping(found)
         key = next((key for key in _STATUS if key in found), "")
         if key:
-            word_of(found, key, ("PENDING", "ONGOING"))
+            choice_of(found, key, ("PENDING", "ONGOING"))
         start = time_of(found, next((key for key in _STARTS if key in found), _STARTS[0]))
         deadline = reply.deadline(start, at, past_most=30 * 86_400.0)  # a window lasts for a while
     except ReplyError as error:
         return unknown(f"upcoming-maintenance: {error}")
-    told = ", ".join(f"{key}={value}" for key, value in found.items() if isinstance(value, str))
+    details = ", ".join(f"{key}={value}" for key, value in found.items() if isinstance(value, str))
     return answer(
         (
             TerminationNotice(
                 source=NAME, kind=Kind.MAINTENANCE, id=identity("upcoming", "maintenance"), hard=True,
-                deadline=deadline, reason=clean(f"host maintenance {told}", REASON_MOST),
+                deadline=deadline, reason=clean(f"host maintenance {details}", REASON_MOST),
             ),
         )
     )  # fmt: skip

@@ -9,12 +9,12 @@ from gpuwarden_collectors.cloud.metadata import MetadataError
 from gpuwarden_collectors.cloud.reply import Reply, ReplyError
 
 
-async def unconfirmed(get: Callable[[str], Awaitable[Reply]], path: str, looks: re.Pattern[str], of: str) -> str:
+async def unconfirmed(get: Callable[[str], Awaitable[Reply]], path: str, pattern: re.Pattern[str], of: str) -> str:
     """Why it cannot be taken for the service of `of`; "" if the id at `path` looks like one of that cloud's."""
     try:
         reply = await get(path)
         reply.expect()
-        named = looks.fullmatch(reply.text())
+        named = pattern.fullmatch(reply.text())
     except (MetadataError, ReplyError) as error:
         return f"the metadata service cannot be confirmed: {error}"
     return "" if named else f"what answers at the endpoint names no instance of {of}"

@@ -1,6 +1,6 @@
-"""Asking a metadata service over HTTP: nobody in between, nothing followed, everything bounded.
+"""Requests to a metadata service over HTTP: no proxy, no redirect, everything bounded.
 
-No proxy, whatever the environment says: through one a token would leak, and its answer would be somebody else's. No
+No proxy, whatever the environment sets: it would see the token, and its answer would be of another machine. No
 redirect. At most `BODY_MOST` bytes, not decompressed. The time limit is for the whole exchange, so that a service that sends a
 byte a second costs no more than one that is silent. Connections are kept: a question costs two packets, not ten.
 """
@@ -48,8 +48,8 @@ class Metadata:
         except TimeoutError as error:
             raise MetadataError(f"{what}: no answer within {limit:g} s") from error
         except (aiohttp.ClientError, OSError, ValueError, AssertionError) as error:
-            told = str(error) or type(error).__name__
-            raise MetadataError(f"{what}: {told[:120]}") from error
+            text = str(error) or type(error).__name__
+            raise MetadataError(f"{what}: {text[:120]}") from error
 
     async def _exchange(self, method: str, path: str, headers: dict[str, str], body: bytes | None) -> Reply:
         session = self._open()

@@ -14,7 +14,7 @@ NAME = "planned"
 
 
 class Planned:
-    """`end` in Unix time, by this host's clock: nobody else is asked."""
+    """`end` in Unix time, by this host's clock."""
 
     name = NAME
 

@@ -1,4 +1,4 @@
-"""The clouds with a metadata service that tells of an end: where it is, and who asks it."""
+"""The clouds with a metadata service that announces an end: its endpoint and its source."""
 
 from __future__ import annotations
 

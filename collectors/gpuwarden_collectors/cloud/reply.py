@@ -97,12 +97,12 @@ def time_of(item: Mapping[str, Any], key: str) -> float:
         raise ReplyError(f"{key}: {error}") from error
 
 
-def word_of(item: Mapping[str, Any], key: str, words: Collection[str]) -> str:
-    """Raises ReplyError unless it is one of `words`: of a word that is not known nobody can say what it means."""
-    word = text_of(item, key)
-    if word not in words:
-        raise ReplyError(f"{key} is {clean(word, 40)!r}")
-    return word
+def choice_of(item: Mapping[str, Any], key: str, choices: Collection[str]) -> str:
+    """Raises ReplyError unless it is one of `choices`: the meaning of any other value is not known."""
+    value = text_of(item, key)
+    if value not in choices:
+        raise ReplyError(f"{key} is {clean(value, 40)!r}")
+    return value
 
 
 def listing(value: object) -> list[Any]:

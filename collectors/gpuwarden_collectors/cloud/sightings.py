@@ -1,4 +1,4 @@
-"""What stands announced, by the answers to one question so far. Pure.
+"""The announcements in force, by the answers to one question so far. Pure.
 
     seen ──▶ held ── missing in `WITHDRAWN_AFTER` good answers, one after the other ──▶ withdrawn
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gpuwarden_collectors.cloud.facts import Answer, Said, TerminationNotice
+from gpuwarden_collectors.cloud.facts import Answer, AnswerKind, TerminationNotice
 from gpuwarden_collectors.facts import Stamp
 
 WITHDRAWN_AFTER = 3
@@ -22,46 +22,46 @@ LATER_BY = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
-    """`said`: the deadline in the last answer, which need not be the one that counts. `missing`: good answers without it."""
+class Announced:
+    """`latest`: the deadline in the last answer, which need not be the one that counts. `missing`: good answers without it."""
 
     notice: TerminationNotice
-    said: Stamp | None
+    latest: Stamp | None
     missing: int = 0
 
 
-Held = Mapping[str, Sighting]
+Held = Mapping[str, Announced]
 
 
 def held_before(notices: Mapping[str, TerminationNotice]) -> Held:
-    """What was announced before we were started: it is withdrawn by answers, as if we had seen it ourselves."""
-    return {name: Sighting(notice, None) for name, notice in notices.items()}
+    """Announcements of an earlier run of the daemon: answers withdraw them as they do those of this run."""
+    return {name: Announced(notice, None) for name, notice in notices.items()}
 
 
 def follow(held: Held, answer: Answer) -> Held:
-    if answer.said is Said.UNKNOWN:
+    if answer.kind is AnswerKind.UNKNOWN:
         return held
-    told = {notice.id: notice for notice in answer.notices}
-    after = {name: _seen(sighting, told[name]) for name, sighting in held.items() if name in told}
-    for name, sighting in held.items():
-        if name not in told and (answer.partial or sighting.missing + 1 < WITHDRAWN_AFTER):
-            after[name] = replace(sighting, missing=sighting.missing + (not answer.partial))
-    for name, notice in told.items():
+    current = {notice.id: notice for notice in answer.notices}
+    after = {name: _seen(announced, current[name]) for name, announced in held.items() if name in current}
+    for name, announced in held.items():
+        if name not in current and (answer.partial or announced.missing + 1 < WITHDRAWN_AFTER):
+            after[name] = replace(announced, missing=announced.missing + (not answer.partial))
+    for name, notice in current.items():
         if name not in held and len(after) < HELD_MOST:
-            after[name] = Sighting(notice, notice.deadline)
+            after[name] = Announced(notice, notice.deadline)
     return after
 
 
-def _seen(before: Sighting, now: TerminationNotice) -> Sighting:
-    return Sighting(replace(now, deadline=_deadline(before, now)), now.deadline)
+def _seen(before: Announced, now: TerminationNotice) -> Announced:
+    return Announced(replace(now, deadline=_deadline(before, now)), now.deadline)
 
 
-def _deadline(before: Sighting, now: TerminationNotice) -> Stamp | None:
+def _deadline(before: Announced, now: TerminationNotice) -> Stamp | None:
     """The one that holds: an earlier one at once, a later one only if it was moved."""
     held, new = before.notice.deadline, now.deadline
     if held is None or new is None:
         return new if held is None else held
     if new.boottime < held.boottime - EARLIER_BY:
         return new
-    moved = before.said is not None and new.boottime > before.said.boottime + LATER_BY
+    moved = before.latest is not None and new.boottime > before.latest.boottime + LATER_BY
     return new if moved and not now.estimated else held

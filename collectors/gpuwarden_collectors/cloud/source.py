@@ -1,4 +1,4 @@
-"""How the questions of a source are asked: each at its own pace, for ever, none waiting for another.
+"""Polls the questions of a source: each at its own interval, for ever, none waiting for another.
 
 An interval runs from the beginning of a question, so that a hanging one is put again at once, and one that comes back
 at once (a service that does not hang as it should) no more often than each `interval`.
@@ -12,10 +12,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gpuwarden_collectors.cloud.facts import Answer, Kind, Said, unknown
+from gpuwarden_collectors.cloud.facts import Answer, AnswerKind, Kind, unknown
 
 RETRY_FIRST, RETRY_MOST = 0.25, 1.0
-"""Seconds from a question that failed to its repetition: a service that recovers may tell of an end with its first answer."""
+"""Seconds from a question that failed to its repetition: the first answer of a service that recovers may announce an end."""
 CONFIRM_MOST = 30.0
 """Seconds between attempts to find the service at all; it may come up after us."""
 
@@ -33,7 +33,7 @@ class Question:
 
 
 class CloudSource(Protocol):
-    """`confirm` says why this is not the cloud that it is taken for, or does not answer; "" if it does."""
+    """`confirm` returns why this is not the expected cloud, or why it does not answer; "" if it is and does."""
 
     name: str
 
@@ -43,33 +43,33 @@ class CloudSource(Protocol):
     async def close(self) -> None: ...
 
 
-Told = Callable[[Question, Answer], None]
+OnAnswer = Callable[[Question, Answer], None]
 
 
-async def follow(source: CloudSource, told: Told, chance: random.Random) -> None:
-    """For ever. `told` is called with every answer; while the service cannot be found, with unknown for every main question."""
+async def follow(source: CloudSource, on_answer: OnAnswer, chance: random.Random) -> None:
+    """For ever. `on_answer` is called with every answer; while the service cannot be found, with unknown for every main question."""
     pause = RETRY_FIRST
-    while trouble := await source.confirm():
+    while error := await source.confirm():
         for question in source.questions:
             if question.main:
-                told(question, unknown(trouble))
+                on_answer(question, unknown(error))
         await asyncio.sleep(pause * chance.uniform(0.8, 1.2))
         pause = min(2.0 * pause, CONFIRM_MOST)
     async with asyncio.TaskGroup() as group:
         for question in source.questions:
-            group.create_task(_keep_asking(question, told, chance))
+            group.create_task(_poll(question, on_answer, chance))
 
 
-async def _keep_asking(question: Question, told: Told, chance: random.Random) -> None:
+async def _poll(question: Question, on_answer: OnAnswer, chance: random.Random) -> None:
     loop = asyncio.get_running_loop()
     await asyncio.sleep(min(question.interval, 1.0) * chance.random() * 0.5)  # a fleet is started in one go
     retry = RETRY_FIRST
     most = RETRY_MOST if question.main else max(RETRY_MOST, question.interval)
     while True:
         begun = loop.time()
-        said = await question.ask()
-        told(question, said)
-        if said.said is Said.UNKNOWN:
+        found = await question.ask()
+        on_answer(question, found)
+        if found.kind is AnswerKind.UNKNOWN:
             await asyncio.sleep(retry)
             retry = min(2.0 * retry, most)
         else:

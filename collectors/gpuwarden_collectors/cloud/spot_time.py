@@ -1,4 +1,4 @@
-"""A bare time as the whole answer: how Alibaba and Tencent tell when a spot instance ends."""
+"""A bare time as the whole answer: the form in which Alibaba and Tencent announce the end of a spot instance."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class TimeError(ValueError):
 
 
 def parse_time(text: str, zone: float | None = None) -> float:
-    """`zone`: seconds east of UTC of a time that names none. The weekday is not looked at. Raises TimeError."""
+    """`zone`: seconds east of UTC of a time that names none. The weekday is ignored. Raises TimeError."""
     text = text[:64].strip()
     if (match := _ISO.fullmatch(text)) is not None:
         year, month, day, hour, minute, second, where = match.groups()

@@ -38,7 +38,7 @@ class TokenMetadata:
         self._token = ""
         self._good_until = float("-inf")
         self._lock = asyncio.Lock()
-        self.trouble = ""
+        self.error = ""
 
     async def get(self, path: str) -> Reply:
         token = await self._current()
@@ -61,25 +61,25 @@ class TokenMetadata:
 
     async def _renewed(self, refused: str) -> str:
         async with self._lock:
-            if self._token == refused:  # else somebody fetched another meanwhile
+            if self._token == refused:  # else another task has fetched a new one meanwhile
                 await self._fetch()
             return self._token
 
     async def _fetch(self) -> None:
         """Leaves "" where there is none to be had."""
-        self._token, self.trouble, good_for = "", "", _WITHOUT_FOR
+        self._token, self.error, good_for = "", "", _WITHOUT_FOR
         try:
             reply = await self._metadata.ask(
                 "PUT", PATH, {self._names.ttl: str(TTL)}, within=min(1.0, self._metadata.timeout)
             )
         except MetadataError as error:
-            self.trouble = f"no token: {error}"
+            self.error = f"no token: {error}"
         else:
             text = reply.body.decode("ascii", "replace").strip(" ") if reply.status == 200 else ""
             if _TOKEN.fullmatch(text):
                 self._token, good_for = text, self._lifetime(reply) - _MARGIN
             else:
-                self.trouble = f"no token: PUT {PATH} gave status {reply.status} and nothing usable"
+                self.error = f"no token: PUT {PATH} gave status {reply.status} and nothing usable"
         self._good_until = self._clock().boottime + max(good_for, 1.0)
 
     def _lifetime(self, reply: Reply) -> float:

@@ -56,14 +56,14 @@ def engine_address(options: DcgmOptions) -> Address | None:
     return found
 
 
-def running_engine(places: Iterable[str], net: Path = Path("/proc/net")) -> Address | None:
-    """The first of `places` where an engine that may be trusted listens; TCP places are meant on this host.
+def running_engine(addresses: Iterable[str], net: Path = Path("/proc/net")) -> Address | None:
+    """The first of `addresses` where an engine that may be trusted listens; TCP places are meant on this host.
 
     `net` holds the tables of the kernel (`tcp`, `tcp6`) that say whom a listening port belongs to.
     """
     trusted = {0, os.geteuid()}
-    for place in places:
-        address = parse_address(place)
+    for text in addresses:
+        address = parse_address(text)
         owners = _socket_owners(address.path) if address.path else _port_owners(address.port, net)
         if owners and owners <= trusted:
             return address
@@ -71,7 +71,7 @@ def running_engine(places: Iterable[str], net: Path = Path("/proc/net")) -> Addr
 
 
 def _socket_owners(path: str) -> set[int]:
-    """The owner of a socket that somebody listens on. A link is none: where it leads to is not ours to choose."""
+    """The owner of a socket that somebody listens on. A link is refused: another user may choose its target."""
     try:
         status = os.lstat(path)
         if not stat.S_ISSOCK(status.st_mode):

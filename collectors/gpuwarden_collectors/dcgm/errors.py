@@ -1,4 +1,4 @@
-"""DCGM's return codes, in words that say whose fault it is and what an operator can do."""
+"""DCGM's return codes as messages: the cause, and what an operator can do."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ NOT_ANSWERING = "DCGM does not answer: "
 is installed, configured or asked.
 """
 PAUSED = "the engine is paused for a diagnostic"
-"""Stands in the error of a pass while somebody runs one (dcgmi diag)."""
+"""Part of the error of a pass while a diagnostic runs (dcgmi diag)."""
 
 
 class DcgmGpuStatus(StrEnum):
@@ -78,7 +78,7 @@ class DcgmIncident:
     """One incident of a health check. `system` is a DCGM_HEALTH_WATCH bit (all bits: an Xid); `health` 0, 10 or 20.
 
     `entity_kind` and `entity_id` say what it is about (dcgm_fields.h: 1 a GPU, 3 a switch, 7 a CPU, 9 a ConnectX
-    adapter, 0 the node), `slot` where that GPU is. `xid` and `link` stand only in the text. `latched`: the engine
+    adapter, 0 the node), `slot` where that GPU is. `xid` and `link` are read from the text. `latched`: the engine
     keeps it until it is restarted, whatever becomes of the GPU. `first_seen` is when this connection first saw it;
     `preexisting`: it was there at the first check of this GPU, so it may be of any age.
     """
@@ -97,12 +97,12 @@ class DcgmIncident:
     preexisting: bool = False
 
 
-class DcgmTrouble(StrEnum):
+class DcgmProblemKind(StrEnum):
     """Why the answers of an engine that answers mean less than they seem to."""
 
     NO_GPUS = "no_gpus"  # it lists none, and then calls everything healthy
     NOT_WATCHED = "not_watched"  # usable GPUs whose health watches could not be switched on
-    WATCHES_CHANGED = "watches_changed"  # another client switched watches of ours; they were set again
+    WATCHES_CHANGED = "watches_changed"  # another client changed gpuwarden's watches; they were set again
     CHECK_INCOMPLETE = "check_incomplete"  # the check says that it failed in part; its incidents are kept
     FIELDS_UNREADABLE = "fields_unreadable"
     BLIND = "blind"  # nothing is readable of any GPU: since an Xid 119 the engine asks the driver nothing any more
@@ -110,7 +110,7 @@ class DcgmTrouble(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcgmProblem:
-    trouble: DcgmTrouble
+    trouble: DcgmProblemKind
     text: str
 
 

@@ -68,10 +68,10 @@ def _raw(response: Any) -> Iterator[Any]:
 
 
 def _key(raw: Any) -> _Key:
-    return _Key(raw.entityInfo.entityGroupId, raw.entityInfo.entityId, raw.error.code, *said(raw))
+    return _Key(raw.entityInfo.entityGroupId, raw.entityInfo.entityId, raw.error.code, *xid_and_link(raw))
 
 
-def said(raw: Any) -> tuple[int | None, int | None]:
+def xid_and_link(raw: Any) -> tuple[int | None, int | None]:
     """The Xid and the link that an incident is about, as far as its code or text says so."""
     code, text = raw.error.code, text_of(raw.error, "msg")
     xid = _XID.search(text)

@@ -1,6 +1,6 @@
 """What one connection watches, and one pass over it.
 
-An engine says less than it seems to. GPUs that it lost vanish from its health checks together with all that was said of
+An engine reports less than it seems to. GPUs that it lost vanish from its health checks together with all incidents of
 them, so the status of each is asked. It calls a node without GPUs healthy. Watches that another client switched off
 report nothing, so the mask is compared in each pass. Watches cover what was active when they were set, so they are set
 again when a GPU appears or comes back.
@@ -19,8 +19,8 @@ from gpuwarden_collectors.dcgm.facts import (
     DcgmGpu,
     DcgmGpuStatus,
     DcgmProblem,
+    DcgmProblemKind,
     DcgmReadings,
-    DcgmTrouble,
 )
 from gpuwarden_collectors.dcgm.incidents import Incidents
 from gpuwarden_collectors.dcgm.readings import Readings
@@ -95,14 +95,14 @@ class Watch:
         return ""
 
     def _verified(self) -> tuple[int, list[DcgmProblem]]:
-        """The mask of the GPUs' watches as it was found; a mask that is not ours any more is set again."""
+        """The mask of the GPUs' watches as it was found; a mask that another client changed is set again."""
         masks = [self._engine.watches(group) for group in self._groups]
         changed = [mask for mask, error in zip(masks, self._errors, strict=True) if not error and mask != ALL_SYSTEMS]
         if not changed:
             return masks[0], []
         self._set_watches()
         text = f"another client of the engine changed our health watches to {changed[0]:#x}; they were set again"
-        return masks[0], [DcgmProblem(trouble=DcgmTrouble.WATCHES_CHANGED, text=text)]
+        return masks[0], [DcgmProblem(trouble=DcgmProblemKind.WATCHES_CHANGED, text=text)]
 
     def _checked(self) -> tuple[list[Any], list[DcgmProblem]]:
         responses, problems = [], []
@@ -111,7 +111,7 @@ class Watch:
             responses.append(response)
             if error is not None:
                 text = f"the health check failed in part: {described(error)}"
-                problems.append(DcgmProblem(trouble=DcgmTrouble.CHECK_INCOMPLETE, text=text))
+                problems.append(DcgmProblem(trouble=DcgmProblemKind.CHECK_INCOMPLETE, text=text))
         return responses, problems
 
     def _gpu(self, gpu: int, status: DcgmGpuStatus, readings: dict[int, DcgmReadings]) -> DcgmGpu:
@@ -130,23 +130,23 @@ class Watch:
         usable = [gpu for gpu in gpus if gpu.status in _USABLE]
         if not gpus:
             yield DcgmProblem(
-                trouble=DcgmTrouble.NO_GPUS,
+                trouble=DcgmProblemKind.NO_GPUS,
                 text="the engine lists no GPU, and calls that healthy; if it was started before the driver was loaded, "
                 "restart nvidia-dcgm.service",
             )
         if unwatched := [gpu.slot or str(gpu.id) for gpu in usable if not gpu.watched]:
             why = self._errors[0] or "the engine does not take them into a group"
             text = f"the health of {', '.join(unwatched)} is not watched: {why}"
-            yield DcgmProblem(trouble=DcgmTrouble.NOT_WATCHED, text=text)
+            yield DcgmProblem(trouble=DcgmProblemKind.NOT_WATCHED, text=text)
         for error in filter(None, self._errors[1:]):
             text = f"the health of switches, CPUs and adapters is not watched: {error}"
-            yield DcgmProblem(trouble=DcgmTrouble.NOT_WATCHED, text=text)
+            yield DcgmProblem(trouble=DcgmProblemKind.NOT_WATCHED, text=text)
         if self._readings.error:
             text = f"not all fields can be watched: {self._readings.error}"
-            yield DcgmProblem(trouble=DcgmTrouble.FIELDS_UNREADABLE, text=text)
+            yield DcgmProblem(trouble=DcgmProblemKind.FIELDS_UNREADABLE, text=text)
         elif (watched := [gpu for gpu in usable if gpu.watched]) and not any(map(_readable, watched)):
             yield DcgmProblem(
-                trouble=DcgmTrouble.BLIND,
+                trouble=DcgmProblemKind.BLIND,
                 text="the engine reads nothing of any GPU: after an Xid 119 it asks the driver nothing until it is "
                 "restarted, and calls the GPUs healthy meanwhile",
             )

@@ -1,9 +1,9 @@
-r"""Which records may be believed: those that the kernel wrote by itself. Pure.
+r"""Which records count: those that the kernel wrote by itself. Pure.
 
 | reason | what is disbelieved |
 |---|---|
 | `facility` | a record of another facility than the kernel's: a process wrote it to /dev/kmsg, as journald does with ForwardToKMsg for any user |
-| `packet_filter` | a line of a packet filter's log rule, which begins with a text that whoever has CAP_NET_ADMIN chooses |
+| `packet_filter` | a line of a packet filter's log rule, which begins with a text that any process with CAP_NET_ADMIN can choose |
 
 A log rule's text comes first, then what the kernel says of the packet (Linux 4 to 6):
 
@@ -13,7 +13,7 @@ A log rule's text comes first, then what the kernel says of the packet (Linux 4 
 
 A process may be named like the beginning of such a tail, to have a genuine line about it disbelieved. Its name has at most 15
 bytes, and the driver prints ", " and a text behind it: so there is neither `IN= OUT= PHYSIN=` nor `IN= OUT= MAC source = `,
-after anything shorter there is a ", ", and `IN= OUT=` is followed by no word of the packet filter's. Names of devices, also of
+after anything shorter there is a ", ", and `IN= OUT=` is followed by no keyword of the packet filter's. Names of devices, also of
 at most 15 bytes and without white space, may end with a comma.
 """
 

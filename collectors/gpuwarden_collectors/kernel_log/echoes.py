@@ -1,9 +1,9 @@
-"""Lines that only repeat the line before: the driver and the kernel tell of one error in two lines, we count it once. Pure.
+"""Lines that only repeat the line before: the driver and the kernel report one error in two lines; it counts once. Pure.
 
 | first line | its echo |
 |---|---|
 | Xid 79 | `GPU … has fallen off the bus.` without a number |
-| SXid with the word Fatal, Non-fatal or Correctable | the same SXid with `Severity s Engine instance …` |
+| SXid with the keyword Fatal, Non-fatal or Correctable | the same SXid with `Severity s Engine instance …` |
 | AER line of the port: an error was received from a device | `PCIe Bus Error: …` of that device |
 
 An echo that comes alone is an event like any other. Both lines are printed by one function, within microseconds.

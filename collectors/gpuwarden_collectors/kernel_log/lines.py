@@ -41,7 +41,7 @@ _ESCAPED = {rb"\x%02x" % byte: bytes([byte]) for byte in range(256)}
 
 
 class Record(NamedTuple):
-    """`facility` is 0 for the kernel; `microseconds` since boot by the clock of the log, which stands still in suspend."""
+    """`facility` is 0 for the kernel; `microseconds` since boot by the clock of the log, which stops in suspend."""
 
     facility: int
     level: int
@@ -158,7 +158,7 @@ _DEVICE = rf"[\w.-]{{1,64}} (?P<slot>{_ADDRESS}): "
 _SEVERITY = r"(?:Uncorrect(?:ed|able) \((?P<severity>Fatal|Non-Fatal)\)|Correct(?:ed|able))"
 _PCI_RESET = r"ready \d{1,9}ms after (?:(?:AF_)?FLR|bus reset)"
 
-# The comma after the number tells a whole number from one cut in half. The process name is left out of the text: it
+# The comma after the number shows that the number is not cut off. The process name is left out of the text: it
 # belongs to a user, and events are published.
 _XID = _pattern(
     rf"{_DRIVER}Xid \((?:PCI:)?{_LOOSE_SLOT}(?: GPU-I:(?P<gpu_instance>\d{{1,5}}))?",
@@ -182,7 +182,7 @@ _AER_PORT = _pattern(
     rf"(?:(?P<source>{_ADDRESS})|id=(?P<id>[0-9a-f]{{4}})).*)",
 )
 # Printed by Linux, not by the NVIDIA driver: a reset that took over a second, or one the driver did not ask for. The
-# driver's own word for a reset that helped is Xid 154, "… to 0x0 (None)".
+# driver's own line for a reset that helped is Xid 154, "… to 0x0 (None)".
 _RESET = _pattern(
     rf"nvidia (?P<slot>{_ADDRESS}): ",
     rf"(?P<text>{_PCI_RESET}|reset done|(?P<failed>not ){_PCI_RESET}; giving up)\s*\Z",

@@ -1,8 +1,8 @@
-"""The one reader of the kernel log: follows it on the asyncio loop and hands over what happened, in batches.
+"""The one reader of the kernel log: follows it on the asyncio loop and delivers events in batches.
 
 - **Key.** A record is (boot id, sequence). Reading starts at the oldest record there is; what the resumed position covers
-  is skipped, so nothing is told twice and nothing is left out. Missing numbers, as after EPIPE, become a `LogGap`.
-- **Time.** The log stamps records with its own clock: it starts at boot, stands still while the machine is suspended, and is
+  is skipped, so no record is delivered twice and none is left out. Missing numbers, as after EPIPE, become a `LogGap`.
+- **Time.** The log stamps records with its own clock: it starts at boot, stops while the machine is suspended, and is
   not steered by NTP, so that it is off by minutes after months. A record that was there before we caught up is stamped by
   that clock, shifted by boottime minus monotonic of this moment (right but for suspends between the record and now). A
   record that arrives while we follow is stamped when it arrives.
@@ -25,7 +25,7 @@ from gpuwarden_collectors.kernel_log.lines import Record, event_of, parse_record
 from gpuwarden_collectors.kernel_log.sources import RecordSource, Turn, open_source
 
 RECORDS_PER_TURN = 100
-POLL = 0.05  # seconds between two looks at a file
+POLL = 0.05  # seconds between two reads of a file
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before the log is opened again after an error
 
 

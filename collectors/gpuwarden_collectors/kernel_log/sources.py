@@ -146,7 +146,7 @@ class FollowedFile:
 
     def _lines(self, chunk: bytes) -> list[bytes]:
         *lines, rest = (self._partial + chunk).split(b"\n")
-        self._partial = rest[:LINE_MAX]  # of a line, only the beginning is ever looked at
+        self._partial = rest[:LINE_MAX]  # only the beginning of a line is ever parsed
         return lines
 
     def close(self) -> None:

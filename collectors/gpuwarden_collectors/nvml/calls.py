@@ -1,4 +1,4 @@
-"""Asking one GPU through NVML, with a memory of what it does not support and the errors of the present pass.
+"""Calls of NVML for one GPU, with a memory of what it does not support and the errors of the present pass.
 
 A question that is answered "not supported" is remembered and not asked again, unless it had an answer before. `GPU_IS_LOST` and `TIMEOUT` end the
 pass for this GPU at once: every further call could cost the time that the other GPUs need. Everything else that
@@ -36,7 +36,7 @@ _DECODE = {  # the member of nvmlValue_t for each nvmlValueType_t
 _NO_VALUE = {1: 0xFFFFFFFF, 2: 0xFFFFFFFFFFFFFFFF, 3: 0xFFFFFFFFFFFFFFFF}  # NVML_VALUE_NOT_AVAILABLE
 
 
-class Unanswered(Exception):  # noqa: N818 - it says how the GPU answered, and is no error of ours
+class Unanswered(Exception):  # noqa: N818 - it is the answer of the GPU, and no fault of this program
     """The GPU gives no more answers in this pass."""
 
     def __init__(self, answer: GpuAnswer) -> None:
@@ -45,7 +45,7 @@ class Unanswered(Exception):  # noqa: N818 - it says how the GPU answered, and i
 
 
 class Calls:
-    """`reset_required`: some call of this pass said so. `errors`: what went wrong in this pass."""
+    """`reset_required`: some call of this pass returned it. `errors`: what went wrong in this pass."""
 
     def __init__(self, nvml: Any) -> None:
         self.nvml = nvml

@@ -10,14 +10,14 @@ import os
 import re
 
 DEV = "/dev"
-_OURS = re.compile(r"nvidiactl|nvidia\d+")
+_NODE_NAME = re.compile(r"nvidiactl|nvidia\d+")
 _MOST = 64
 
 
 def refused(dev: str | os.PathLike[str] = DEV) -> tuple[str, ...]:
     """The device files of the driver and of GPUs that are there and may not be read and written."""
     try:
-        names = sorted(filter(_OURS.fullmatch, os.listdir(dev)))[:_MOST]  # noqa: PTH208 - pathlib would cost the worker 0.6 MiB
+        names = sorted(filter(_NODE_NAME.fullmatch, os.listdir(dev)))[:_MOST]  # noqa: PTH208 - pathlib would cost the worker 0.6 MiB
     except OSError:
         return ()
     paths = [os.path.join(dev, name) for name in names]  # noqa: PTH118 - as above

@@ -23,12 +23,12 @@ def period(cadence: Cadence, interval: float) -> float:
     return max(cadence - early, 0.0)
 
 
-def place_of_gpu(index: int) -> float:
+def phase_of_gpu(index: int) -> float:
     """0 to 1: where in a cadence this GPU begins. Even for any number of GPUs."""
     return index * _GOLDEN % 1.0
 
 
-def places(rows: Sequence[Call | Field], first: float) -> list[float]:
+def phases(rows: Sequence[Call | Field], first: float) -> list[float]:
     """0 to 1 for each row: its place within its cadence, the first of each at `first`."""
     result = dict.fromkeys(range(len(rows)), first)
     for cadence in Cadence:
@@ -40,13 +40,13 @@ def places(rows: Sequence[Call | Field], first: float) -> list[float]:
 
 
 class Due:
-    """`place`: 0 to 1, where in its period the second reading falls. `read_at`: when it was last read, None: not yet."""
+    """`phase`: 0 to 1, where in its period the second reading falls. `read_at`: when it was last read, None: not yet."""
 
-    __slots__ = ("_next", "_period", "_place", "read_at")
+    __slots__ = ("_next", "_period", "_phase", "read_at")
 
-    def __init__(self, period: float, place: float) -> None:
+    def __init__(self, period: float, phase: float) -> None:
         self._period = period
-        self._place = place
+        self._phase = phase
         self._next = -math.inf
         self.read_at: float | None = None
 
@@ -57,7 +57,7 @@ class Due:
         """It was read `now`, due or not. A reading out of turn leaves the turns as they are."""
         self.read_at = now
         if self._next == -math.inf:
-            self._next = now + self._period * (self._place or 1.0)
+            self._next = now + self._period * (self._phase or 1.0)
         elif self._period and now >= self._next:
             self._next += self._period * (1 + (now - self._next) // self._period)
 

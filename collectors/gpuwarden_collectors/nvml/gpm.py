@@ -96,9 +96,9 @@ class Gpm:
         nvml.nvmlGpmMetricsGet(request)
         self._answered = True
         start = type(request).metrics.offset
-        answers = [_METRIC.unpack_from(request, start + place * _METRIC.size) for place in range(len(self._metrics))]
-        told = zip(self._metrics, answers, strict=True)
-        return {name: value for name, (_, code, value) in told if code == 0 and _plausible(name, value)}
+        answers = [_METRIC.unpack_from(request, start + phase * _METRIC.size) for phase in range(len(self._metrics))]
+        values = zip(self._metrics, answers, strict=True)
+        return {name: value for name, (_, code, value) in values if code == 0 and _plausible(name, value)}
 
 
 def _plausible(name: str, value: float) -> bool:

@@ -1,4 +1,4 @@
-"""One GPU over many passes: who it is, how it answered, what it said.
+"""One GPU over many passes: its identity, how it answered, its readings.
 
 What was learned about a GPU (what it does not support, what is not read in each pass) is forgotten when it may have
 changed: another board in the slot, another handle, MIG or its instances turned on or off, no answer at all. The pass behind
@@ -25,13 +25,13 @@ _IDENTITY = {"name": "nvmlDeviceGetName", "serial": "nvmlDeviceGetSerial", "vbio
 
 
 class Gpu:
-    """`gpm`: performance is monitored, too. `interval` and `place` as in `Questions`."""
+    """`gpm`: performance is monitored, too. `interval` and `phase` as in `Questions`."""
 
-    def __init__(self, nvml: Any, slot: str, *, interval: float, place: float = 0.0, gpm: bool = True) -> None:
+    def __init__(self, nvml: Any, slot: str, *, interval: float, phase: float = 0.0, gpm: bool = True) -> None:
         self.slot = slot
         self._nvml = nvml
         self._interval = interval
-        self._place = place
+        self._phase = phase
         self._with_gpm = gpm
         self._uuid = ""
         self._identity: dict[str, Any] = {}
@@ -41,9 +41,9 @@ class Gpu:
 
     def _begin(self) -> None:
         self._calls = Calls(self._nvml)
-        self._questions = Questions(self._calls, self._interval, self._place)
-        self._links = Links(self._calls, self._interval, self._place)
-        self._instances = Instances(self._calls, Due(period(Cadence.MINUTE, self._interval), self._place))
+        self._questions = Questions(self._calls, self._interval, self._phase)
+        self._links = Links(self._calls, self._interval, self._phase)
+        self._instances = Instances(self._calls, Due(period(Cadence.MINUTE, self._interval), self._phase))
         self._gpm = Gpm(self._calls)
         self._instances_gpm = InstancesGpm(self._calls)
 

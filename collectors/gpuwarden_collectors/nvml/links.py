@@ -19,14 +19,14 @@ _LINK_FACTS = frozenset(attribute.name for attribute in fields(LinkFacts))
 
 
 class Links:
-    """`interval` and `place` as in `Questions`."""
+    """`interval` and `phase` as in `Questions`."""
 
-    def __init__(self, calls: Calls, interval: float, place: float) -> None:
+    def __init__(self, calls: Calls, interval: float, phase: float) -> None:
         self._calls = calls
         self._active: dict[int, bool | None] = dict.fromkeys(range(_MAX_LINKS))
         self._values: dict[int, dict[str, int | None]] = {}
         self._fields = dict(LINK_FIELDS)
-        self._due = Due(period(Cadence.MINUTE, interval), (place + 0.5) % 1.0)
+        self._due = Due(period(Cadence.MINUTE, interval), (phase + 0.5) % 1.0)
         self._facts: tuple[LinkFacts, ...] = ()
         self.sums: dict[str, int | None] = {}  # the attributes of GpuReadings that can be had by summing over the links
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpuwarden_collectors.facts import GpuAnswer
 from gpuwarden_collectors.nvml.calls import Calls, Unanswered, decode_field
-from gpuwarden_collectors.nvml.due import Due, period, places
+from gpuwarden_collectors.nvml.due import Due, period, phases
 from gpuwarden_collectors.nvml.readings import CALLS, FIELDS, SINCE_LOAD, VITAL, Cadence, Call, Field
 
 
@@ -71,13 +71,13 @@ def _question(row: Call | None, due: Due, nvml: Any) -> tuple[_Question, ...]:
 class Questions:
     """`values`: the answers by attribute of GpuReadings, None where the last answer was an error.
 
-    `interval`: seconds from pass to pass; `place`: 0 to 1, where this GPU begins within a cadence (`due`).
+    `interval`: seconds from pass to pass; `phase`: 0 to 1, where this GPU begins within a cadence (`due`).
     """
 
-    def __init__(self, calls: Calls, interval: float, place: float) -> None:
+    def __init__(self, calls: Calls, interval: float, phase: float) -> None:
         self._calls = calls
         rows: tuple[Call | Field, ...] = (*VITAL, *CALLS, *FIELDS)
-        dues = [Due(period(row.cadence, interval), at) for row, at in zip(rows, places(rows, place), strict=True)]
+        dues = [Due(period(row.cadence, interval), at) for row, at in zip(rows, phases(rows, phase), strict=True)]
         of_row = dict(zip(rows, dues, strict=True))
         self._vital = [one for row in VITAL for one in _question(row, of_row[row], calls.nvml)]
         self._others = [one for row in CALLS for one in _question(row, of_row[row], calls.nvml)]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.facts import CallError, GpuAnswer, GpuFacts, NvmlFacts, NvmlProblem, XidEvent, slot_of
 from gpuwarden_collectors.nvml import devices
-from gpuwarden_collectors.nvml.due import place_of_gpu
+from gpuwarden_collectors.nvml.due import phase_of_gpu
 from gpuwarden_collectors.nvml.gpu import Gpu
 from gpuwarden_collectors.nvml.library import (
     PROBLEMS,
@@ -64,11 +64,13 @@ class NvmlReader:
         self._clock = clock
         self._stamp = stamp
         self._nvml: Any = None
-        self._library = threading.Lock()  # held by whoever needs NVML to stay initialised, or changes whether it is
+        self._library = (
+            threading.Lock()
+        )  # held by a thread that needs NVML to stay initialised, or that initialises it or shuts it down
         self._session: Session | None = None
         self._versions: dict[str, Any] = {}
         self._gpus: dict[str, Gpu] = {}
-        self._slots: list[str] = []  # by index, as of the last pass; empty where the GPU never said
+        self._slots: list[str] = []  # by index, as of the last pass; empty where the GPU never gave it
         self._turn: int = 0  # the index of the GPU that comes first where only one gets a turn
         self._replace_at: float | None = None  # from when on a library that does not fit makes us spent
         self.spent = False
@@ -104,12 +106,12 @@ class NvmlReader:
         self._replace_at = 0.0  # it fits; if that ends, another library was installed
         return NvmlFacts(gpus=gpus, simulated=simulated, **self._versions)
 
-    def _refused(self, said: str) -> NvmlFacts | None:
-        """What stands for the pass where we may not open the devices: then nothing that NVML says of them is about GPUs."""
+    def _refused(self, error: str) -> NvmlFacts | None:
+        """The facts of the pass where this user may not open the devices: then no error of NVML is about the GPUs."""
         paths = () if self._options.simulate else devices.refused(self._dev)
         if not paths:
             return None
-        text = f"{devices.refusal(paths)}; NVML says: {said}"
+        text = f"{devices.refusal(paths)}; NVML says: {error}"
         return NvmlFacts(problem=NvmlProblem.NO_PERMISSION, problem_text=text)
 
     def _misfit_lasts(self) -> bool:
@@ -204,7 +206,7 @@ class NvmlReader:
     ) -> GpuFacts:
         options = self._options
         gpu = self._gpus.get(slot) or Gpu(
-            self._nvml, slot, interval=options.interval, place=place_of_gpu(index), gpm=options.gpm
+            self._nvml, slot, interval=options.interval, phase=phase_of_gpu(index), gpm=options.gpm
         )
         if slot:
             self._gpus[slot] = gpu
@@ -242,6 +244,6 @@ def _with_error(facts: GpuFacts, text: str) -> GpuFacts:
 
 
 def _strange(gpus: Collection[GpuFacts]) -> bool:
-    """Some answer with nothing but unknown errors, and of none is there a plain word that would be lost."""
+    """Some answer with nothing but unknown errors, and none gave a definite error that would be lost."""
     answers = {gpu.answer for gpu in gpus}
     return GpuAnswer.UNKNOWN in answers and answers <= {GpuAnswer.OK, GpuAnswer.UNKNOWN}

@@ -1,6 +1,6 @@
 """How NVML gives each attribute of `GpuReadings`: one row each, a call or a field value, how often it is read and what it costs.
 
-Numbers stand for themselves as in the vendor's header (nvml.h 13.5): field ids are its `NVML_FI_DEV_*`, arguments its
+Numbers are those of the vendor's header (nvml.h 13.5): field ids are its `NVML_FI_DEV_*`, arguments its
 enums. Field values that are due are read together, in one call per GPU; a call answers for itself. Not in the table,
 for they need memory between passes: the NVLink sums (`links`) and the GPM metrics (`gpm`).
 """
@@ -104,7 +104,7 @@ NEAR = 15  # °C
 
 
 def _near_the_limit(now: Mapping[str, Any]) -> bool:
-    """Also where either is not known: the margin may then be all that tells of heat."""
+    """Also where either is not known: the margin may then be the only sign of heat."""
     temperature, limit = now.get("temperature"), now.get("temperature_gpu_max")
     return temperature is None or limit is None or temperature >= limit - NEAR
 

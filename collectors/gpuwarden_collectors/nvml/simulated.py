@@ -1,7 +1,7 @@
 """Simulated GPUs behind the functions of pynvml that the sweep uses: the same names, structures and exceptions.
 
 Constants, structures and exceptions are pynvml's own. Functions in the table of readings answer from the state of
-the simulated GPU by that table; the others stand here. A function that is neither answers "not supported".
+the simulated GPU by that table; the others are here. A function that is neither answers "not supported".
 """
 # ruff: noqa: N802 - the names are NVML's
 
@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import pynvml
 
 from gpuwarden_collectors.nvml.readings import CALLS, FIELDS, GPM, LINK_COUNTERS, LINK_FIELDS, VITAL, Call
-from gpuwarden_collectors.nvml.simulated_faults import FAULTS, Fault, FaultsFile, happened
+from gpuwarden_collectors.nvml.simulated_faults import FAULTS, Fault, FaultsFile, first_time
 from gpuwarden_collectors.nvml.simulated_gpu import (
     LINKS,
     NAME,
@@ -29,7 +29,7 @@ from gpuwarden_collectors.nvml.simulated_gpu import (
     simulated_uuid,
 )
 
-_LOOK = 0.05  # seconds between looks for an Xid while waiting for events, and for the end of a hang
+_POLL_SECONDS = 0.05  # seconds between checks for an Xid while waiting for events, and for the end of a hang
 _ANY = 0xFFFFFFFF
 
 _ROWS: dict[tuple[Any, ...], Call] = {(row.function, *row.args): row for row in (*VITAL, *CALLS)}
@@ -66,7 +66,7 @@ class SimulatedNvml:
     # --- the library and the list of devices
 
     def nvmlInit(self) -> None:
-        self._look()
+        self._apply_faults()
 
     def nvmlShutdown(self) -> None:
         self._samples.clear()
@@ -81,7 +81,7 @@ class SimulatedNvml:
         return 13000
 
     def nvmlDeviceGetCount(self) -> int:
-        self._look()
+        self._apply_faults()
         return len(self._listed())
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Any:
@@ -205,7 +205,7 @@ class SimulatedNvml:
         until = time.monotonic() + milliseconds / 1000
         while time.monotonic() < until:
             for fault in self._faults():
-                if fault.name == "xid" and fault.gpu in events and happened(self._directory, fault):
+                if fault.name == "xid" and fault.gpu in events and first_time(self._directory, fault):
                     return SimpleNamespace(
                         device=_handle(fault.gpu),
                         eventType=pynvml.nvmlEventTypeXidCriticalError,
@@ -213,18 +213,18 @@ class SimulatedNvml:
                         gpuInstanceId=_ANY,
                         computeInstanceId=_ANY,
                     )
-            time.sleep(_LOOK)
+            time.sleep(_POLL_SECONDS)
         return _fail(pynvml.NVML_ERROR_TIMEOUT)
 
     # --- below: how the state is made and asked
 
     def _faults(self) -> tuple[Fault, ...]:
-        return self._file.look() if self._file is not None else ()
+        return self._file.read() if self._file is not None else ()
 
     def _listed(self) -> list[SimulatedGpu]:
         return [gpu for gpu in self._gpus if gpu.listed]
 
-    def _look(self) -> None:
+    def _apply_faults(self) -> None:
         """Make the GPUs as they are now, faults and all. Raises NVMLError for a fault of the driver."""
         now, faults = self._clock(), self._faults()
         gpus = [simulated_gpu(number, now) for number in range(self._count)]
@@ -252,12 +252,12 @@ class SimulatedNvml:
         while stall := self._gpus[number].stall:
             if stall == "crash":
                 for fault in self._faults():
-                    if (fault.name, fault.gpu) == ("crash", number) and happened(self._directory, fault):
+                    if (fault.name, fault.gpu) == ("crash", number) and first_time(self._directory, fault):
                         signal.raise_signal(signal.SIGSEGV)
             if stall == "hang-hard" and self._term_was is None:
                 self._term_was = _handle_term(_IGNORE)
-            time.sleep(_LOOK)
-            self._look()
+            time.sleep(_POLL_SECONDS)
+            self._apply_faults()
         if self._term_was is not None:
             _handle_term(self._term_was)
             self._term_was = None
@@ -295,7 +295,7 @@ def _not_supported(*_: Any) -> NoReturn:
 
 
 def _handle(number: int | None) -> Any:
-    """A device handle that is never looked into: its address is the number of the GPU, and one."""
+    """A device handle that is never dereferenced: its address is the number of the GPU, and one."""
     return ctypes.cast(ctypes.c_void_p((number or 0) + 1), pynvml.c_nvmlDevice_t)
 
 

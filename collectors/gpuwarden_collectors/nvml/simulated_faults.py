@@ -162,9 +162,9 @@ FAULTS: dict[str, FaultKind] = {
 }  # fmt: skip
 
 
-def parse_fault(words: Sequence[str], gpu: int | None) -> Fault:
-    """The fault that `words` mean, as given on the command line. Raises ValueError that says what can be given."""
-    name, *rest = words or ("",)
+def parse_fault(arguments: Sequence[str], gpu: int | None) -> Fault:
+    """The fault that `arguments` mean, as given on the command line. Raises ValueError that says what can be given."""
+    name, *rest = arguments or ("",)
     kind = FAULTS.get(name)
     if kind is None:
         raise ValueError(f"{name[:40]!r} is no fault; known are: {', '.join(FAULTS)}")
@@ -179,14 +179,14 @@ def parse_fault(words: Sequence[str], gpu: int | None) -> Fault:
     return Fault(name, gpu, _number(name, kind, rest[0] if rest else None))
 
 
-def _number(name: str, kind: FaultKind, word: str | None) -> int | None:
-    if word is None:
+def _number(name: str, kind: FaultKind, argument: str | None) -> int | None:
+    if argument is None:
         if kind.parameter and kind.default is None:
             raise ValueError(f"{name} needs a number: {name} {kind.parameter}")
         return kind.default
-    if not (word.isascii() and word.isdigit() and len(word) < 8 and int(word) <= kind.most):
-        raise ValueError(f"{name} {kind.parameter} is a number from 0 to {kind.most}, not {word[:40]!r}")
-    return int(word)
+    if not (argument.isascii() and argument.isdigit() and len(argument) < 8 and int(argument) <= kind.most):
+        raise ValueError(f"{name} {kind.parameter} is a number from 0 to {kind.most}, not {argument[:40]!r}")
+    return int(argument)
 
 
 def add(faults: Iterable[Fault], fault: Fault, at: float) -> tuple[Fault, ...]:
@@ -237,7 +237,7 @@ def update(directory: Path, change: Callable[[tuple[Fault, ...]], tuple[Fault, .
     return faults
 
 
-def happened(directory: Path, fault: Fault) -> bool:
+def first_time(directory: Path, fault: Fault) -> bool:
     """Take a fault that happens once out of the file; whether it was still there."""
     before: list[Fault] = []
 
@@ -251,14 +251,14 @@ def happened(directory: Path, fault: Fault) -> bool:
 
 
 class FaultsFile:
-    """The faults as of the last look, read again only when the file is another one."""
+    """The faults as of the last read, read again only when the file is another one."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._seen: tuple[int, int] | None = None
         self._faults: tuple[Fault, ...] = ()
 
-    def look(self) -> tuple[Fault, ...]:
+    def read(self) -> tuple[Fault, ...]:
         try:
             status = os.stat(faults_file(self._directory))  # noqa: PTH116 - twenty times a second: a Path costs more
             seen = (status.st_ino, status.st_mtime_ns)

@@ -7,7 +7,7 @@ follows a `|` (Nagios' performance data); a script that writes only to stderr is
 The first runs are spread over some seconds, and every interval is some per cent longer or shorter, so that the nodes of
 a fleet that was booted together do not ask the same file server all at once.
 
-How one run is kept within bounds is in `plugin_run.py`; how another process is asked for it in `plugin_elsewhere.py`.
+How one run is kept within bounds is in `run.py`; how another process runs it in `service.py`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from gpuwarden_collectors.base import Clock, Observation, PassOutcome, host_clock
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host_facts import PluginFacts, PluginResult, PluginState
-from gpuwarden_collectors.plugin.elsewhere import run_elsewhere
 from gpuwarden_collectors.plugin.run import Process, Run, run
+from gpuwarden_collectors.plugin.service import run_by_service
 
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", "HOME", "HOSTNAME")
 _LONGEST_TEXT = 200
@@ -55,7 +55,7 @@ def plugin_environment(environment: Mapping[str, str]) -> dict[str, str]:
 class PluginRunner:
     """Runs all of `plugins`, never more than `limit` at a time and never two runs of the same one.
 
-    `dice` gives numbers from 0 to 1 for the spread of the runs. `elsewhere`: the socket of whoever runs them, if it is not this process.
+    `dice` gives numbers from 0 to 1 for the spread of the runs. `runner`: the socket of the service that runs them, if it is not this process.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class PluginRunner:
         limit: int = 3,
         clock: Clock = host_clock,
         dice: Callable[[], float] = random.random,
-        elsewhere: str = "",
+        runner: str = "",
     ) -> None:
         self._plugins = plugins
         self._environment = dict(environment)
         self._turns = asyncio.Semaphore(limit)
         self._clock = clock
         self._dice = dice
-        self._elsewhere = elsewhere
+        self._runner = runner
         self._results: dict[str, PluginResult] = {}
         self._left: dict[str, Process] = {}
 
@@ -119,11 +119,11 @@ class PluginRunner:
         return started
 
     async def _run(self, plugin: PluginOptions) -> Run:
-        if self._elsewhere:
-            return await run_elsewhere(self._elsewhere, plugin.name, plugin.timeout)
+        if self._runner:
+            return await run_by_service(self._runner, plugin.name, plugin.timeout)
         left = self._left.get(plugin.name)
         if left is not None and not left.gone():
-            return Run(None, trouble=f"was not started: pid {left.pid} of an earlier run is still stuck in the kernel")
+            return Run(None, error=f"was not started: pid {left.pid} of an earlier run is still stuck in the kernel")
         if left is not None:
             left.reap()
         done = await run(plugin.command, self._environment, plugin.timeout)
@@ -159,8 +159,8 @@ def _state(plugin: PluginOptions, code: int | None) -> PluginState:
 
 
 def _text(done: Run) -> str:
-    """One printable line: what went wrong with the run, if anything did, and what the program said first."""
-    said = done.stdout if done.stdout.strip() else done.stderr
-    line = said.decode("utf-8", "replace").strip().partition("\n")[0].partition("|")[0].strip()
-    text = ": ".join(part for part in (done.trouble, line) if part)
+    """One printable line: what went wrong with the run, if anything did, and the first line of its output."""
+    output = done.stdout if done.stdout.strip() else done.stderr
+    line = output.decode("utf-8", "replace").strip().partition("\n")[0].partition("|")[0].strip()
+    text = ": ".join(part for part in (done.error, line) if part)
     return "".join(char if char.isprintable() else "?" for char in text[:_LONGEST_TEXT])

@@ -33,12 +33,12 @@ _KILL_GRACE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`exit_code` None: it did not end by itself, and `trouble` says why not. `left`: it could not be ended at all."""
+    """`exit_code` None: it did not end by itself, and `error` says why not. `left`: it could not be ended at all."""
 
     exit_code: int | None
     stdout: bytes = b""
     stderr: bytes = b""
-    trouble: str = ""
+    error: str = ""
     left: Process | None = None
 
 
@@ -162,7 +162,7 @@ async def run(
     try:
         process = Process(command, environment, kept, given)
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the command
-        return Run(None, trouble=f"cannot be started: {error}")
+        return Run(None, error=f"cannot be started: {error}")
     in_time = False
     try:
         in_time = await process.ended(timeout)
@@ -175,15 +175,15 @@ async def run(
             process.kill_session()
         ended = await process.ended(_KILL_GRACE)
         code = process.reap()
-    said = process.stdout.kept, process.stderr.kept
+    output = process.stdout.kept, process.stderr.kept
     if not ended:
-        trouble = f"has not ended within {timeout:g} s and cannot be killed (pid {process.pid}, stuck in the kernel)"
-        return Run(None, *said, trouble, left=process)
+        stuck = f"has not ended within {timeout:g} s and cannot be killed (pid {process.pid}, stuck in the kernel)"
+        return Run(None, *output, stuck, left=process)
     if not in_time:
-        return Run(None, *said, f"has not ended within {timeout:g} s")
+        return Run(None, *output, f"has not ended within {timeout:g} s")
     if code is None or code < 0:
-        return Run(None, *said, f"died by {_signal(-(code or 0))}")
-    return Run(code, *said)
+        return Run(None, *output, f"died by {_signal(-(code or 0))}")
+    return Run(code, *output)
 
 
 def _members(session: int, proc: str = "/proc") -> Iterator[int]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from gpuwarden_collectors.slurm.jobs_cgroup import place_in
+from gpuwarden_collectors.slurm.jobs_cgroup import job_cgroup_in
 
 _STEP = re.compile(r"/(?:job_\d+|s[0-9A-Za-z]{6,24})/step_([^/\s]{1,32})")
 _OWNER = re.compile(r"/uid_(\d{1,10})/job_\d")
@@ -43,12 +43,12 @@ OUTSIDE = Group()
 
 def group_in(text: str) -> Group:
     """Of the content of /proc/PID/cgroup."""
-    place = place_in(text)
-    if place.job is not None or place.sluid:
+    slurm = job_cgroup_in(text)
+    if slurm.job is not None or slurm.sluid:
         step, task, owner = _STEP.search(text), _TASK.search(text), _OWNER.search(text)
         return Group(
-            job=place.job,
-            sluid=place.sluid,
+            job=slurm.job,
+            sluid=slurm.sluid,
             step=step[1] if step else "",
             task=task[1] if task else "",
             owner=int(owner[1]) if owner else None,

@@ -1,6 +1,6 @@
-"""What a process says of itself: its command line, and the environment that it was started with.
+"""What a process declares: its command line, and the environment that it was started with.
 
-A program can replace both, and write anything there. To read them takes the process's memory lock: see careful.py.
+A program can replace both, and write anything there. To read them takes the process's memory lock: see timed_reads.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ENVIRON_MOST = 1 << 20
 COMMAND_MOST = 4096
 """Bytes, of which the first few words are used."""
 
-_WORDS_MOST = 32
+_ARGUMENTS_MOST = 32
 _REFUSALS = ("NONE", "NO", "OFF", "0")
 _RANKS = (b"RANK", b"OMPI_COMM_WORLD_RANK", b"PMIX_RANK", b"PMI_RANK")
 _LOCAL_RANKS = (b"LOCAL_RANK", b"OMPI_COMM_WORLD_LOCAL_RANK", b"MPI_LOCALRANKID")
@@ -31,7 +31,7 @@ Identity = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class Declarations:
     """`declared` and `directory` as in Receiver. `job` and `step` are Slurm's, `task` is dstack's name of the job.
 
     `folder`: under which name its acknowledgements are looked for. `title`: what people call the job. `nodes` and `world`: how many
@@ -51,15 +51,15 @@ class Said:
     world: int = 0
 
 
-UNREAD = Said()
+UNREAD = Declarations()
 
 
-def declared(text: str) -> str:
+def declared_signal(text: str) -> str:
     """One of SIGNALS, NOTHING, or empty. What we may not send counts as NOTHING: the user did not ask for another one."""
-    word = text.strip().upper().removeprefix("SIG")
-    if not word:
+    name = text.strip().upper().removeprefix("SIG")
+    if not name:
         return ""
-    return word if word in SIGNALS and word not in _REFUSALS else NOTHING
+    return name if name in SIGNALS and name not in _REFUSALS else NOTHING
 
 
 def folder_name(text: str) -> str:
@@ -73,10 +73,12 @@ def printable(text: str, most: int) -> str:
 
 
 def command_in(data: bytes) -> tuple[str, ...]:
-    return tuple(word.decode("utf-8", "replace") for word in data.split(b"\0", _WORDS_MOST)[:_WORDS_MOST] if word)
+    return tuple(
+        name.decode("utf-8", "replace") for name in data.split(b"\0", _ARGUMENTS_MOST)[:_ARGUMENTS_MOST] if name
+    )
 
 
-def said(environ: bytes, cmdline: bytes) -> Said:
+def declarations_in(environ: bytes, cmdline: bytes) -> Declarations:
     """Of what the files of these names hold, cut to ENVIRON_MOST and COMMAND_MOST. Raises nothing."""
     if len(environ) >= ENVIRON_MOST:
         environ = environ[: environ.rfind(b"\0") + 1]  # what was cut off says something else than it did
@@ -85,9 +87,9 @@ def said(environ: bytes, cmdline: bytes) -> Said:
     job = variables.number(b"SLURM_JOB_ID") or variables.number(b"SLURM_JOBID")
     title = variables.text(b"GPUWARDEN_JOB") or variables.text(b"SLURM_JOB_NAME")
     folders = (variables.text(name) for name in (b"GPUWARDEN_JOB", b"SLURM_JOB_ID", b"DSTACK_JOB_ID"))
-    return Said(
+    return Declarations(
         command=command_in(cmdline),
-        declared=declared(variables.text(b"GPUWARDEN_SIGNAL")),
+        declared=declared_signal(variables.text(b"GPUWARDEN_SIGNAL")),
         identity=_identity(variables),
         directory=_directory(variables.raw(b"GPUWARDEN_CHECKPOINT_DIR")),
         job=int(job) if job else None,

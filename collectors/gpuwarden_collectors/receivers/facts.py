@@ -1,4 +1,4 @@
-"""Who on this host could be told that the machine ends: the jobs, containers and lone processes, and the processes of each."""
+"""What on this host can be signalled before the machine ends: jobs, containers and unmanaged processes, with the processes of each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Receiver:
 
     `catches`: those of SIGNALS for which it has a handler now (SigCgt). `declared`: what its environment says in
     GPUWARDEN_SIGNAL: one of SIGNALS, NOTHING, or empty. `step` and `leader` are Slurm's: the step it runs in (a number,
-    batch, interactive, extern), and whether slurmstepd itself started it. `rank`: its number in the job, if anybody said so.
+    batch, interactive, extern), and whether slurmstepd itself started it. `rank`: its number in the job, if it is known.
     `directory`: where it says that it leaves its checkpoints. `stuck`: it sleeps where no signal reaches it, and what
     it says was not known before: nothing of its environment and command line was read.
     """

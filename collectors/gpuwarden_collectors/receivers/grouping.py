@@ -20,7 +20,7 @@ _STEPD = "slurmstepd"
 
 
 @dataclass(slots=True, kw_only=True)
-class Crowd:
+class ProcessGroup:
     """Processes that belong together: of a job of Slurm's, by its number or its SLUID, of a container, or below `root`.
 
     `owner`: the job's user, where the control groups say it.
@@ -61,35 +61,35 @@ class Gathering:
         self._stepds: dict[int, bool] = {}
         self._listed: set[int] = set()
 
-    def crowds(self) -> list[Crowd]:
+    def process_groups(self) -> list[ProcessGroup]:
         """Those of Slurm's jobs have its number and the job's user. Raises SourceAbsent, CollectorError."""
-        crowds = self._together(self._scanner.groups())
-        self._hear(crowds)
-        joined = list(self._joined(crowds))
-        for crowd in joined:
-            if crowd.job is not None:
-                self._lead(crowd)
+        process_groups = self._together(self._scanner.groups())
+        self._read_declarations(process_groups)
+        joined = list(self._joined(process_groups))
+        for pgroup in joined:
+            if pgroup.job is not None:
+                self._lead(pgroup)
         return joined
 
-    def _together(self, groups: Mapping[int, Group]) -> list[Crowd]:
-        crowds: dict[tuple[object, ...], Crowd] = {}
+    def _together(self, groups: Mapping[int, Group]) -> list[ProcessGroup]:
+        process_groups: dict[tuple[object, ...], ProcessGroup] = {}
 
-        def add(crowd: Crowd, pid: int, group: Group) -> None:
+        def add(pgroup: ProcessGroup, pid: int, group: Group) -> None:
             member = self._member(pid, group)
             if member is not None:
-                known = crowds.setdefault((crowd.job, crowd.sluid, crowd.container, crowd.root), crowd)
+                known = process_groups.setdefault((pgroup.job, pgroup.sluid, pgroup.container, pgroup.root), pgroup)
                 known.owner = group.owner if known.owner is None else known.owner
                 known.members[pid] = member
 
         for pid, group in groups.items():
-            add(Crowd(job=group.job, sluid=group.sluid, container=group.container), pid, group)
+            add(ProcessGroup(job=group.job, sluid=group.sluid, container=group.container), pid, group)
         self._listed = {pid for pid in self._slurm_pids if pid not in groups}
         for pid in self._listed:
-            add(Crowd(job=self._slurm_pids[pid].job), pid, OUTSIDE)
+            add(ProcessGroup(job=self._slurm_pids[pid].job), pid, OUTSIDE)
         for root, pids in self._trees({*groups, *self._listed}).items():
             for pid in pids:
-                add(Crowd(root=root), pid, OUTSIDE)
-        return list(crowds.values())
+                add(ProcessGroup(root=root), pid, OUTSIDE)
+        return list(process_groups.values())
 
     def _member(self, pid: int, group: Group) -> Member | None:
         """None for one that is gone, and for Slurm's own."""
@@ -103,62 +103,62 @@ class Gathering:
 
     def _trees(self, placed: set[int]) -> dict[int, set[int]]:
         holders = [pid for pid in self._gpu_pids if pid not in placed]
-        return trees(holders, self._scanner.seats(placed), self._uid) if holders else {}
+        return trees(holders, self._scanner.nodes(placed), self._uid) if holders else {}
 
     def _uid(self, pid: int) -> int | None:
         process = self._scanner.process(pid)
         return None if process is None else process.uid
 
-    def _hear(self, crowds: Collection[Crowd]) -> None:
-        jobs = [sorted(crowd.oldest_first(), key=lambda member: not member.gpu) for crowd in crowds]
-        said = self._scanner.say([[member.process for member in members] for members in jobs])
-        for crowd in crowds:
-            for pid, member in list(crowd.members.items()):
-                answer = said[pid]
-                member.said, member.stuck = answer or UNREAD, answer is None
-                if pid in self._listed and member.said.job not in (None, crowd.job):
-                    del crowd.members[pid]  # the number is another process's by now
+    def _read_declarations(self, process_groups: Collection[ProcessGroup]) -> None:
+        jobs = [sorted(pgroup.oldest_first(), key=lambda member: not member.gpu) for pgroup in process_groups]
+        read = self._scanner.read_declarations([[member.process for member in members] for members in jobs])
+        for pgroup in process_groups:
+            for pid, member in list(pgroup.members.items()):
+                answer = read[pid]
+                member.declarations, member.stuck = answer or UNREAD, answer is None
+                if pid in self._listed and member.declarations.job not in (None, pgroup.job):
+                    del pgroup.members[pid]  # the number is another process's by now
 
-    def _joined(self, crowds: Iterable[Crowd]) -> Iterator[Crowd]:
+    def _joined(self, process_groups: Iterable[ProcessGroup]) -> Iterator[ProcessGroup]:
         """All of one job together; those in groups of a SLUID and those of a tree by the number that they name themselves."""
-        jobs: dict[int, Crowd] = {}
-        for crowd in sorted(crowds, key=lambda crowd: (crowd.job is None, not crowd.sluid)):
-            number = self._number(crowd)
-            if number is not None and self._is_theirs(crowd, number, jobs.get(number)):
-                job = jobs.setdefault(number, Crowd(job=number))
-                job.owner = crowd.owner if job.owner is None else job.owner
-                job.members |= crowd.members
-            elif not crowd.sluid:  # whose number nobody says: Slurm could not be asked about it
-                yield crowd
+        jobs: dict[int, ProcessGroup] = {}
+        for pgroup in sorted(process_groups, key=lambda pgroup: (pgroup.job is None, not pgroup.sluid)):
+            number = self._number(pgroup)
+            if number is not None and self._is_theirs(pgroup, number, jobs.get(number)):
+                job = jobs.setdefault(number, ProcessGroup(job=number))
+                job.owner = pgroup.owner if job.owner is None else job.owner
+                job.members |= pgroup.members
+            elif not pgroup.sluid:  # whose number nobody says: Slurm could not be asked about it
+                yield pgroup
         for number, job in jobs.items():
             job.owner = self._owners.get(number, job.user)
             yield job
 
-    def _number(self, crowd: Crowd) -> int | None:
-        if crowd.job is not None or crowd.container:
-            return crowd.job
-        listed = (self._slurm_pids[pid].job for pid in crowd.members if pid in self._slurm_pids)
-        witnesses = [member for member in crowd.oldest_first() if member.gpu or crowd.sluid]
-        return next(listed, next((member.said.job for member in witnesses if member.said.job), None))
+    def _number(self, pgroup: ProcessGroup) -> int | None:
+        if pgroup.job is not None or pgroup.container:
+            return pgroup.job
+        listed = (self._slurm_pids[pid].job for pid in pgroup.members if pid in self._slurm_pids)
+        witnesses = [member for member in pgroup.oldest_first() if member.gpu or pgroup.sluid]
+        return next(listed, next((member.declarations.job for member in witnesses if member.declarations.job), None))
 
-    def _is_theirs(self, crowd: Crowd, number: int, job: Crowd | None) -> bool:
+    def _is_theirs(self, pgroup: ProcessGroup, number: int, job: ProcessGroup | None) -> bool:
         """Anybody can write a number into an environment: it counts only for the job's own user."""
         owner = self._owners.get(number, job.user if job else None)
-        return crowd.job is not None or owner in (None, crowd.user)
+        return pgroup.job is not None or owner in (None, pgroup.user)
 
-    def _lead(self, crowd: Crowd) -> None:
+    def _lead(self, pgroup: ProcessGroup) -> None:
         """Which of a job's processes slurmstepd started itself: it also adopts what others left behind."""
         first: set[object] = set()
-        for member in crowd.oldest_first():
+        for member in pgroup.oldest_first():
             listed = self._slurm_pids.get(member.process.pid)
             if listed is not None:
                 member.step = member.step or listed.step
                 member.leader, member.number = listed.local is not None, listed.rank
                 continue
-            if not member.step and member.said.job == crowd.job:
-                member.step = member.said.step
+            if not member.step and member.declarations.job == pgroup.job:
+                member.step = member.declarations.step
             if self._below_stepd(member.process):
-                task = (member.step, member.task or member.said.identity)
+                task = (member.step, member.task or member.declarations.identity)
                 member.leader = task not in first
                 first.add(task)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwarden_collectors.receivers.declared import declared, folder_name, printable
+from gpuwarden_collectors.receivers.declared import declared_signal, folder_name, printable
 
 SIGNAL_LABEL = "gpuwarden.signal"
 DSTACK_LABEL = "ai.dstack.shim.task-id"
@@ -89,21 +89,21 @@ def _ask(path: Path, container: str, left: Callable[[], float]) -> bytes:
 def _labels(body: bytes) -> ContainerLabels:
     """Raises ConnectionError for what is no answer of a runtime, or not all of one."""
     try:
-        told = json.loads(body or b"{}")
+        document = json.loads(body or b"{}")
     except (ValueError, RecursionError) as error:
         raise ConnectionError from error
-    labels = _part(_part(told, "Config"), "Labels")
+    labels = _part(_part(document, "Config"), "Labels")
     return ContainerLabels(
-        declared=declared(_text(labels, SIGNAL_LABEL)),
+        declared=declared_signal(_text(labels, SIGNAL_LABEL)),
         task=folder_name(_text(labels, DSTACK_LABEL)),
-        name=printable(_text(told, "Name").removeprefix("/"), 200),
+        name=printable(_text(document, "Name").removeprefix("/"), 200),
     )
 
 
-def _part(told: object, key: str) -> object:
-    return told.get(key) if isinstance(told, dict) else None
+def _part(document: object, key: str) -> object:
+    return document.get(key) if isinstance(document, dict) else None
 
 
-def _text(told: object, key: str) -> str:
-    found = _part(told, key)
+def _text(document: object, key: str) -> str:
+    found = _part(document, key)
     return found if isinstance(found, str) else ""

@@ -61,22 +61,22 @@ def named(name: str, command: Sequence[str]) -> Role | None:
     return _PROGRAMS.get(program) or _CUT.get(_base(name))
 
 
-def _python(words: Sequence[str]) -> Role | None:
+def _python(arguments: Sequence[str]) -> Role | None:
     """The options of the interpreter, then a module, a file, or nothing that has a name."""
-    rest = iter(words)
-    for word in rest:
-        if word == "-m":
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == "-m":
             return _module(next(rest, ""))
-        if word.startswith("-m") and len(word) > 2:
-            return _module(word[2:])
-        if word in _TAKE_A_VALUE:
+        if argument.startswith("-m") and len(argument) > 2:
+            return _module(argument[2:])
+        if argument in _TAKE_A_VALUE:
             next(rest, "")
-        elif word == "-c":
+        elif argument == "-c":
             return None
-        elif not word.startswith("-"):
-            dotted = word.removesuffix(".py").replace("/", ".")
+        elif not argument.startswith("-"):
+            dotted = argument.removesuffix(".py").replace("/", ".")
             known = (role for module, role in _BY_MODULE.items() if "." in module and dotted.endswith("." + module))
-            return next(known, _PROGRAMS.get(_base(word)))
+            return next(known, _PROGRAMS.get(_base(argument)))
     return None
 
 
@@ -84,6 +84,6 @@ def _module(name: str) -> Role | None:
     return _BY_MODULE.get(name.removesuffix(".__main__"))
 
 
-def _base(word: str) -> str:
+def _base(argument: str) -> str:
     """Without its folder, the dash of a login shell, and what is written behind (`sshd: alice@pts/0`, `tmux: server`)."""
-    return word.partition(": ")[0].rpartition("/")[2].removeprefix("-")
+    return argument.partition(": ")[0].rpartition("/")[2].removeprefix("-")

@@ -1,9 +1,9 @@
-"""What each process is to its job, from its name, from what it says, and from where it stands.
+"""The role of each process in its job, from its name, from what it declares, and from its position in the tree.
 
-A rank is the topmost process that is no shell, launcher or service and of which something tells that it does the work: it
+A rank is the topmost process that is no shell, launcher or service and that shows that it does the work: it
 holds a GPU, it has a rank's number, it declares a signal, or slurmstepd started it, directly or through shells and launchers.
 What is below a rank with the same identity is its helper: data loaders and writers of checkpoints inherit the environment of
-a rank, its handlers too if they were forked. Launchers without a name we know are told by their shape: they hold no GPU, and below
+a rank, its handlers too if they were forked. Launchers of unknown names are recognised by their shape: they hold no GPU, and below
 them are other identities than their own, or processes that hold GPUs and catch signals.
 
 Where that leaves several in one place, those that hold a GPU are the ranks. A process of another user than the job's
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gpuwarden_collectors.receivers.declared import UNREAD, Identity, Said
+from gpuwarden_collectors.receivers.declared import UNREAD, Declarations, Identity
 from gpuwarden_collectors.receivers.facts import Role
 from gpuwarden_collectors.receivers.names import named
 from gpuwarden_collectors.receivers.process import Process
@@ -30,7 +30,7 @@ class Member:
     """
 
     process: Process
-    said: Said = UNREAD
+    declarations: Declarations = UNREAD
     stuck: bool = False
     task: str = ""
     step: str = ""
@@ -40,8 +40,8 @@ class Member:
 
     @property
     def identity(self) -> Identity | None:
-        """Slurm's numbers are set in batch scripts and for who works in a session, too: there they tell nothing."""
-        found = self.said.identity
+        """Slurm's numbers are set in batch scripts and for who works in a session, too: there they mean nothing."""
+        found = self.declarations.identity
         return None if found and found[0].startswith("SLURM_") and not self.step.isdecimal() else found
 
 
@@ -74,18 +74,18 @@ def roles(members: Members, owner: int | None = None) -> dict[int, Role]:
         if parent in below and parent != pid:
             below[parent].add(members[pid], below[pid])
     found: dict[int, Role] = {}
-    places: dict[int, _Place] = {}
+    contexts: dict[int, _Context] = {}
     for pid in order:
         member = members[pid]
-        above = places.get(member.process.parent)
+        above = contexts.get(member.process.parent)
         role = _known(member, owner) or _placed(member, below[pid], above)
-        found[pid], places[pid] = role, _place(member, role, above)
-    _settle(members, found, places)
+        found[pid], contexts[pid] = role, _context(member, role, above)
+    _settle(members, found, contexts)
     return found
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Context:
     """`root`: the topmost process of its tree. `led`: slurmstepd started it or a shell or launcher above it, for the job.
 
     `rank`: the rank that it is or that is above it.
@@ -116,10 +116,10 @@ def _known(member: Member, owner: int | None) -> Role | None:
         return Role.SERVICE
     if member.step == "extern" and member.leader:
         return Role.SERVICE  # Slurm's own `sleep`
-    return named(member.process.name, member.said.command)
+    return named(member.process.name, member.declarations.command)
 
 
-def _placed(member: Member, below: _Below, above: _Place | None) -> Role:
+def _placed(member: Member, below: _Below, above: _Context | None) -> Role:
     rank = above.rank if above else None
     started_ranks = not member.gpu and bool(below.identities - {member.identity})
     if started_ranks and not below.first and member.identity is None:
@@ -128,29 +128,29 @@ def _placed(member: Member, below: _Below, above: _Place | None) -> Role:
         return Role.LAUNCHER
     if rank is not None and member.identity in (None, rank.identity):
         return Role.HELPER
-    tells = member.gpu or member.identity or member.said.declared or _led(member, above)
-    return Role.RANK if tells else Role.HELPER
+    evidence = member.gpu or member.identity or member.declarations.declared or _led(member, above)
+    return Role.RANK if evidence else Role.HELPER
 
 
-def _led(member: Member, above: _Place | None) -> bool:
+def _led(member: Member, above: _Context | None) -> bool:
     """Who sits at a terminal (interactive, extern) has more running than their work."""
     return (member.leader or bool(above and above.led)) and member.step not in ("interactive", "extern")
 
 
-def _place(member: Member, role: Role, above: _Place | None) -> _Place:
+def _context(member: Member, role: Role, above: _Context | None) -> _Context:
     root = above.root if above else member.process.pid
     if role is Role.RANK:
-        return _Place(root, led=False, rank=member)
-    return _Place(root, _led(member, above) and role in _PASSED, above.rank if above else None)
+        return _Context(root, led=False, rank=member)
+    return _Context(root, _led(member, above) and role in _PASSED, above.rank if above else None)
 
 
-def _settle(members: Members, found: dict[int, Role], places: Mapping[int, _Place]) -> None:
+def _settle(members: Members, found: dict[int, Role], contexts: Mapping[int, _Context]) -> None:
     """Of several ranks in one place all but those that hold a GPU are helpers, or else all but those that were not left."""
     groups: dict[object, list[int]] = {}
     ranks = [pid for pid, role in found.items() if role is Role.RANK]
     for pid in ranks:
         member = members[pid]
-        groups.setdefault((member.step, member.identity or places[pid].root), []).append(pid)
+        groups.setdefault((member.step, member.identity or contexts[pid].root), []).append(pid)
     for group in groups.values():
         holders = [pid for pid in group if members[pid].gpu]
         kept = (
@@ -162,5 +162,5 @@ def _settle(members: Members, found: dict[int, Role], places: Mapping[int, _Plac
 
 
 def _accompanies(member: Member) -> bool:
-    """It runs in the batch script beside steps that do the work, and nothing else tells that it works, too."""
+    """It runs in the batch script beside steps that do the work, and nothing else shows that it works, too."""
     return member.step in ("batch", "interactive") and not member.gpu and member.identity is None

@@ -1,6 +1,6 @@
 """What is read of a host's processes: of all of them their control groups, of those that count the rest.
 
-On a host with 2,000 processes the first takes about 20 ms. What a process says of itself is read once for each program that
+On a host with 2,000 processes the first takes about 20 ms. What a process declares is read once for each program that
 it executes, so that what it writes over it later counts no more, and what a thread of it blocks later is known already.
 """
 
@@ -13,10 +13,17 @@ from pathlib import Path
 
 from gpuwarden_collectors.base import Clock, CollectorError, SourceAbsent, host_clock
 from gpuwarden_collectors.receivers.cgroups import OUTSIDE, Group, group_in
-from gpuwarden_collectors.receivers.declared import COMMAND_MOST, ENVIRON_MOST, UNREAD, Said, command_in, said
+from gpuwarden_collectors.receivers.declared import (
+    COMMAND_MOST,
+    ENVIRON_MOST,
+    UNREAD,
+    Declarations,
+    command_in,
+    declarations_in,
+)
 from gpuwarden_collectors.receivers.process import Process, opened, process, read, stat
-from gpuwarden_collectors.receivers.timed_reads import CarefulReads
-from gpuwarden_collectors.receivers.unmanaged import Seat
+from gpuwarden_collectors.receivers.timed_reads import TimedReads
+from gpuwarden_collectors.receivers.unmanaged import ProcessNode
 
 READ_MOST = 1024
 """Processes of one job whose environment is read, the first ones: ranks are older than their helpers."""
@@ -37,16 +44,16 @@ class Scanner:
     def __init__(
         self,
         proc: Path,
-        careful: CarefulReads[Key, Said | None],
+        timed_reads: TimedReads[Key, Declarations | None],
         *,
         max_processes: int = 100_000,
         clock: Clock = host_clock,
     ) -> None:
         self._proc = os.fspath(proc)
-        self._careful = careful
+        self._timed_reads = timed_reads
         self._max_processes = max_processes
         self._clock = clock
-        self._said: dict[Key, Said] = {}
+        self._declarations: dict[Key, Declarations] = {}
         self._began = 0.0
         self._pids: list[int] = []
 
@@ -70,11 +77,11 @@ class Scanner:
         except OSError as error:
             raise CollectorError(f"cannot list processes in {self._proc}: {error.strerror}") from error
         if len(pids) > self._max_processes:
-            raise CollectorError(f"cannot look at processes: {self._proc} lists more than {self._max_processes}")
+            raise CollectorError(f"cannot scan processes: {self._proc} lists more than {self._max_processes}")
         return pids
 
     def _group(self, pid: int, known: dict[bytes, Group]) -> Group:
-        """Most processes share their groups with others: each text is looked through once."""
+        """Most processes share their groups with others: each text is parsed once."""
         try:
             text = read(None, f"{self._proc}/{pid}/cgroup", _GROUPS_MOST)
         except OSError:
@@ -95,38 +102,38 @@ class Scanner:
             return None
         return found
 
-    def seats(self, beside: Collection[int]) -> dict[int, Seat]:
+    def nodes(self, excluded: Collection[int]) -> dict[int, ProcessNode]:
         """All processes but those."""
-        return {seat.pid: seat for pid in self._pids if pid not in beside and (seat := self._seat(pid)) is not None}
+        return {node.pid: node for pid in self._pids if pid not in excluded and (node := self._node(pid)) is not None}
 
-    def _seat(self, pid: int) -> Seat | None:
+    def _node(self, pid: int) -> ProcessNode | None:
         try:
             with opened(self._proc, pid) as folder:
                 line = stat(folder)
         except _GONE:
             return None
-        return None if line.over else Seat(pid, line.parent, line.name.decode("utf-8", "replace"))
+        return None if line.over else ProcessNode(pid, line.parent, line.name.decode("utf-8", "replace"))
 
-    def say(self, jobs: Iterable[Iterable[Process]]) -> dict[int, Said | None]:
+    def read_declarations(self, jobs: Iterable[Iterable[Process]]) -> dict[int, Declarations | None]:
         """What each process of each job says of itself; None where it is in no state to be asked.
 
         Each job's in the order in which they count.
         """
         every = [[_key(one) for one in job] for job in jobs]
         alive = {key for job in every for key in job}
-        self._said = {key: value for key, value in self._said.items() if key in alive}
+        self._declarations = {key: value for key, value in self._declarations.items() if key in alive}
         for job in every:
-            self._ask(job[:READ_MOST])
-        self._ask(key for job in every for key in job[:READ_MOST])  # who is in D state is so for a moment, mostly
+            self._read(job[:READ_MOST])
+        self._read(key for job in every for key in job[:READ_MOST])  # who is in D state is so for a moment, mostly
         return {
-            key[0]: self._said.get(key, None if place < READ_MOST else UNREAD)
-            for job in every for place, key in enumerate(job)
+            key[0]: self._declarations.get(key, None if index < READ_MOST else UNREAD)
+            for job in every for index, key in enumerate(job)
         }  # fmt: skip
 
-    def _ask(self, keys: Iterable[Key]) -> None:
+    def _read(self, keys: Iterable[Key]) -> None:
         reader = _Reader(self._proc)
-        answers = self._careful.all(reader.said, [key for key in keys if key not in self._said])
-        self._said.update({key: answer for key, answer in answers.items() if answer is not None})
+        answers = self._timed_reads.all(reader.read, [key for key in keys if key not in self._declarations])
+        self._declarations.update({key: answer for key, answer in answers.items() if answer is not None})
 
 
 class _Reader:
@@ -135,9 +142,9 @@ class _Reader:
     def __init__(self, proc: str) -> None:
         self._proc = proc
         self._left = READ_BYTES_MOST
-        self._known: dict[bytes, Said] = {}  # by its environment, which a rank's helpers inherit as it is
+        self._known: dict[bytes, Declarations] = {}  # by its environment, which a rank's helpers inherit as it is
 
-    def said(self, key: Key) -> Said | None:
+    def read(self, key: Key) -> Declarations | None:
         """UNREAD of one that is gone; None if it is in D state at this moment, if enough was read, or if we may not read what
         it says: which signal it wants, or that it wants none, is not known then. Can hang.
         """
@@ -158,7 +165,7 @@ class _Reader:
             return UNREAD
         self._left -= len(environ)
         if environ not in self._known:
-            self._known[environ] = said(environ, b"")
+            self._known[environ] = declarations_in(environ, b"")
         return replace(self._known[environ], command=command_in(command))
 
 

@@ -2,7 +2,7 @@
 
 The command line and the environment of a process are read under its memory lock. While one of its threads holds that in the
 kernel and waits there (for a driver, for a dead file server), the reader waits too, and nothing but the end of this daemon
-ends that. Looking at the states of all threads first would cost more than the reading, and settle nothing.
+ends that. Reading the states of all threads first would cost more than the reading, and settle nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Item = TypeVar("Item", bound=Hashable)
 Answer = TypeVar("Answer")
 
 
-class CarefulReads(Generic[Item, Answer]):
+class TimedReads(Generic[Item, Answer]):
     """Not for several threads at once."""
 
     def __init__(self, patience: float = PATIENCE, most: int = LEFT_BEHIND_MOST) -> None:
@@ -58,7 +58,7 @@ class _Turn(Generic[Item, Answer]):
     """Takes items until there are none, or until it was given up."""
 
     def __init__(self, function: Callable[[Item], Answer], todo: deque[Item], answers: dict[Item, Answer]) -> None:
-        self.thread = threading.Thread(target=self._run, name="careful-read", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="timed-read", daemon=True)
         self.error: Exception | None = None
         self.todo, self.answers = todo, answers
         self._function = function
@@ -76,7 +76,7 @@ class _Turn(Generic[Item, Answer]):
         try:
             while self._one():
                 pass
-        except Exception as error:  # noqa: BLE001 - raised again by whoever waits
+        except Exception as error:  # noqa: BLE001 - raised again in the thread that waits
             self.error = error
         with self._lock:
             self._at = None

@@ -1,6 +1,6 @@
-"""Processes that hold a GPU and that no control group tells whose they are: each with those of its tree that belong to it.
+"""Processes that hold a GPU in no control group of a job or container: each with those of its tree that belong to it.
 
-The tree begins below whatever only lets people in: a service, a process of another user, a shell that nothing but shells
+The tree begins below what only gives people access: a service, a process of another user, a shell that nothing but shells
 started. It holds what leads down to those with a GPU, and all that is below these: launchers, ranks and their helpers.
 """
 
@@ -14,7 +14,7 @@ from gpuwarden_collectors.receivers.names import named
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class ProcessNode:
     """One process of the whole host."""
 
     pid: int
@@ -23,13 +23,13 @@ class Seat:
 
 
 def trees(
-    holders: Collection[int], seats: Mapping[int, Seat], uid_of: Callable[[int], int | None]
+    holders: Collection[int], nodes: Mapping[int, ProcessNode], uid_of: Callable[[int], int | None]
 ) -> dict[int, set[int]]:
-    """The processes of each tree, by its topmost. `seats` has nothing of what belongs elsewhere, and so ends a tree both ways."""
-    tree = _Trees(seats, uid_of)
+    """The processes of each tree, by its topmost. `nodes` has nothing of what belongs elsewhere, and so ends a tree both ways."""
+    tree = _Trees(nodes, uid_of)
     found: dict[int, set[int]] = {}
     for holder in sorted(holders):
-        if holder in seats and not tree.is_service(holder):
+        if holder in nodes and not tree.is_service(holder):
             way = tree.upwards(holder)
             found.setdefault(way[-1], set()).update(way, tree.downwards(holder))
     taken: set[int] = set()
@@ -42,22 +42,22 @@ def trees(
 
 
 class _Trees:
-    def __init__(self, seats: Mapping[int, Seat], uid_of: Callable[[int], int | None]) -> None:
-        self._seats = seats
+    def __init__(self, nodes: Mapping[int, ProcessNode], uid_of: Callable[[int], int | None]) -> None:
+        self._nodes = nodes
         self._uid_of = uid_of
         self._children: dict[int, list[int]] = {}
-        for seat in seats.values():
-            self._children.setdefault(seat.parent, []).append(seat.pid)
+        for node in nodes.values():
+            self._children.setdefault(node.parent, []).append(node.pid)
 
     def is_service(self, pid: int) -> bool:
-        return named(self._seats[pid].name, ()) is Role.SERVICE
+        return named(self._nodes[pid].name, ()) is Role.SERVICE
 
     def upwards(self, holder: int) -> list[int]:
         """From `holder` to the topmost of its tree."""
         way, top = [holder], 1
-        while (pid := self._seats[way[-1]].parent) not in way and self._are_one(pid, way[-1]):
+        while (pid := self._nodes[way[-1]].parent) not in way and self._are_one(pid, way[-1]):
             way.append(pid)
-            if named(self._seats[pid].name, ()) is not Role.SHELL:
+            if named(self._nodes[pid].name, ()) is not Role.SHELL:
                 top = len(way)
         return way[:top]
 
@@ -72,6 +72,6 @@ class _Trees:
         return found
 
     def _are_one(self, parent: int, child: int) -> bool:
-        if parent <= 1 or parent not in self._seats or self.is_service(parent) or self.is_service(child):
+        if parent <= 1 or parent not in self._nodes or self.is_service(parent) or self.is_service(child):
             return False
         return self._uid_of(parent) == self._uid_of(child)

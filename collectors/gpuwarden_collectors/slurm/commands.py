@@ -1,7 +1,7 @@
 """Calls of Slurm's commands: bounded in time, number and size, in an environment in which they always say the same.
 
 A command that finds no controller takes 9 s to say so, one whose controller hangs 10 s or what MessageTimeout is. What
-was cut short may still be done later by the controller: whoever repeats a change looks first.
+was cut short may still be done later by the controller: read the state before repeating a change.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def slurm_environment(inherited: Mapping[str, str], conf: Path | None = None) ->
 
 
 class Commands:
-    """`conf` None: where Slurm looks for it. `folder`: of the programs, None for PATH. `timeout`: seconds for a call.
+    """`conf` None: where Slurm searches for it. `folder`: of the programs, None for PATH. `timeout`: seconds for a call.
 
     `calls` counts the programs started.
     """
@@ -49,20 +49,20 @@ class Commands:
         self._folder = folder
         self._timeout = timeout
         self._turns = asyncio.Semaphore(_AT_ONCE)
-        self._asking: dict[tuple[str, ...], asyncio.Task[str]] = {}
+        self._in_flight: dict[tuple[str, ...], asyncio.Task[str]] = {}
         self._tasks: set[asyncio.Task[str]] = set()
         self._left: list[Process] = []
         self.calls = 0
 
     async def ask(self, undone: str, *command: str) -> str:
-        """What it writes. Whoever asks the same meanwhile gets the same answer.
+        """Its output. Callers that ask the same meanwhile share one call and its output.
 
         Raises SlurmError, which begins with `undone`, such as "cannot read node n1".
         """
-        task = self._asking.get(command)
+        task = self._in_flight.get(command)
         if task is None:
             task = asyncio.create_task(self._call(undone, command))
-            self._asking[command] = task
+            self._in_flight[command] = task
             self._tasks.add(task)
             task.add_done_callback(lambda done: self._answered(command, done))
         return await asyncio.shield(task)
@@ -72,7 +72,7 @@ class Commands:
         try:
             await self._call(undone, command)
         finally:
-            self._asking.clear()
+            self._in_flight.clear()
 
     async def close(self) -> None:
         """End what is under way. A command that cannot be ended is left."""
@@ -83,10 +83,10 @@ class Commands:
 
     def _answered(self, command: tuple[str, ...], task: asyncio.Task[str]) -> None:
         self._tasks.discard(task)
-        if self._asking.get(command) is task:
-            del self._asking[command]
+        if self._in_flight.get(command) is task:
+            del self._in_flight[command]
         if not task.cancelled():
-            task.exception()  # nobody may be waiting for it any more
+            task.exception()  # no caller may be waiting for it any more
 
     async def _call(self, undone: str, command: tuple[str, ...]) -> str:
         async with self._turns:
@@ -109,9 +109,9 @@ class Commands:
 
 
 def _answer(undone: str, command: str, done: Run) -> str:
-    answer, complaint = (said.decode("utf-8", "surrogateescape") for said in (done.stdout, done.stderr))
+    answer, complaint = (stream.decode("utf-8", "surrogateescape") for stream in (done.stdout, done.stderr))
     if done.exit_code is None:
-        raise Unreachable(f"{undone}: {command} {done.trouble}; see 'scontrol ping'; it is tried again")
+        raise Unreachable(f"{undone}: {command} {done.error}; see 'scontrol ping'; it is tried again")
     if done.exit_code == _NOT_STARTED:
         raise Unreachable(f"{undone}: {command} cannot be started; set slurm.folder to where Slurm's commands are")
     if done.exit_code:

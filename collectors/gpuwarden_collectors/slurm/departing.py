@@ -1,4 +1,4 @@
-"""The jobs of a node that is about to go, as the controller and slurmd tell of them: one call for all that is to be known.
+"""The jobs of a node that is about to end, as the controller and slurmd report them: one call for all of them.
 
 The controller's answer holds all jobs of the cluster and is cut down to the node's here; nothing of this is asked while no end is
 near. Each call takes about 10 ms on a quiet controller, and ends with the time that `Commands` gives it at the latest.
@@ -56,7 +56,7 @@ def _squeue(token: str) -> tuple[str, ...]:
 
 
 async def listpids(commands: Commands, node: str) -> dict[int, ListedPid]:
-    """The processes of all steps here, by process number. slurmd's folder tells, whether the controller answers or not.
+    """The processes of all steps here, by process number. From slurmd's folder, whether the controller answers or not.
 
     Raises SlurmError.
     """
@@ -73,7 +73,7 @@ async def listpids(commands: Commands, node: str) -> dict[int, ListedPid]:
 
 
 async def signals_whole_trees(commands: Commands, conf: Path | None = None) -> bool | None:
-    """Whether a signal for a step reaches all its processes; False: the leaders of its tasks only; None: it cannot be told.
+    """Whether a signal for a step reaches all its processes; False: the leaders of its tasks only; None: not known.
 
     `conf`: slurm.conf on this host, beside which cgroup.conf lies. It holds until slurmd is started anew. Raises SlurmError.
     """

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmJob:
-    """`state` is Slurm's word in small letters. `nodes`: its host list as written, `node_count` how many these are.
+    """`state` is Slurm's, in lower case. `nodes`: its host list as written, `node_count` how many these are.
 
     `requeue`: it may be requeued. `started`: when this run of it began, Unix time by the controller's clock. `restarts`: how
     often it was requeued. `comment` is the user's, `admin_comment` the administrators', None where it was not asked for.

@@ -1,4 +1,4 @@
-"""What Slurm's commands print of jobs that are to be told and requeued, as text that is the same from 22.05 to 26.05.
+"""What Slurm's commands print of jobs that are to be signalled and requeued, as text that is the same from 22.05 to 26.05.
 
 `squeue --Format` takes any text behind a field's width. A separator that is drawn for each question parts the fields, for the
 name and the comment of a job are its user's and may hold anything, separators of other questions and line breaks included.
@@ -22,14 +22,14 @@ _LONGEST_LIST = 65_536  # characters: a list of 8,000 nodes of odd names
 _LINES_MAX = 100_000
 _STEP = re.compile(r"\d{1,10}(\+\d{1,10})?|[a-z]{1,16}")
 _TREES = {"proctrack/linuxproc": True, "proctrack/pgid": True}
-"""Process tracking that hands a signal for a step to all its processes; proctrack/cgroup, to the leaders of its tasks, unless told otherwise."""
-_TOLD_OTHERWISE_FROM = (23, 11)
-_OTHERWISE = re.compile(r"^\s*SignalChildrenProcesses\s*=\s*\"?(\w+)", re.MULTILINE | re.IGNORECASE)
-_ELSEWHERE = re.compile(r"^\s*Include\s", re.MULTILINE | re.IGNORECASE)
+"""Process tracking that hands a signal for a step to all its processes; proctrack/cgroup, to the leaders of its tasks, unless SignalChildrenProcesses is set."""
+_CHILDREN_SIGNALLED_FROM = (23, 11)
+_SIGNALS_CHILDREN = re.compile(r"^\s*SignalChildrenProcesses\s*=\s*\"?(\w+)", re.MULTILINE | re.IGNORECASE)
+_INCLUDE = re.compile(r"^\s*Include\s", re.MULTILINE | re.IGNORECASE)
 
 
 def job_format(token: str) -> str:
-    """For `squeue --Format`; `token` is nobody's guess."""
+    """For `squeue --Format`; `token` cannot be guessed."""
     between, end = _marks(token)
     return ",".join(f"{name}:0{between}" for name in _FIELDS[:-1]) + f",{_FIELDS[-1]}:0{end}"
 
@@ -100,14 +100,14 @@ def _text(value: str, longest: int = _LONGEST_TEXT) -> str:
 def listed_pids(text: str) -> dict[int, ListedPid]:
     """Of `scontrol listpids`: PID JOBID STEPID LOCALID GLOBALID. Lines of another form are passed over.
 
-    A process number of -1 stands for a step without any.
+    A process number of -1 means a step without any.
     """
     found = {}
     for line in text.splitlines()[:_LINES_MAX]:
-        words = line.split()
-        if len(words) == 5 and _is_number(words[0]) and _is_number(words[1]) and _STEP.fullmatch(words[2]):
-            local, rank = (int(word) if _is_number(word) else None for word in words[3:])
-            found[int(words[0])] = ListedPid(job=int(words[1]), step=words[2], local=local, rank=rank)
+        columns = line.split()
+        if len(columns) == 5 and _is_number(columns[0]) and _is_number(columns[1]) and _STEP.fullmatch(columns[2]):
+            local, rank = (int(item) if _is_number(item) else None for item in columns[3:])
+            found[int(columns[0])] = ListedPid(job=int(columns[1]), step=columns[2], local=local, rank=rank)
     return found
 
 
@@ -123,14 +123,14 @@ def steps(text: str, called: str) -> frozenset[str]:
 
 
 def whole_trees(config: str, cgroup_conf: str | None) -> bool | None:
-    """Of `scontrol show config`, which tells all but SignalChildrenProcesses, and of cgroup.conf; None for one that is not at hand."""
-    words = dict(re.findall(r"^(ProctrackType|SLURM_VERSION)\s*=\s*(\S+)", config, re.MULTILINE))
-    if words.get("ProctrackType") != "proctrack/cgroup":
-        return _TREES.get(words.get("ProctrackType", ""))
-    version = re.match(r"(\d{1,4})\.(\d{1,4})", words.get("SLURM_VERSION", ""))
-    if version is not None and (int(version[1]), int(version[2])) < _TOLD_OTHERWISE_FROM:
+    """Of `scontrol show config`, which shows all but SignalChildrenProcesses, and of cgroup.conf; None for one that is not at hand."""
+    columns = dict(re.findall(r"^(ProctrackType|SLURM_VERSION)\s*=\s*(\S+)", config, re.MULTILINE))
+    if columns.get("ProctrackType") != "proctrack/cgroup":
+        return _TREES.get(columns.get("ProctrackType", ""))
+    version = re.match(r"(\d{1,4})\.(\d{1,4})", columns.get("SLURM_VERSION", ""))
+    if version is not None and (int(version[1]), int(version[2])) < _CHILDREN_SIGNALLED_FROM:
         return False
-    if cgroup_conf is None or _ELSEWHERE.search(cgroup_conf):
+    if cgroup_conf is None or _INCLUDE.search(cgroup_conf):
         return None
-    told = _OTHERWISE.findall(cgroup_conf)
-    return bool(told) and told[-1].lower() in ("yes", "up", "true", "1")
+    values = _SIGNALS_CHILDREN.findall(cgroup_conf)
+    return bool(values) and values[-1].lower() in ("yes", "up", "true", "1")

@@ -1,4 +1,4 @@
-"""What may come of a call, in words that say whose fault it is and what an operator can do.
+"""Errors of a call: the cause, and what an operator can do.
 
     SlurmError          anything that may be otherwise in a minute; what timed out may still be done later
       Unreachable       the controller, munge or the program did not answer
@@ -6,7 +6,7 @@
     Refused             a no that stays a no until a person changes something
       UnknownNode
 
-Slurm's commands exit with 1 for all of these: what they mean stands only in what they write.
+Slurm's commands exit with 1 for all of these: the meaning is only in their output.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LONGEST_TEXT = 300
 
 
 class SlurmError(CollectorError):
-    """Slurm could not be asked, or could not do what it was told."""
+    """Slurm could not be reached, or could not do what was requested."""
 
 
 class Unreachable(SlurmError):  # noqa: N818 - a state of Slurm's, as the others below
@@ -49,7 +49,7 @@ _CONTROLLER = "see 'scontrol ping'; it is tried again"
 _MUNGE = "see 'systemctl status munge' here, and whether clocks and munge keys of all hosts agree; it is tried again"
 _CONF = "set slurm.conf to where slurm.conf is, or see that slurmd has fetched it here"
 _PARTITION = "set slurm.partitions to partitions that there are: see 'sinfo --summarize'"
-_STATE = "its state has changed meanwhile; it is looked at again"
+_STATE = "its state has changed meanwhile; it is read again"
 
 _MEANINGS: tuple[tuple[str, type[SlurmError], str], ...] = (
     (r"Invalid user id|[Pp]ermission denied", Refused, _RIGHTS),
@@ -63,16 +63,16 @@ _MEANINGS: tuple[tuple[str, type[SlurmError], str], ...] = (
 """The first that is found in the text. Read in the sources of 22.05 to 26.05 (slurm_errno.c), seen on 22.05."""
 
 
-def failure(undone: str, command: str, said: str) -> SlurmError:
-    """`undone`: what could not be done, as in "cannot drain n1". `said`: all that the command wrote."""
-    text = one_line(said)
+def failure(undone: str, command: str, output: str) -> SlurmError:
+    """`undone`: what could not be done, as in "cannot drain n1". `output`: all that the command wrote."""
+    text = one_line(output)
     for pattern, kind, to_do in _MEANINGS:
         if re.search(pattern, text):
             return kind(f"{undone}: {command} says {text!r}; {to_do}")
     return SlurmError(f"{undone}: {command} says {text!r}; it is tried again")
 
 
-def one_line(said: str) -> str:
+def one_line(output: str) -> str:
     """The end of it, where a command says what became of it; control characters are blanks."""
-    text = " ".join("".join(c if c.isprintable() else " " for c in said).split())
+    text = " ".join("".join(c if c.isprintable() else " " for c in output).split())
     return text if len(text) <= _LONGEST_TEXT else f"…{text[-_LONGEST_TEXT:]}"

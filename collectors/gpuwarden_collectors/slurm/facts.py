@@ -1,4 +1,4 @@
-"""What Slurm says of nodes, as it says it: its words in small letters, and nothing is judged."""
+"""Nodes as Slurm reports them: its terms in lower case, and no judgement."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """`base` is one of idle, mixed, allocated, down, error, future, unknown; `flags` all words after it (drain, …).
+    """`base` is one of idle, mixed, allocated, down, error, future, unknown; `flags` all that follow it (drain, …).
 
     `reason` is empty if there is none, `reason_at` is Unix time by the controller's clock, `reason_by` the user's name.
     `partitions`: those that it is in. `has_gpu`: it has a GRES of the name gpu.

@@ -52,7 +52,7 @@ class JobsReader:
         self._clock = clock
         self._owners = Owners(proc, ask)
         self._controller = Controller(node, ask, questions)
-        self._told: dict[int, Job] = {}
+        self._listed: dict[int, Job] = {}
         self._seen: dict[int, float] = {}  # job: when there was last a sign of it
         self._over: dict[int, Job] = {}  # notes that are still there of jobs that are over
 
@@ -70,7 +70,7 @@ class JobsReader:
         users = [user for pid in sorted(self._pids())[:PROCESSES_MAX] if (user := process(self._proc, pid))]
         self._owners.learn(users, jobs, now)
         for user in users:
-            self._tells(user, jobs)
+            self._add_from_process(user, jobs)
         self._ask_for_the_rest(users, jobs, now)
         processes = tuple(self._owners.belongs(user, jobs) for user in users)
         self._settle(processes, jobs, now)
@@ -87,12 +87,12 @@ class JobsReader:
         self._over = {number: note for number, note in self._over.items() if notes.get(number) == note}
         return {number: note for number, note in notes.items() if number not in self._over}
 
-    def _tells(self, user: Process, jobs: dict[int, Job]) -> None:
-        """What a process tells of its job; the prolog's word on its GPUs counts more."""
+    def _add_from_process(self, user: Process, jobs: dict[int, Job]) -> None:
+        """The job that a process belongs to, as far as the process shows it; the GPUs in the prolog's note win."""
         number = self._owners.job_of(user)
         if number is None:
             return
-        job = jobs.get(number) or self._told.get(number) or Job(id=number, uid=user.uid)
+        job = jobs.get(number) or self._listed.get(number) or Job(id=number, uid=user.uid)
         claimed = self._owners.claim_of(user)
         if claimed is not None:
             gpus = job.gpus if job.started is not None else tuple(sorted({*job.gpus, *claimed.gpus}))
@@ -100,19 +100,21 @@ class JobsReader:
         jobs[number] = job
 
     def _ask_for_the_rest(self, users: Sequence[Process], jobs: dict[int, Job], now: float) -> None:
-        signs = {self._owners.job_of(user) for user in users}
-        self._seen = {number: now if number in signs else self._seen.get(number, now) for number in jobs}
+        with_process = {self._owners.job_of(user) for user in users}
+        self._seen = {number: now if number in with_process else self._seen.get(number, now) for number in jobs}
         doubted = [n for n, job in jobs.items() if job.ended is None and now - self._seen[n] > DOUBTED_AFTER]
         nameless = any(self._owners.is_open(user) for user in users)
-        if (doubted or nameless) and (told := self._controller.jobs(now)) is not None:
-            self._told = told
+        if (doubted or nameless) and (listed := self._controller.jobs(now)) is not None:
+            self._listed = listed
             for number in doubted:
                 self._seen[number] = now
-                if number not in told:
+                if number not in listed:
                     del jobs[number]
-        for number, told_job in self._told.items():
+        for number, listed_job in self._listed.items():
             if (job := jobs.get(number)) is not None:
-                jobs[number] = replace(job, user=job.user or told_job.user, job_name=job.job_name or told_job.job_name)
+                jobs[number] = replace(
+                    job, user=job.user or listed_job.user, job_name=job.job_name or listed_job.job_name
+                )
         self._controller.keep(set(jobs))
         for number, job in list(jobs.items()):
             if job.started is None and job.ended is None and not job.gpus:

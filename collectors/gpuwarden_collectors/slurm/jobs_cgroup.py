@@ -21,30 +21,30 @@ _LINES_MAX = 64 * 1024  # bytes; a host has a dozen v1 hierarchies
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class JobCgroup:
     """`job` is its number, or None where the tree has only its SLUID."""
 
     job: int | None = None
     sluid: str = ""
 
 
-NOWHERE = Place()
+NO_JOB = JobCgroup()
 
 
-def place_in(text: str) -> Place:
+def job_cgroup_in(text: str) -> JobCgroup:
     """Of the content of /proc/PID/cgroup."""
     for line in text.splitlines():
         path = line.split(":", 2)[-1]
         if (match := _V1.search(path)) is not None:
-            return Place(job=int(match[1]))
+            return JobCgroup(job=int(match[1]))
         if (match := _V2.search(path)) is not None:
-            return Place(job=int(match[1])) if match[1] else Place(sluid=match[2])
-    return NOWHERE
+            return JobCgroup(job=int(match[1])) if match[1] else JobCgroup(sluid=match[2])
+    return NO_JOB
 
 
-def place_of(proc: Path, pid: int) -> Place:
+def job_cgroup_of(proc: Path, pid: int) -> JobCgroup:
     """Takes no lock of the process, so that it cannot hang with it. Nowhere for a process that is gone."""
     try:
-        return place_in(read_text(proc / str(pid) / "cgroup", _LINES_MAX))
+        return job_cgroup_in(read_text(proc / str(pid) / "cgroup", _LINES_MAX))
     except OSError:
-        return NOWHERE
+        return NO_JOB

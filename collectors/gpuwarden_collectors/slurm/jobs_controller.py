@@ -1,7 +1,7 @@
-"""What the controller says of jobs, asked only for what this host leaves open, and seldom.
+"""Jobs as the controller reports them: requested only for what this host leaves open, and seldom.
 
 Each question costs the controller three requests (measured on 22.05), one of them for all nodes of the cluster and, for the
-list, one for all jobs. The looks of a healthy node are ten requests an hour; twelve are to be all.
+list, one for all jobs. The node reads of a healthy node are ten requests an hour; the bound for all is twelve.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Controller:
         if now - self._listed < SPAN / max(1, self._questions // 2):
             return None
         self._listed = now
-        words = ("squeue", "--noheader", "--nodelist", self.node, "--states=R,CG,CF,S", "--format", SQUEUE_FORMAT)
-        text = self._answer(now, words)
+        command = ("squeue", "--noheader", "--nodelist", self.node, "--states=R,CG,CF,S", "--format", SQUEUE_FORMAT)
+        text = self._answer(now, command)
         return None if text is None else {job.id: job for job in squeue(text)}
 
     def gpus(self, number: int, now: float) -> tuple[int, ...]:
@@ -50,13 +50,13 @@ class Controller:
     def keep(self, numbers: set[int]) -> None:
         self._gpus = {number: gpus for number, gpus in self._gpus.items() if number in numbers}
 
-    def _answer(self, now: float, words: tuple[str, ...]) -> str | None:
+    def _answer(self, now: float, command: tuple[str, ...]) -> str | None:
         while self._asked and now - self._asked[0] >= SPAN:
             self._asked.popleft()
         if self._ask is None or len(self._asked) >= self._questions:
             return None
         self._asked.append(now)
         try:
-            return self._ask(words)
+            return self._ask(command)
         except CollectorError:
             return None

@@ -1,4 +1,4 @@
-"""What can be said of the jobs on this node: which there are, which GPUs they were given, which processes are theirs."""
+"""Facts about the jobs on this node: which there are, which GPUs they were given, which processes are theirs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Job:
     """A job that is or was on this node. `gpus` are Slurm's own numbers (IDX), counted on the node's GPU list.
 
-    `started` and `ended` are CLOCK_BOOTTIME; `ended` is None while nobody has said that it ended here. `uid` is None,
-    and `user` and `job_name` are empty, where no source told them.
+    `started` and `ended` are CLOCK_BOOTTIME; `ended` is None while no source reports its end here. `uid` is None,
+    and `user` and `job_name` are empty, where no source gives them.
     """
 
     id: int

@@ -1,4 +1,4 @@
-"""Which device file each number of Slurm's GPU list stands for: gres.conf, as this node reads it.
+"""Which device file each number of Slurm's GPU list means: gres.conf, as this node reads it.
 
 Slurm counts the GPUs of a node in the order in which gres.conf names their files (IDX). That is neither the minor number
 nor NVML's index, though on most hosts all three agree. With AutoDetect, or without files, the order is that of the PCI addresses.
@@ -17,7 +17,7 @@ from gpuwarden_collectors.slurm.jobs_text import in_hostlist, numbers
 
 _SIZE_MAX = 1 << 20  # bytes
 _FILES_MAX = 4096
-_WORD = re.compile(r"(\w+)\s*=\s*(\S+)")
+_ITEM = re.compile(r"(\w+)\s*=\s*(\S+)")
 _TRAILING_NUMBER = re.compile(r"(\d+)$")
 
 
@@ -35,7 +35,7 @@ def minors(gres_conf: Path, node: str) -> tuple[int, ...]:
 def gpu_files(text: str, node: str) -> list[str]:
     files: list[str] = []
     for line in text.replace("\\\n", " ").splitlines():
-        keys = {key.lower(): value for key, value in _WORD.findall(line.partition("#")[0])}
+        keys = {key.lower(): value for key, value in _ITEM.findall(line.partition("#")[0])}
         if not in_hostlist(node, keys.get("nodename", node)):
             continue
         if keys.get("autodetect", "off").lower() not in ("off", "none") and "file" not in keys:

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from gpuwarden_collectors.base import CollectorError
-from gpuwarden_collectors.slurm.jobs_cgroup import place_of
+from gpuwarden_collectors.slurm.jobs_cgroup import job_cgroup_of
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess
 from gpuwarden_collectors.slurm.jobs_process import Claim, Process, claim
 from gpuwarden_collectors.slurm.jobs_text import listpids
 
 Ask = Callable[[tuple[str, ...]], str]
-"""Runs one of Slurm's commands, by its words, and gives what it prints. Raises CollectorError."""
+"""Runs one of Slurm's commands, by its arguments, and returns what it prints. Raises CollectorError."""
 LISTPIDS_SPACING = 60.0
 
 _WHOLE = 1.0
@@ -42,7 +42,7 @@ class Owners:
         self._claims = {key: value for key, value in self._claims.items() if key in alive}
         self._sluids = {key: value for key, value in self._sluids.items() if key in alive}
         for user in users:
-            self._look(user)
+            self._locate(user)
         self._list([user for user in users if self.is_open(user)], now)
         for user in users:
             claimed = self._claims.get(_key(user))
@@ -51,20 +51,20 @@ class Owners:
         self._share()
 
     def _share(self) -> None:
-        """All processes in the control group of one SLUID are of one job: what one of them tells holds for all."""
-        told = {sluid: self._known[key][0] for key, sluid in self._sluids.items() if key in self._known}
+        """All processes in the control group of one SLUID are of one job: what one of them shows holds for all."""
+        numbers = {sluid: self._known[key][0] for key, sluid in self._sluids.items() if key in self._known}
         for key, sluid in self._sluids.items():
-            if key not in self._known and sluid in told:
-                self._known[key] = told[sluid], "cgroup"
+            if key not in self._known and sluid in numbers:
+                self._known[key] = numbers[sluid], "cgroup"
 
-    def _look(self, user: Process) -> None:
+    def _locate(self, user: Process) -> None:
         key = _key(user)
         if self._known.get(key, (0, ""))[1] != "cgroup":
-            place = place_of(self._proc, user.pid)
-            if place.job is not None:
-                self._known[key] = place.job, "cgroup"
-            elif place.sluid:
-                self._sluids[key] = place.sluid
+            cgroup = job_cgroup_of(self._proc, user.pid)
+            if cgroup.job is not None:
+                self._known[key] = cgroup.job, "cgroup"
+            elif cgroup.sluid:
+                self._sluids[key] = cgroup.sluid
         if key not in self._claims and not user.stuck:
             self._claims[key] = claim(self._proc, user)
 
@@ -104,7 +104,7 @@ def _key(user: Process) -> _Key:
 
 
 def _credible(claimed: Claim, user: Process, jobs: Mapping[int, Job]) -> bool:
-    """Not if Slurm gave that job to somebody else."""
+    """Not if Slurm gave that job to another user."""
     job = jobs.get(claimed.job)
     return job is None or job.uid is None or user.uid in (0, job.uid)
 

@@ -1,4 +1,4 @@
-"""One process, as far as it tells which job it belongs to.
+"""One process, as far as it shows which job it belongs to.
 
 Its environment is what the kernel keeps of its start: a program can have replaced it, so that the control group counts
 more. To read it takes the memory lock of the process: never done while it sleeps where no signal reaches it, since the
@@ -72,5 +72,5 @@ def claimed(variables: Mapping[str, str]) -> Claim | None:
 
 
 def _variables(data: bytes) -> list[tuple[str, str]]:
-    words = (word.decode("utf-8", "replace").partition("=") for word in data.split(b"\0") if word.startswith(b"SLURM_"))
-    return [(name, value) for name, _, value in words]
+    pairs = (item.decode("utf-8", "replace").partition("=") for item in data.split(b"\0") if item.startswith(b"SLURM_"))
+    return [(name, value) for name, _, value in pairs]

@@ -66,13 +66,13 @@ def _is_note(name: str) -> bool:
 
 
 def parse(number: int, text: str) -> Job:
-    words = dict(word.split("=", 1) for word in text.split() if "=" in word)
-    started, ended, uid = (_count(words.get(name, "")) for name in ("started", "ended", "uid"))
+    pairs = dict(item.split("=", 1) for item in text.split() if "=" in item)
+    started, ended, uid = (_count(pairs.get(name, "")) for name in ("started", "ended", "uid"))
     return Job(
         id=number,
         uid=uid,
-        user=words.get("user", "")[:64],
-        gpus=tuple(numbers(words.get("gpus", ""))),
+        user=pairs.get("user", "")[:64],
+        gpus=tuple(numbers(pairs.get("gpus", ""))),
         started=started,
         ended=ended,
     )

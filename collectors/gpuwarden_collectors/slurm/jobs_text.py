@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gpuwarden_collectors.slurm.jobs_facts import Job
 
 SQUEUE_FORMAT = "%A|%U|%u|%T|%j"
-"""Job number, uid, user, state, name; the name stands last, since it may hold anything."""
+"""Job number, uid, user, state, name; the name comes last, since it may hold anything."""
 ENDING = (
     "COMPLETED",
     "CANCELLED",
@@ -31,10 +31,10 @@ def squeue(text: str) -> list[Job]:
     """Of `squeue -h -w NODE -t R,CG,CF,S -o SQUEUE_FORMAT`. Lines of another form are passed over."""
     jobs: dict[int, Job] = {}
     for line in text.splitlines()[:_JOBS_MAX]:
-        words = line.split("|", 4)
-        if len(words) == 5 and _is_number(words[0]) and _is_number(words[1]) and words[3] not in ENDING:
-            number = int(words[0])
-            jobs[number] = Job(id=number, uid=int(words[1]), user=words[2], job_name=_printable(words[4]))
+        columns = line.split("|", 4)
+        if len(columns) == 5 and _is_number(columns[0]) and _is_number(columns[1]) and columns[3] not in ENDING:
+            number = int(columns[0])
+            jobs[number] = Job(id=number, uid=int(columns[1]), user=columns[2], job_name=_printable(columns[4]))
     return list(jobs.values())
 
 
@@ -50,24 +50,24 @@ def gpus_of(text: str, node: str) -> tuple[int, ...] | None:
 def listpids(text: str) -> dict[int, int]:
     """Job by process, of `scontrol listpids`: columns PID JOBID STEPID LOCALID GLOBALID, of which only the first two are used.
 
-    A process number of -1 stands for a step without any.
+    A process number of -1 means a step without any.
     """
     jobs = {}
     for line in text.splitlines()[: 10 * _JOBS_MAX]:
-        words = line.split()
-        if len(words) >= 3 and _is_number(words[0]) and _is_number(words[1]):
-            jobs[int(words[0])] = int(words[1])
+        columns = line.split()
+        if len(columns) >= 3 and _is_number(columns[0]) and _is_number(columns[1]):
+            jobs[int(columns[0])] = int(columns[1])
     return jobs
 
 
 def numbers(text: str) -> list[int]:
     """`0-2,5` is 0, 1, 2, 5. What is no number or range is passed over."""
     found: list[int] = []
-    for word in text.split(","):
+    for item in text.split(","):
         if len(found) >= _NUMBERS_MAX:  # a user's environment may repeat a range for ever
             break
-        first, dash, last = word.partition("-")
-        if first.isdecimal() and (last.isdecimal() or not dash) and len(word) < 12:
+        first, dash, last = item.partition("-")
+        if first.isdecimal() and (last.isdecimal() or not dash) and len(item) < 12:
             found.extend(range(int(first), min(int(last or first), int(first) + _NUMBERS_MAX) + 1))
     return found[:_NUMBERS_MAX]
 
@@ -104,8 +104,8 @@ def _matches(name: str, parts: list[str]) -> bool:
 
 
 def _in_ranges(digits: str, ranges: str) -> bool:
-    for word in ranges.split(","):
-        first, _, last = word.partition("-")
+    for item in ranges.split(","):
+        first, _, last = item.partition("-")
         last = last or first
         if not (first.isdecimal() and last.isdecimal() and int(first) <= int(digits) <= int(last)):
             continue

@@ -55,7 +55,7 @@ async def _in_no_partition(commands: Commands, undone: str, name: str) -> NodeFa
     """`sinfo` says nothing of a node in no partition, as of one that there is not, or if something is wrong with it."""
     node = shown_node(await commands.ask(undone, "scontrol", "--local", "show", "node", name))
     if node.name != name:
-        raise OddAnswer(f"{undone}: asked for it, scontrol tells of {node.name[:60]!r}")
+        raise OddAnswer(f"{undone}: scontrol answers with {node.name[:60]!r} instead")
     if node.partitions:
         raise OddAnswer(f"{undone}: sinfo says nothing of it, though it is in partition {node.partitions[0]}")
     return node

@@ -1,6 +1,6 @@
 """What Slurm's commands write becomes facts.
 
-`sinfo` is asked for fields of no fixed width with separators that nobody types, for a reason may hold anything, line
+`sinfo` is asked for fields of no fixed width with separators that no person types, for a reason may hold anything, line
 breaks included. Texts of 22.05 to 26.05 are alike in this (src/sinfo/print.c of each release). `scontrol show node` is
 the same over all releases in what is read of it.
 """
@@ -64,7 +64,7 @@ def _records(text: str, fields: tuple[str, ...]) -> Iterator[dict[str, str]]:
 def _node(record: dict[str, str]) -> NodeFacts:
     base, flags = _state(record["StateComplete"])
     return NodeFacts(
-        name=record["NodeList"].rpartition("\n")[2],  # a warning may stand before it
+        name=record["NodeList"].rpartition("\n")[2],  # a warning may precede it
         base=base,
         flags=flags,
         reason=_text(record["Reason"]),
@@ -80,25 +80,25 @@ def _node(record: dict[str, str]) -> NodeFacts:
 def shown_node(text: str) -> NodeFacts:
     """What `scontrol show node` says of one, which may be in no partition. Raises OddAnswer."""
     head, _, tail = text.partition("\n   Reason=")
-    words = dict(word.split("=", 1) for word in head.split() if "=" in word)
-    if "NodeName" not in words or "State" not in words:
+    pairs = dict(word.split("=", 1) for word in head.split() if "=" in word)
+    if "NodeName" not in pairs or "State" not in pairs:
         raise OddAnswer(f"scontrol says {one_line(text)!r}")
-    base, flags = _state(words["State"])
-    partitions = words.get("Partitions", "")
+    base, flags = _state(pairs["State"])
+    partitions = pairs.get("Partitions", "")
     return NodeFacts(
-        name=words["NodeName"],
+        name=pairs["NodeName"],
         base=base,
         flags=flags,
         **_shown_reason(tail),
         partitions=tuple(partitions.split(",")) if partitions else (),
-        has_gpu=_GPU.search(words.get("Gres", "")) is not None,
+        has_gpu=_GPU.search(pairs.get("Gres", "")) is not None,
         comment=_shown(text, "Comment"),
         extra=_shown(text, "Extra"),
     )
 
 
 def _shown_reason(text: str) -> _Reason:
-    """Who and when stand behind its first line; the others follow, moved in by ten blanks."""
+    """Author and time follow its first line; the others follow, moved in by ten blanks."""
     first, *more = text.splitlines() or [""]
     given = _SHOWN_REASON.fullmatch(first)
     reason, by, at = given.groups() if given else (first.strip(), "", "")

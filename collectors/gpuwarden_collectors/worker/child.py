@@ -1,7 +1,7 @@
 """One worker process as the daemon holds it: its pipes, the question it was asked, its end.
 
 Pipes are read straight from the event loop, 64 KiB at a time: a flood of events leaves the loop its turns, and neither
-a task nor a thread stands behind a process that cannot be ended. What is written fits into one atomic write.
+a task nor a thread waits for a process that cannot be ended. What is written fits into one atomic write.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpuwarden_collectors.worker.frames import Frame, FrameBuffer, FrameError, K
 from gpuwarden_collectors.worker.life import Fate, WorkerLimits
 
 _CHUNK = 65536  # also the capacity of a pipe: one read empties it
-_POLL = 0.02  # seconds between two looks at a process that is about to end
+_POLL = 0.02  # seconds between two checks of a process that is about to end
 _STDERR_KEPT = 2000
 _ANSWERS = frozenset({Kind.FACTS, Kind.ABSENT, Kind.FAILED})
 
@@ -109,7 +109,9 @@ class Child:
         self._pipes[0].close()
 
     def send_signal(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)  # looks first whether it still is our child, so the number cannot hit another
+        self._process.send_signal(
+            number
+        )  # checks first that it still is a child of this process, so the number cannot hit another
 
     async def gone(self, within: float) -> bool:
         """Whether the process ended within so many seconds; if so, it has been reaped."""

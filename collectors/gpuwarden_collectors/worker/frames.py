@@ -1,8 +1,8 @@
 """Frames between the daemon and a worker process: a header of kind, sequence number and length, then JSON.
 
 The daemon sends START once and ASK for each pass; both fit into one atomic write to a pipe. The worker answers an ASK
-with FACTS, ABSENT or FAILED under the same sequence number, says CONNECTED when the library has been initialised, and
-sends an EVENT whenever it has one. The kind stands outside the JSON, so that a flood can be dropped without reading it.
+with FACTS, ABSENT or FAILED under the same sequence number, sends CONNECTED when the library has been initialised, and
+sends an EVENT whenever it has one. The kind is outside the JSON, so that a flood can be dropped without reading it.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Fate(StrEnum):
 
 
 class WorkerLife:
-    """What happened to the workers of one collector so far. Times are seconds of the loop's clock, stamps are for show."""
+    """The history of the workers of one collector. Times are seconds of the loop's clock, stamps are for show."""
 
     def __init__(self, limits: WorkerLimits) -> None:
         self._limits = limits

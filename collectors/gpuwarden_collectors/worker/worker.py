@@ -27,7 +27,7 @@ from gpuwarden_collectors.worker.life import Allowance, Fate, WorkerLife, Worker
 
 _EXIT_TIME = 1.0  # seconds between the end of the stream and the end of the process that wrote it
 
-_STUCK_LOOKS, _STUCK_LOOK = 5, 0.2  # a process that waits for a disk is in D state, too, but not for a second
+_STUCK_CHECKS, _STUCK_CHECK = 5, 0.2  # a process that waits for a disk is in D state, too, but not for a second
 # What a service manager hands to the daemon is not for its children: a worker must not speak in its name.
 _SERVICE_VARIABLES = frozenset(
     ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "MAINPID")
@@ -64,7 +64,7 @@ class Worker(Generic[Facts]):
         self._on_event = on_event
         self._clock = clock
         self._proc = proc
-        # -P: a module in the working directory of the daemon must not pass for one of ours
+        # -P: a module in the working directory of the daemon must not pass for one of gpuwarden's
         self._command = (python, "-P", "-m", "gpuwarden_collectors.worker.process", reader, str(os.getpid()))
         self._environment = environment
         self._start = _start_frame(options)
@@ -119,14 +119,14 @@ class Worker(Generic[Facts]):
         self._leaving.clear()
 
     async def _gone_or_stuck(self, end: asyncio.Task[Any], children: Collection[Child]) -> bool:
-        """Until `end` is over; False once one of `children` has been in D state in each of some looks in a row."""
-        looks = 0
-        while looks < _STUCK_LOOKS:
-            await asyncio.wait((end,), timeout=_STUCK_LOOK)
+        """Until `end` is over; False once one of `children` has been in D state in each of some checks in a row."""
+        checks = 0
+        while checks < _STUCK_CHECKS:
+            await asyncio.wait((end,), timeout=_STUCK_CHECK)
             if end.done():
                 return True
             stuck = any(in_uninterruptible_sleep(self._proc, child.pid) for child in children)
-            looks = looks + 1 if stuck else 0
+            checks = checks + 1 if stuck else 0
         return False
 
     async def _pass(self) -> _Pass[Facts]:

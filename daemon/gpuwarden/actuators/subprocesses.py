@@ -36,5 +36,5 @@ def complaint(done: Run) -> str:
     """What went wrong with a run, and what the program itself says of it."""
     said = (done.stderr.strip() or done.stdout.strip()).decode("utf-8", "replace")
     first = reasons.line(said.split("\n", 1)[0])[:_TOLD]
-    what = done.trouble or f"exits with {done.exit_code}"
+    what = done.error or f"exits with {done.exit_code}"
     return f"{what}: {first}" if first else what

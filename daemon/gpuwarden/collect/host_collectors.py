@@ -94,7 +94,7 @@ def _site_checks(options: HostOptions, clock: Clock, environment: Mapping[str, s
     ]
     runner = PluginRunner(
         checks, environment=plugin_environment(environment), limit=options.plugin.limit, clock=clock,
-        elsewhere=options.plugin.runner,
+        runner=options.plugin.runner,
     )  # fmt: skip
 
     async def run(deliver: Deliver) -> None:

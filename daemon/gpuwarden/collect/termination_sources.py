@@ -20,7 +20,7 @@ from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.cloud.container import NAME as CONTAINER
 from gpuwarden_collectors.cloud.container import Container
 from gpuwarden_collectors.cloud.detect import ONLY_SHUTS_DOWN, recognise
-from gpuwarden_collectors.cloud.facts import Answer, Kind, Said, TerminationNotice
+from gpuwarden_collectors.cloud.facts import Answer, AnswerKind, Kind, TerminationNotice
 from gpuwarden_collectors.cloud.planned import Planned
 from gpuwarden_collectors.cloud.registry import cloud_source
 from gpuwarden_collectors.cloud.shutdown import NAME as SHUTDOWN
@@ -126,8 +126,8 @@ class NoticeSources:
 
     def _told(self, source: str, question: Question, answer: Answer) -> None:
         asked = self._asked[source][question.name]
-        asked.trouble = answer.trouble
-        asked.good = answer.said is not Said.UNKNOWN
+        asked.trouble = answer.error
+        asked.good = answer.kind is not AnswerKind.UNKNOWN
         if asked.good:
             asked.answered = self._clock()
         before, asked.held = asked.held, follow(asked.held, answer)

@@ -16,7 +16,7 @@ from gpuwarden.config.model import Config
 from gpuwarden.config.termination import METADATA, MetadataOptions, TerminationOptions
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden_collectors.base import host_clock
-from gpuwarden_collectors.cloud.detect import ONLY_SHUTS_DOWN, TELLS_IN_GUEST, recognise
+from gpuwarden_collectors.cloud.detect import ONLY_SHUTS_DOWN, ANNOUNCES_IN_GUEST, recognise
 from gpuwarden_collectors.cloud.logind import longest_delay
 from gpuwarden_collectors.cloud.registry import ENDPOINTS
 from gpuwarden_collectors.cloud.shutdown import NAME as SHUTDOWN
@@ -124,7 +124,7 @@ async def _metadata(source: CloudSource, cloud: str, options: TerminationOptions
 
 
 def _nobody(cloud: str, options: TerminationOptions) -> Iterator[Row]:
-    if cloud in TELLS_IN_GUEST:
+    if cloud in ANNOUNCES_IN_GUEST:
         found = f"none is asked; the firmware names {cloud}"
         if options.sources:
             to_do = (

@@ -20,7 +20,7 @@ from gpuwarden.policy.evacuation.model import BY_EXIT, DepartureState, JobState,
 from gpuwarden.publish.sockets.jobs import Acknowledged as BySocket
 from gpuwarden_collectors.acknowledgements.directory import CheckpointDirectories, Look, Watched
 from gpuwarden_collectors.acknowledgements.exits import Process, ended
-from gpuwarden_collectors.acknowledgements.files import AcknowledgementFiles, FilesLook
+from gpuwarden_collectors.acknowledgements.files import AcknowledgementFiles, FilesRead
 from gpuwarden_collectors.base import Clock, CollectorError
 from gpuwarden_collectors.receivers.facts import LocalJob
 
@@ -32,7 +32,7 @@ log = get_logger("gpuwarden")
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    files: FilesLook
+    files: FilesRead
     ended: frozenset[Process] = field(default_factory=frozenset)
 
 
@@ -122,7 +122,7 @@ class Answers:
             folders = dict(self._folders.values())
             told = {process for job in known.values() for process in job.told - job.acknowledged.processes}
             self._reading = detached(
-                "acknowledgements", lambda: _Read(self._files.look(folders), ended(told, self._proc))
+                "acknowledgements", lambda: _Read(self._files.read(folders), ended(told, self._proc))
             )
         reading = self._reading
         await asyncio.wait((reading,), timeout=READ_WITHIN)
@@ -131,9 +131,9 @@ class Answers:
         self._reading = None
         return reading.result()
 
-    def _of_files(self, found: FilesLook, known: Mapping[str, JobState], notices: frozenset[str]) -> Iterator[Event]:
+    def _of_files(self, found: FilesRead, known: Mapping[str, JobState], notices: frozenset[str]) -> Iterator[Event]:
         keys = {folder: job for job, (folder, _) in self._folders.items()}
-        for folder, all_said in found.said.items():
+        for folder, all_said in found.acknowledgements.items():
             job = keys.get(folder, "")
             if job not in known:
                 continue
@@ -150,7 +150,7 @@ class Answers:
             for process in sorted(state.told & gone - state.acknowledged.processes):
                 yield saved(job, BY_EXIT, saved=False, process=process, boot_id=self._boot_id, now=self._clock())
 
-    def _complain(self, found: FilesLook) -> None:
+    def _complain(self, found: FilesRead) -> None:
         """Once of each: a user may leave there what they like."""
         for text in frozenset(found.refused) - self._refused:
             log.warning("an acknowledgement is not accepted", reason=text)

@@ -19,9 +19,9 @@ from gpuwarden.base.paths import CONFIG_FILE
 from gpuwarden.config.collectors import SiteCheck
 from gpuwarden.config.model import ConfigError, load
 from gpuwarden.config.sources import Sources
-from gpuwarden_collectors.plugin.elsewhere import packed
 from gpuwarden_collectors.plugin.plugin import plugin_environment
 from gpuwarden_collectors.plugin.run import Run, run
+from gpuwarden_collectors.plugin.service import packed
 
 NAME_MOST = 64
 NAME_WITHIN = 5.0
@@ -55,10 +55,10 @@ async def _question(
     name = await _name(reader)
     check = checks.get(name)
     if check is None or not check.enabled:
-        return await _answer(writer, Run(None, trouble=f"no site check {name[:NAME_MOST]!r} is configured"))
+        return await _answer(writer, Run(None, error=f"no site check {name[:NAME_MOST]!r} is configured"))
     with _alone(locks / f"{name}.lock") as alone:
         if not alone:
-            return await _answer(writer, Run(None, trouble="was not started: an earlier run of it has not ended"))
+            return await _answer(writer, Run(None, error="was not started: an earlier run of it has not ended"))
         done = await _unless_given_up(reader, check)
         if done is None:
             return None

@@ -25,7 +25,7 @@ async def token(plugin: Any, place: Callable[[str], Any], timeout: float) -> str
     )  # fmt: skip
     if done.exit_code != 0:
         first = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
-        what = done.trouble or f"exits with {done.exit_code}"
+        what = done.error or f"exits with {done.exit_code}"
         raise ActuatorUnavailable(
             f"the kubeconfig's program {command} {what}" + (f": {first:.{_TOLD}}" if first else "")
         )

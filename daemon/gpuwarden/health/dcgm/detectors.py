@@ -17,7 +17,7 @@ from gpuwarden.health.model import NODE, Advice, Evidence, Key, Sighting, Subjec
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.base import PassOutcome
-from gpuwarden_collectors.dcgm.facts import NOT_ANSWERING, PAUSED, DcgmFacts, DcgmGpuStatus, DcgmTrouble
+from gpuwarden_collectors.dcgm.facts import NOT_ANSWERING, PAUSED, DcgmFacts, DcgmGpuStatus, DcgmProblemKind
 from gpuwarden_collectors.facts import GpuAnswer, NvmlProblem
 
 
@@ -64,9 +64,9 @@ DIAGNOSTIC = 4 * 3600.0
 
 
 # Trouble: seconds for which it must be seen.
-_TROUBLES: dict[DcgmTrouble, float] = {
-    DcgmTrouble.NO_GPUS: 120.0,  # an engine that was started before the driver, while the driver is loaded
-    DcgmTrouble.BLIND: 30.0,
+_TROUBLES: dict[DcgmProblemKind, float] = {
+    DcgmProblemKind.NO_GPUS: 120.0,  # an engine that was started before the driver, while the driver is loaded
+    DcgmProblemKind.BLIND: 30.0,
 }
 
 

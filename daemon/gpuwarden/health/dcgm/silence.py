@@ -8,7 +8,7 @@ from gpuwarden.health.model import NODE, Evidence, Subject, gpu
 from gpuwarden.health.state import Track
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.base import PassOutcome
-from gpuwarden_collectors.dcgm.facts import DcgmGpu, DcgmGpuStatus, DcgmTrouble
+from gpuwarden_collectors.dcgm.facts import DcgmGpu, DcgmGpuStatus, DcgmProblemKind
 
 SETTLED = 90.0
 """Seconds after the watches were set before silence means health: two samples 30 s apart, and a pass."""
@@ -16,7 +16,7 @@ FORGOTTEN = 600.0
 """Seconds without any engine on this host after which what only it said is given up: as long as a slow boot takes."""
 
 _USABLE = (DcgmGpuStatus.OK, DcgmGpuStatus.FAKE)
-_DEAF = (DcgmTrouble.BLIND, DcgmTrouble.CHECK_INCOMPLETE, DcgmTrouble.WATCHES_CHANGED)
+_DEAF = (DcgmProblemKind.BLIND, DcgmProblemKind.CHECK_INCOMPLETE, DcgmProblemKind.WATCHES_CHANGED)
 """Troubles with which a check that reports nothing is no word for health."""
 
 
@@ -28,7 +28,7 @@ def heard(sight: Sight) -> frozenset[Subject]:
     if sight.now.boottime - facts.watched_since.boottime < SETTLED:
         return frozenset()
     gpus = frozenset(gpu(each.slot) for each in facts.gpus if each.slot and _watched(each))
-    whole = not any(problem.trouble is DcgmTrouble.NOT_WATCHED for problem in facts.problems)
+    whole = not any(problem.trouble is DcgmProblemKind.NOT_WATCHED for problem in facts.problems)
     return gpus | {NODE} if whole else gpus
 
 

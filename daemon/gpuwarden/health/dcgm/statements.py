@@ -17,7 +17,7 @@ from gpuwarden.health.model import NODE, Advice, Health, Key, Severity, Subject,
 from gpuwarden.health.nvlink.imex import imex_fault, imex_used
 from gpuwarden.health.state import State, counts
 from gpuwarden.health.view import Sight
-from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmIncident, DcgmTrouble
+from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmIncident, DcgmProblemKind
 
 FRESH = 600.0
 """Seconds for which an incident that began before our eyes is new, where only its beginning counts."""
@@ -81,7 +81,7 @@ def _home(incident: DcgmIncident) -> str:
 def _of_incidents(incidents: Sequence[DcgmIncident], state: State, sight: Sight, facts: DcgmFacts) -> Iterator[Word]:
     if not incidents:
         return
-    blind = any(problem.trouble is DcgmTrouble.BLIND for problem in facts.problems)
+    blind = any(problem.trouble is DcgmProblemKind.BLIND for problem in facts.problems)
     numbers = {g.id for g in facts.gpus if g.readings.last_xid is not None}
     for incident in incidents:
         if incident.xid is not None or (incident.code == _XID_ERROR and incident.entity_id in numbers):

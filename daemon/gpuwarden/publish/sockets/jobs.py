@@ -40,7 +40,7 @@ from gpuwarden.publish.sockets.unix_socket import (
     failed,
     peer_of,
 )
-from gpuwarden_collectors.acknowledgements.message import said
+from gpuwarden_collectors.acknowledgements.message import parse_acknowledgement
 from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.process_stat import process_stat
@@ -266,7 +266,7 @@ class JobSocket:
     async def _acknowledge(self, arguments: dict[str, Any], client: _Client) -> dict[str, Any]:
         caller = client.caller
         try:
-            words = said(arguments)
+            words = parse_acknowledgement(arguments)
         except ValueError as error:
             raise VerbError(str(error)) from None
         if words.notice not in self._current():

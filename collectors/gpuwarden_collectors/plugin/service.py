@@ -1,4 +1,4 @@
-r"""Site checks that another process runs: the daemon names one, what is run is decided there. The daemon's `site_check.py` is the other end.
+r"""Site checks that another process runs: the daemon sends the name, the other process decides what runs. The daemon's `site_check.py` is the other end.
 
     nhc\n  ->  {"exit_code": 0, "stdout": "…", "stderr": "…", "trouble": ""}
 
@@ -24,13 +24,13 @@ def packed(done: Run) -> bytes:
         "exit_code": done.exit_code,
         "stdout": done.stdout.decode("latin-1"),
         "stderr": done.stderr.decode("latin-1"),
-        "trouble": done.trouble,
+        "trouble": done.error,
     }
     return json.dumps(document).encode()
 
 
-async def run_elsewhere(path: str, name: str, timeout: float) -> Run:  # noqa: ASYNC109 - says so, instead of raising
-    """As `plugin_run.run`, by whoever listens on the socket at `path`. Raises nothing."""
+async def run_by_service(path: str, name: str, timeout: float) -> Run:  # noqa: ASYNC109 - says so, instead of raising
+    """As `plugin_run.run`, by the service that listens on the socket at `path`. Raises nothing."""
     try:
         async with asyncio.timeout(timeout + _SLACK):
             reader, writer = await asyncio.open_unix_connection(path, limit=_ANSWER_MOST)
@@ -40,12 +40,12 @@ async def run_elsewhere(path: str, name: str, timeout: float) -> Run:  # noqa: A
             finally:
                 writer.close()
     except TimeoutError:
-        return Run(None, trouble=f"{path} has not answered within {timeout + _SLACK:g} s")
+        return Run(None, error=f"{path} has not answered within {timeout + _SLACK:g} s")
     except (ValueError, ConnectionResetError, BrokenPipeError):
-        return Run(None, trouble=f"{path} gave no answer; the journal of gpuwarden-checks@ says why")
+        return Run(None, error=f"{path} gave no answer; the journal of gpuwarden-checks@ says why")
     except OSError as error:
         why = error.strerror or error
-        return Run(None, trouble=f"cannot be started by way of {path}: {why}; is gpuwarden-checks.socket up?")
+        return Run(None, error=f"cannot be started by way of {path}: {why}; is gpuwarden-checks.socket up?")
 
 
 def _run(answer: bytes) -> Run:
@@ -56,5 +56,5 @@ def _run(answer: bytes) -> Run:
     code, texts = document.get("exit_code"), [document.get(key) for key in ("stdout", "stderr", "trouble")]
     if not (code is None or isinstance(code, int)) or not all(isinstance(text, str) for text in texts):
         raise ValueError("no run")
-    stdout, stderr, trouble = map(str, texts)
-    return Run(code, stdout.encode("latin-1", "replace"), stderr.encode("latin-1", "replace"), trouble)
+    stdout, stderr, error = map(str, texts)
+    return Run(code, stdout.encode("latin-1", "replace"), stderr.encode("latin-1", "replace"), error)
