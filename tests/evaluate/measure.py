@@ -16,7 +16,7 @@ from evaluate.models import MODELS
 from evaluate.node import Node
 from evaluate.ordinary import DAY, Ordinary
 from gpuwarden.health.model import Finding, Health
-from gpuwarden.trace.records import Began, Happened, Passed, Record, Troubled
+from gpuwarden.trace.records import Began, ErrorsChanged, HostEventsSeen, Passed, Record
 from gpuwarden_collectors.facts import Stamp
 from support.hosts import slot
 
@@ -85,9 +85,9 @@ class _Watch:
 
     def _shows(self, record: Record) -> bool:
         if self.fault.shown == LINE:
-            return isinstance(record, Happened)
+            return isinstance(record, HostEventsSeen)
         if self.fault.shown == TROUBLE:
-            return isinstance(record, Troubled)
+            return isinstance(record, ErrorsChanged)
         who = ("nvml", "pci") if self.fault.shown == ANY else (self.fault.shown,)
         return isinstance(record, Passed) and record.observation.collector in who
 
@@ -168,9 +168,9 @@ def cut(records: Sequence[Record], where: int, away: float) -> list[Record]:
     """
     at, boot = records[where].at, _boot(records[:where])
     back = Stamp(at.boottime + away, at.wall + away)
-    missed = [r for r in records[where:] if isinstance(r, Happened) and r.at.boottime < back.boottime]
+    missed = [r for r in records[where:] if isinstance(r, HostEventsSeen) and r.at.boottime < back.boottime]
     until = next((n for n in range(where, len(records)) if _is_after(records[n], back)), len(records))
-    troubled = [r for r in records if isinstance(r, Troubled) and r.at.boottime < back.boottime][-1:]
+    troubled = [r for r in records if isinstance(r, ErrorsChanged) and r.at.boottime < back.boottime][-1:]
     late: list[Record] = [*(replace(r, at=back) for r in missed), *(replace(r, at=back) for r in troubled)]
     return [*records[:where], Began(at=back, boot_id=boot), *late, *records[until:]]
 

@@ -17,7 +17,7 @@ from evaluate.clockwork import Clockwork, Process
 from evaluate.engine import Engine
 from evaluate.models import MODELS, SINCE_DRIVER_LOAD
 from gpuwarden.health.view import Rules
-from gpuwarden.trace.records import Acknowledged, Began, Happened, Passed, Record, Troubled
+from gpuwarden.trace.records import Acknowledged, Began, ErrorsChanged, HostEventsSeen, Passed, Record
 from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
 from gpuwarden_collectors.dcgm.facts import NOT_ANSWERING
 from gpuwarden_collectors.facts import (
@@ -169,7 +169,7 @@ class Node(Clockwork):
 
     def trouble(self, troubles: dict[str, str]) -> None:
         """What the daemon itself cannot do, from now on."""
-        self._sink(Troubled(at=self.now, troubles=troubles))
+        self._sink(ErrorsChanged(at=self.now, troubles=troubles))
 
     def acknowledge(self, finding: str) -> None:
         self._sink(Acknowledged(at=self.now, finding=finding, by="root"))
@@ -380,7 +380,7 @@ class Node(Clockwork):
 
     def _tell(self, events: list[HostEvent]) -> None:
         if self._up:
-            self._sink(Happened(at=self.now, events=tuple(events)))
+            self._sink(HostEventsSeen(at=self.now, events=tuple(events)))
             if any(isinstance(event, XidEvent) and event.xid == 79 for event in events):  # the daemon asks both at once
                 self.later(0.02, self._look_at_the_bus)
                 if not self.hung:

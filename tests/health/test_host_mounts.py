@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuwarden.health.host import mounts as mount_signs
+from gpuwarden.health.host import mounts as mount_detectors
 from gpuwarden.health.model import Severity, Sighting, Subject
 from gpuwarden_collectors.host_facts import MountFacts, StorageFacts
 
@@ -55,7 +55,7 @@ NO_NUMBERS: dict[str, Any] = {
     ],
 )
 def test_a_mount_is_full_at_95_percent_of_bytes_or_inodes(facts: MountFacts, evidence: Mapping[str, object]) -> None:
-    sightings = mount_signs.disk_full(storage(facts))
+    sightings = mount_detectors.disk_full(storage(facts))
     assert [dict(s.evidence) for s in sightings] == ([{"type": "", "source": "", **evidence}] if evidence else [])
     assert all(sighting.severity is not F for sighting in sightings)
 
@@ -69,7 +69,7 @@ def test_a_mount_is_full_at_95_percent_of_bytes_or_inodes(facts: MountFacts, evi
     ],
 )
 def test_an_expected_mount_that_is_not_there_is_missing(facts: MountFacts, *, missing: bool) -> None:
-    assert parts(mount_signs.mount_missing(storage(facts))) == (["/data"] if missing else [])
+    assert parts(mount_detectors.mount_missing(storage(facts))) == (["/data"] if missing else [])
 
 
 @pytest.mark.parametrize(
@@ -83,32 +83,32 @@ def test_an_expected_mount_that_is_not_there_is_missing(facts: MountFacts, *, mi
 def test_a_mount_that_hangs_or_errs_is_worse_where_it_is_expected(
     facts: MountFacts, severity: Severity, why: str
 ) -> None:
-    (sighting,) = mount_signs.mount_hung(storage(facts, mount("/fine")))
+    (sighting,) = mount_detectors.mount_hung(storage(facts, mount("/fine")))
     assert (sighting.severity, sighting.evidence["why"]) == (severity, why)
-    assert mount_signs.unseen_mounts(storage(facts, mount("/fine"))) == {Subject("mount", part="/data")}
+    assert mount_detectors.unseen_mounts(storage(facts, mount("/fine"))) == {Subject("mount", part="/data")}
 
 
 def test_a_mount_that_became_read_only_counts_and_one_that_always_was_does_not() -> None:
     now = storage(mount("/data", read_only=True), mount("/sets", read_only=True), mount("/fine"))
-    (sighting,) = mount_signs.mount_read_only(now, {"/data": "", "/fine": ""})
+    (sighting,) = mount_detectors.mount_read_only(now, {"/data": "", "/fine": ""})
     assert (sighting.key.subject.part, sighting.severity) == ("/data", W)
 
 
 def test_another_file_system_on_the_same_path_did_not_become_read_only() -> None:
     now = storage(mount("/mnt", read_only=True, source="/dev/loop3"))
-    assert mount_signs.mount_read_only(now, {"/mnt": "/dev/sdb1"}) == []
+    assert mount_detectors.mount_read_only(now, {"/mnt": "/dev/sdb1"}) == []
 
 
 def test_a_read_only_root_or_expected_mount_is_a_failure() -> None:
     now = storage(mount("/", read_only=True), mount("/data", read_only=True, expected=True))
-    assert [s.severity for s in mount_signs.mount_read_only(now, {"/": "", "/data": ""})] == [F, F]
+    assert [s.severity for s in mount_detectors.mount_read_only(now, {"/": "", "/data": ""})] == [F, F]
 
 
 def test_a_mount_that_nobody_asked_does_not_hang() -> None:
     unasked = storage(mount(**NO_NUMBERS, asked=False), mount("/fine"))
-    assert mount_signs.mount_hung(unasked) == []
-    assert mount_signs.unasked_mounts(unasked) == {Subject("mount", part="/data")}
+    assert mount_detectors.mount_hung(unasked) == []
+    assert mount_detectors.unasked_mounts(unasked) == {Subject("mount", part="/data")}
 
 
 def test_of_a_mount_that_is_gone_it_is_known_that_it_is_not_full() -> None:
-    assert mount_signs.unseen_mounts(storage(MountFacts(path="/data", expected=True, mounted=False))) == set()
+    assert mount_detectors.unseen_mounts(storage(MountFacts(path="/data", expected=True, mounted=False))) == set()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwarden.health.host import ports as port_signs
+from gpuwarden.health.host import ports as port_detectors
 from gpuwarden.health.host.memory import KnownPort
 from gpuwarden.health.model import Advice, Severity, Sighting, Subject
 from gpuwarden.health.windows import Windows, added
@@ -42,7 +42,7 @@ KNOWN = {"mlx5_0/1": KnownPort(400.0, "InfiniBand"), "mlx5_1/1": KnownPort(400.0
     ],
 )
 def test_a_port_that_was_once_active_and_is_not_is_down(now: InfinibandFacts, down: list[str]) -> None:
-    sightings = port_signs.infiniband_down(now, KNOWN)
+    sightings = port_detectors.infiniband_down(now, KNOWN)
     assert parts(sightings) == down
     assert all(sighting.key.subject.kind == "port" for sighting in sightings)
 
@@ -50,9 +50,9 @@ def test_a_port_that_was_once_active_and_is_not_is_down(now: InfinibandFacts, do
 def test_beside_infiniband_an_ethernet_port_only_warns() -> None:
     roce = {"mlx5_0/1": KnownPort(400.0, "Ethernet"), "mlx5_1/1": KnownPort(400.0, "Ethernet")}
     down = ports(mlx5_0="active", mlx5_1="down")
-    assert [s.severity for s in port_signs.infiniband_down(down, roce)] == [None]  # as the table has it: a failure
+    assert [s.severity for s in port_detectors.infiniband_down(down, roce)] == [None]  # as the table has it: a failure
     both = {**roce, "mlx5_2/1": KnownPort(400.0, "InfiniBand")}
-    worst = {s.key.subject.part: s.severity for s in port_signs.infiniband_down(down, both)}
+    worst = {s.key.subject.part: s.severity for s in port_detectors.infiniband_down(down, both)}
     assert worst == {"mlx5_1/1": Severity.WARNING, "mlx5_2/1": None}
 
 
@@ -85,7 +85,7 @@ COMPUTE = (400.0,) * 8
 def test_management_and_front_end_ports_warn_and_those_of_the_job_fabric_fail(
     known: Mapping[str, KnownPort], others: list[int]
 ) -> None:
-    sightings = {s.key.subject.part: s for s in port_signs.infiniband_down(InfinibandFacts(), known)}
+    sightings = {s.key.subject.part: s for s in port_detectors.infiniband_down(InfinibandFacts(), known)}
     warned = {name for name, sighting in sightings.items() if sighting.severity is Severity.WARNING}
     assert warned == {f"mlx5_{n}/1" for n in others}
     assert all(sightings[name].evidence["role"] for name in warned)
@@ -93,21 +93,21 @@ def test_management_and_front_end_ports_warn_and_those_of_the_job_fabric_fail(
 
 def test_infiniband_ports_are_of_the_job_fabric_whatever_their_rate_and_route() -> None:
     known = {"mlx5_0/1": KnownPort(200.0, "InfiniBand", default_route=True), "mlx5_1/1": KnownPort(400.0, "InfiniBand")}
-    assert [s.severity for s in port_signs.infiniband_down(InfinibandFacts(), known)] == [None, None]
+    assert [s.severity for s in port_detectors.infiniband_down(InfinibandFacts(), known)] == [None, None]
 
 
 def test_all_ports_of_the_fabric_down_at_once_are_no_cables_whatever_a_management_port_does() -> None:
     known = roce(100.0, *COMPUTE, route=[0])
     up = InfinibandFacts(ports=(PortFacts(device="mlx5_0", port=1, state="active"),))
-    assert {s.advice for s in port_signs.infiniband_down(up, known)} == {Advice.RESTART_SERVICE}
+    assert {s.advice for s in port_detectors.infiniband_down(up, known)} == {Advice.RESTART_SERVICE}
     some = InfinibandFacts(ports=(PortFacts(device="mlx5_3", port=1, state="active"),))
-    assert {s.advice for s in port_signs.infiniband_down(some, known)} == {None}
+    assert {s.advice for s in port_detectors.infiniband_down(some, known)} == {None}
 
 
 def test_all_ports_down_at_once_are_not_a_matter_of_cables() -> None:
     one, both = ports(mlx5_0="active", mlx5_1="down"), ports(mlx5_0="down", mlx5_1="down")
-    assert [s.advice for s in port_signs.infiniband_down(one, KNOWN)] == [None]
-    assert {s.advice for s in port_signs.infiniband_down(both, KNOWN)} == {Advice.RESTART_SERVICE}
+    assert [s.advice for s in port_detectors.infiniband_down(one, KNOWN)] == [None]
+    assert {s.advice for s in port_detectors.infiniband_down(both, KNOWN)} == {Advice.RESTART_SERVICE}
 
 
 def at_rate(rate: float | None, state: str = "active") -> InfinibandFacts:
@@ -116,8 +116,8 @@ def at_rate(rate: float | None, state: str = "active") -> InfinibandFacts:
 
 def test_a_port_is_slow_when_it_is_slower_than_itself() -> None:
     for fine in (at_rate(400.0), at_rate(800.0), at_rate(None), at_rate(10.0, "down"), ports(mlx5_9="active")):
-        assert port_signs.infiniband_rate_low(fine, KNOWN) == []
-    (low,) = port_signs.infiniband_rate_low(at_rate(200.0), KNOWN)
+        assert port_detectors.infiniband_rate_low(fine, KNOWN) == []
+    (low,) = port_detectors.infiniband_rate_low(at_rate(200.0), KNOWN)
     assert low.evidence == {"gbps": 200.0, "gbps_before": 400.0}
 
 
@@ -139,7 +139,7 @@ def test_a_port_that_went_down_three_times_within_three_hours_is_flapping(
     windows: Windows = {}
     for at, value in samples.items():
         windows = added(windows, at, {("port/mlx5_0/1", counter): value})
-    sightings = port_signs.infiniband_flapping(ports(mlx5_0="active", mlx5_1="active"), windows)
+    sightings = port_detectors.infiniband_flapping(ports(mlx5_0="active", mlx5_1="active"), windows)
     assert [sighting.evidence["downs"] for sighting in sightings] == ([downs] if downs else [])
 
 
@@ -148,8 +148,8 @@ def test_where_the_counter_stands_at_its_maximum_what_passes_see_counts() -> Non
     blind = PortFacts(device="mlx5_0", port=1, state="active", link_downed=255, seen_down=0)
     for at, times in ((0, 0), (600, 1), (1200, 3)):
         facts = InfinibandFacts(ports=(replace(blind, seen_down=times),))
-        windows = added(windows, at, port_signs.port_counters(facts))
-    (sighting,) = port_signs.infiniband_flapping(facts, windows)
+        windows = added(windows, at, port_detectors.port_counters(facts))
+    (sighting,) = port_detectors.infiniband_flapping(facts, windows)
     assert sighting.evidence["downs"] == 3
     assert "maximum" in str(sighting.evidence["counted_by"])
 
@@ -162,13 +162,13 @@ def test_where_the_counter_stands_at_its_maximum_what_passes_see_counts() -> Non
     ],
 )
 def test_what_passes_see_is_not_counted_beside_a_counter_that_works(port: PortFacts) -> None:
-    assert not any(name == "seen_down" for _, name in port_signs.port_counters(InfinibandFacts(ports=(port,))))
+    assert not any(name == "seen_down" for _, name in port_detectors.port_counters(InfinibandFacts(ports=(port,))))
 
 
 def test_a_port_whose_state_cannot_be_read_is_unseen() -> None:
-    assert port_signs.unseen_ports(ports(mlx5_0="", mlx5_1="down")) == {Subject("port", part="mlx5_0/1")}
+    assert port_detectors.unseen_ports(ports(mlx5_0="", mlx5_1="down")) == {Subject("port", part="mlx5_0/1")}
 
 
 def test_the_counters_of_a_port_are_those_that_it_has() -> None:
     port = PortFacts(device="mlx5_0", port=1, link_downed=2)
-    assert port_signs.port_counters(InfinibandFacts(ports=(port,))) == {("port/mlx5_0/1", "link_downed"): 2}
+    assert port_detectors.port_counters(InfinibandFacts(ports=(port,))) == {("port/mlx5_0/1", "link_downed"): 2}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuwarden.health.host import services as host_signs
+from gpuwarden.health.host import services as service_detectors
 from gpuwarden.health.model import NODE, Severity, Sighting
 from gpuwarden.health.nvlink.fabric_manager import FABRIC_MANAGER, Fabric, undecided
 from gpuwarden.health.windows import Windows, added
@@ -54,7 +54,7 @@ def grown(key: tuple[str, str], samples: Mapping[float, int]) -> Windows:
     ],
 )
 def test_memory_is_low_below_two_percent_of_what_is_not_set_aside(memory: MemoryFacts, *, low: bool) -> None:
-    assert bool(host_signs.memory_low(memory)) is low
+    assert bool(service_detectors.memory_low(memory)) is low
 
 
 def test_an_uncorrectable_error_counts_when_it_happens() -> None:
@@ -65,10 +65,10 @@ def test_an_uncorrectable_error_counts_when_it_happens() -> None:
         **grown(("memory/mc0", "uncorrected"), {0: 3, 60: 3}),
         **grown(("memory/mc1", "uncorrected"), {0: 0, 60: 2}),
     }
-    (sighting,) = host_signs.memory_ecc_uncorrectable(memory, windows)
+    (sighting,) = service_detectors.memory_ecc_uncorrectable(memory, windows)
     assert sighting.evidence == {"uncorrected": 2, "controllers": "mc1: 2"}
-    assert host_signs.memory_ecc_uncorrectable(memory, grown(("memory/mc0", "uncorrected"), {0: 3, 60: 3})) == []
-    assert host_signs.memory_ecc_uncorrectable(memory, {}) == []
+    assert service_detectors.memory_ecc_uncorrectable(memory, grown(("memory/mc0", "uncorrected"), {0: 3, 60: 3})) == []
+    assert service_detectors.memory_ecc_uncorrectable(memory, {}) == []
 
 
 # --- Processes -----------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ def stuck(comm: str, seconds: float, *, gpu: bool | None, pid: int = 7) -> Stuck
 def test_a_process_that_holds_a_gpu_and_cannot_be_ended_warns_and_one_of_the_driver_fails(
     processes: tuple[StuckProcess, ...], severity: Severity | None
 ) -> None:
-    sightings = host_signs.process_hung(ProcessesFacts(stuck=processes))
+    sightings = service_detectors.process_hung(ProcessesFacts(stuck=processes))
     assert [sighting.severity for sighting in sightings] == ([] if severity is None else [severity])
 
 
@@ -104,7 +104,7 @@ def test_all_processes_are_one_finding_that_names_the_worst() -> None:
         *(stuck("train", 600.0 + n, gpu=True, pid=n) for n in range(5)),
         stuck("nvidia-smi", 400.0, gpu=True, pid=99),
     )
-    (sighting,) = host_signs.process_hung(ProcessesFacts(stuck=many))
+    (sighting,) = service_detectors.process_hung(ProcessesFacts(stuck=many))
     assert sighting.key.subject == NODE
     assert (sighting.evidence["processes"], sighting.evidence["pid"]) == (6, 99)
 
@@ -125,7 +125,7 @@ def service(active: str, sub: str = "", **more: Any) -> ServiceFacts:
 
 def down(facts: ServiceFacts, fabric: Fabric | None = None, *, windows: Windows | None = None) -> Any:
     services = ServicesFacts(services=(facts,))
-    sightings = host_signs.service_down(services, windows or {}, fabric or Fabric(switches=False, used=True))
+    sightings = service_detectors.service_down(services, windows or {}, fabric or Fabric(switches=False, used=True))
     return [(sighting.severity, sighting.evidence["why"]) for sighting in sightings]
 
 
@@ -226,7 +226,7 @@ def test_fabric_manager_is_undecided_where_processes_are_hidden_or_nothing_needs
 
 def test_a_failure_of_the_fabric_manager_stands_while_processes_are_hidden() -> None:
     services, hidden = ServicesFacts(services=(ENABLED,)), Fabric(switches=True, used=True, completed=True)
-    (found,) = host_signs.service_down(services, {}, hidden, {host_signs.service_subject(FABRIC_MANAGER)})
+    (found,) = service_detectors.service_down(services, {}, hidden, {service_detectors.service_subject(FABRIC_MANAGER)})
     assert found.severity is F
 
 
@@ -253,7 +253,7 @@ def told(name: str, state: PluginState, unknown_runs: int = 0) -> PluginResult:
 
 def test_a_site_check_speaks_at_its_own_severity() -> None:
     states = (PluginState.OK, PluginState.WARNING, PluginState.FAILURE, PluginState.UNKNOWN)
-    sightings = [s for state in states for s in host_signs.plugin(told("nhc", state))]
+    sightings = [s for state in states for s in service_detectors.plugin(told("nhc", state))]
     assert [(str(s.key), s.severity, s.evidence["text"]) for s in sightings] == [
         ("plugin_nhc@node", W, "so"),
         ("plugin_nhc@node", F, "so"),
@@ -265,17 +265,19 @@ def test_a_site_check_that_tells_nothing_three_times_in_a_row_failed() -> None:
         results=(told("fine", PluginState.OK), told("new", PluginState.UNKNOWN, 2), told("bad", PluginState.UNKNOWN, 3))
     )
     now = Stamp(10.0, 11.0)
-    assert [str(sighting.key) for sighting in host_signs.plugin_failed(plugins, now)] == ["plugin_failed@plugin/bad"]
-    assert [host_signs.speaks(result, now) for result in plugins.results] == [True, False, False]
+    assert [str(sighting.key) for sighting in service_detectors.plugin_failed(plugins, now)] == [
+        "plugin_failed@plugin/bad"
+    ]
+    assert [service_detectors.is_conclusive(result, now) for result in plugins.results] == [True, False, False]
 
 
 def test_a_site_check_that_has_not_run_for_long_failed_and_what_it_said_then_is_not_said_now() -> None:
     result = replace(told("slow", PluginState.FAILURE), fresh_for=210.0)
     plugins = PluginFacts(results=(result,))
-    for uptime, speaks, why in ((211.0, True, []), (212.0, False, ["has not run for 211 s"])):
+    for uptime, is_conclusive, why in ((211.0, True, []), (212.0, False, ["has not run for 211 s"])):
         now = Stamp(uptime, uptime)
-        assert host_signs.speaks(result, now) is speaks
-        assert [s.evidence["why"] for s in host_signs.plugin_failed(plugins, now)] == why
+        assert service_detectors.is_conclusive(result, now) is is_conclusive
+        assert [s.evidence["why"] for s in service_detectors.plugin_failed(plugins, now)] == why
 
 
 # --- Counters ------------------------------------------------------------------------------------------------------
@@ -287,5 +289,5 @@ def test_the_counters_are_those_that_are_known() -> None:
         controllers=(MemoryController(name="mc0", corrected=9, uncorrected=1), MemoryController(name="mc1")),
     )
     services = ServicesFacts(services=(ServiceFacts(unit="a.service", restarts=3), ServiceFacts(unit="b.mount")))
-    assert host_signs.memory_counters(memory) == {("memory/mc0", "uncorrected"): 1}
-    assert host_signs.service_counters(services) == {("service/a.service", "restarts"): 3}
+    assert service_detectors.memory_counters(memory) == {("memory/mc0", "uncorrected"): 1}
+    assert service_detectors.service_counters(services) == {("service/a.service", "restarts"): 3}

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gpuwarden.health.conditions import CONDITIONS
-from gpuwarden.health.inhibition import causes, roots
+from gpuwarden.health.inhibition import causes, root_causes
 from gpuwarden.health.model import Advice, EventKind, Health, Key, Latch, Severity, gpu
 from gpuwarden.health.state import Track
 from gpuwarden.health.view import CheckRule, Rules, XidRule
@@ -200,17 +200,17 @@ def track(code: str, slot_: str, severity: Severity = Severity.FAILURE) -> Track
 def test_a_consequence_names_the_root_and_not_the_consequence_between() -> None:
     middle = next(c for c in CONDITIONS.values() if "gpu_missing" in c.depends_on and c.severity is Severity.FAILURE)
     tracks = [track(middle.code, slot(1)), track("gpu_missing", slot(1)), track("driver_unresponsive", "")]
-    found = roots(tracks, ())
+    found = root_causes(tracks, ())
     assert found[tracks[0].key] in (tracks[1].key, tracks[2].key)
     assert found[tracks[0].key] not in found
 
 
 def test_a_failure_is_silenced_by_nothing_milder_and_by_no_other_gpu() -> None:
     consequence = track("row_remap_failed", slot(1))
-    assert roots([consequence, track("gpu_missing", slot(1), Severity.WARNING)], ()) == {}
-    assert roots([consequence, track("gpu_missing", slot(2))], ()) == {}
-    assert roots([consequence, track("gpu_missing", slot(1))], ("gpu_missing",)) == {}
-    assert len(roots([consequence, track("gpu_missing", slot(1))], ())) == 1
+    assert root_causes([consequence, track("gpu_missing", slot(1), Severity.WARNING)], ()) == {}
+    assert root_causes([consequence, track("gpu_missing", slot(2))], ()) == {}
+    assert root_causes([consequence, track("gpu_missing", slot(1))], ("gpu_missing",)) == {}
+    assert len(root_causes([consequence, track("gpu_missing", slot(1))], ())) == 1
 
 
 def test_a_silenced_failure_still_makes_its_gpu_a_failed_one() -> None:

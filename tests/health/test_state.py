@@ -88,7 +88,7 @@ def durable(state: State) -> object:
         for t in state.tracks.values()
     }
     records = {str(r.key): replace(r, batch=0) for r in state.records.values()}
-    boards = dict(state.raises), dict(state.treatments), dict(state.lemons)
+    boards = dict(state.raises), dict(state.repairs), dict(state.lemons)
     return tracks, records, dict(state.pins), boards, state.health, state.boot_id
 
 

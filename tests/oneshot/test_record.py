@@ -20,7 +20,7 @@ from gpuwarden.health.model import Health
 from gpuwarden.health.view import Rules
 from gpuwarden.publish.sockets.control import Peer, VerbError
 from gpuwarden.replay.replay import Replay, Tally
-from gpuwarden.trace.records import Acknowledged, Began, Happened, Passed, Record, Ruled, Troubled
+from gpuwarden.trace.records import Acknowledged, Began, ErrorsChanged, HostEventsSeen, Passed, Record, RulesChanged
 from gpuwarden_collectors.facts import NvmlFacts, Stamp
 from support.commands import COMMAND, environment
 from support.daemons import FakeHost, children, slots
@@ -71,7 +71,7 @@ def test_what_the_daemon_sees_is_recorded_and_judged_the_same_and_nobody_else_re
         assert process.wait(60) == 0
         health = Health(daemon.heartbeat()["status"])
     records = read(host.folder / "t")
-    assert {Began, Happened, Passed} <= {type(one) for one in records}
+    assert {Began, HostEventsSeen, Passed} <= {type(one) for one in records}
     assert ("raised", f"xid.95@gpu/{slots(2)[1]}") in {(kind, about) for _, kind, about in told(records)}
     assert judged(records).last is not None
     assert judged(records).last.verdict.health is health  # type: ignore[union-attr]
@@ -166,7 +166,7 @@ class Bench:
         match one:
             case Passed(observation):
                 self.desk.observed(observation)
-            case Happened(events=events):
+            case HostEventsSeen(events=events):
                 self.desk.happened(events)
 
     def passes(self) -> None:
@@ -194,7 +194,7 @@ def test_the_pieces_together_are_a_trace_of_what_came_to_the_desk(tmp_path: Path
     (tmp_path / "t").write_text(text + piece["trace"])
     kinds = [type(one) for one in read(tmp_path / "t")]
     assert kinds[0] is Began
-    assert set(kinds) == {Began, Passed, Happened, Troubled, Ruled, Acknowledged}
+    assert set(kinds) == {Began, Passed, HostEventsSeen, ErrorsChanged, RulesChanged, Acknowledged}
     assert bench.desk.listeners == []
 
 

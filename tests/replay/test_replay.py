@@ -19,7 +19,7 @@ from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.model import Health
 from gpuwarden.health.view import Rules
 from gpuwarden.replay.replay import SILENT_STEPS_MOST, Replay
-from gpuwarden.trace.records import Accepted, Acknowledged, Began, Happened, Record
+from gpuwarden.trace.records import Accepted, Acknowledged, Began, HostEventsSeen, Record
 from gpuwarden_collectors.facts import Stamp
 from support.commands import gpuwarden
 from support.hosts import Host, slot
@@ -53,7 +53,7 @@ def test_silence_becomes_visible_without_a_record() -> None:
     replay = Replay()
     for record in records:
         replay.take(record)
-    (*steps,) = replay.take(Happened(at=later(records[-1], 60.0), events=()))
+    (*steps,) = replay.take(HostEventsSeen(at=later(records[-1], 60.0), events=()))
     assert len(steps) >= 12
     assert "nvml_not_answering" in steps[-1].verdict.unknown
 
@@ -63,7 +63,7 @@ def test_a_gap_of_years_is_stepped_through_for_ten_minutes_and_no_more() -> None
     replay = Replay()
     for record in records:
         replay.take(record)
-    assert len(replay.take(Happened(at=later(records[-1], 1e9), events=()))) == SILENT_STEPS_MOST + 1
+    assert len(replay.take(HostEventsSeen(at=later(records[-1], 1e9), events=()))) == SILENT_STEPS_MOST + 1
 
 
 def test_time_never_goes_back() -> None:
@@ -71,7 +71,7 @@ def test_time_never_goes_back() -> None:
     replay = Replay()
     for record in records:
         replay.take(record)
-    (step,) = replay.take(Happened(at=records[1].at, events=()))
+    (step,) = replay.take(HostEventsSeen(at=records[1].at, events=()))
     assert step.verdict.at >= records[-1].at
 
 

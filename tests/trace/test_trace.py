@@ -30,7 +30,7 @@ from gpuwarden.replay.replay import Replay
 from gpuwarden.trace.pseudonyms import Pseudonyms
 from gpuwarden.trace.reader import TraceError, TraceReader
 from gpuwarden.trace.recorder import Recorder
-from gpuwarden.trace.records import Acknowledged, Began, Happened, Passed, Record, Ruled, Troubled
+from gpuwarden.trace.records import Acknowledged, Began, ErrorsChanged, HostEventsSeen, Passed, Record, RulesChanged
 from gpuwarden.trace.writer import TELEMETRY
 from gpuwarden_collectors.facts import GpuAnswer, NvmlFacts, Stamp
 from gpuwarden_collectors.nvml.simulated_gpu import simulated_uuid
@@ -66,9 +66,9 @@ def test_an_operators_word_and_the_daemons_own_troubles_are_kept(tmp_path: Path)
     at = Stamp(20.0, 1.8e9)
     records: list[Record] = [
         Began(at=at, boot_id="b", rules=Rules(expected_gpus=4), memory=()),
-        Troubled(at=at, troubles={"ledger": "full"}),
+        ErrorsChanged(at=at, troubles={"ledger": "full"}),
         Acknowledged(at=at, finding="xid.95@gpu/0000:10:00.0", by="root"),
-        Ruled(at=at, rules=Rules(expected_gpus=2)),
+        RulesChanged(at=at, rules=Rules(expected_gpus=2)),
     ]
     assert read(write(tmp_path / "t", records)) == records
 
@@ -436,7 +436,7 @@ def test_a_recording_holds_what_was_handed_over(tmp_path: Path) -> None:
                 recorder.began(record.at, record.boot_id, record.rules, record.memory or ())
             case Passed():
                 recorder.observed(record.observation)
-            case Happened():
+            case HostEventsSeen():
                 recorder.happened(record.at, record.events)
     assert recorder.close(10.0)
     assert (recorder.dropped, recorder.error) == (0, "")

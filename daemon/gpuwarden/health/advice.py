@@ -1,4 +1,4 @@
-"""What the words of advice (`model.Advice`) say to a person. It imports nothing: the command line loads it for every verb."""
+"""The text for a person of each `model.Advice`. It imports nothing: the command line loads it for every verb."""
 
 ADVICE = {
     "none": "nothing",

@@ -71,12 +71,12 @@ def _reset(slot: str, at: Stamp, boot: str) -> Event:
 
 
 def _counts(state: State, now: Stamp) -> Iterator[Event]:
-    """What many events came to, which no few events tell."""
+    """The sums of many events, which a few events cannot express."""
     summed = partial(Event, kind=EventKind.SUMMED, at=now, boot_id=state.boot_id)
     yield summed()
     for of, times in state.raises.items():
         yield summed(key=Key("raises", NODE), data={"of": str(of), "times": " ".join(map(repr, times))})
-    for (owner, case), done in state.treatments.items():
+    for (owner, case), done in state.repairs.items():
         data: Evidence = {"case": case, "reset": done.reset, "reboot": done.reboot}
         yield summed(key=Key("treatments", Subject("board", part=owner)), data=data)
     for (owner, what), days in state.lemons.items():

@@ -1,7 +1,7 @@
 """What of the daemon itself can fail, and the condition that each failure is. The only list of it.
 
 Each component is a finding, a sample of `gpuwarden_component_up` and a line of the status: all three go by this table, and the daemon
-must say of each how it is (`ComponentErrors`). The values are names in metrics and traces.
+must report the state of each (`ComponentErrors`). The values are names in metrics and traces.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ NAMED = ("collector_failed", "output_failed")
 
 
 class ComponentErrors:
-    """Why each component does not work, as `sources` say it; "" for one that does. Raises ValueError unless all have a source."""
+    """Why each component does not work, from `sources`; "" for one that does. Raises ValueError unless all have a source."""
 
     def __init__(self, sources: Mapping[Component, Callable[[Stamp], str]]) -> None:
         missing = set(Component) - sources.keys()
         if missing:
-            raise ValueError(f"nothing says how {', '.join(sorted(missing))} is")
+            raise ValueError(f"no source for the state of {', '.join(sorted(missing))}")
         self._sources = sources
 
     def at(self, now: Stamp) -> dict[str, str]:

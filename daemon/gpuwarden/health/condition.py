@@ -1,4 +1,4 @@
-"""What a row of the tables of conditions says, and the words that many rows share."""
+"""The fields of a row in the tables of conditions, and texts that many rows share."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Everything that can be wrong for a while, one row each. The judge interprets the rows; nothing else knows a code.
 
-`rise`: seconds a condition must be seen before it is a finding. `fall`: seconds it must be looked for and not seen
+`rise`: seconds a condition must be seen before it is a finding. `fall`: seconds it must be examined and not seen
 before the finding ends. `history`: seconds of counters that "not seen" needs, so that a restart ends nothing. `latch`: what must be done besides. `depends_on`: while one of these holds for the same GPU or
 for the node, this one is a consequence and stays quiet. Which readings make a condition is in `detectors.py`.
 """
@@ -26,7 +26,7 @@ _ROWS: tuple[Condition, ...] = (
     Condition(
         code="driver_unresponsive", scope="node", severity=F, advice=Advice.REBOOT, fall=30,
         title="The NVIDIA driver does not answer",
-        why="NVML missed two deadlines and was silent for 20 s; or one deadline together with Xid 119/120 (the GPU "
+        why="NVML missed two deadlines and did not answer for 20 s; or one deadline together with Xid 119/120 (the GPU "
         "system processor is gone) or with a reader stuck in the kernel. Jobs that touch the driver hang too.",
         source="Delta study (Xid 119/120 leave 99 % of GPUs unusable); a hung DCGM engine blocks its callers for 60 s (measured, 4.6)",
     ),
@@ -55,7 +55,7 @@ _ROWS: tuple[Condition, ...] = (
         code="nvml_unavailable", scope="node", severity=W, advice=Advice.OBSERVE, rise=30, fall=10,
         title="NVML fails",
         why="The library answers with an error, or the process that reads it dies. The GPUs are unknown meanwhile.",
-        source="own rule: a reader that fails is said, never taken for health", depends_on=NO_DRIVER,
+        source="own rule: a failing reader is reported, never taken for health", depends_on=NO_DRIVER,
     ),
     Condition(
         code="gpu_unresponsive", scope="gpu", severity=F, advice=Advice.RESET_GPU, rise=30, fall=30,
@@ -86,7 +86,7 @@ _ROWS: tuple[Condition, ...] = (
     Condition(
         code="sxid", scope="switch", severity=F, advice=Advice.REBOOT, fall=3600, latch=Latch.REBOOT,
         title="The driver reported an NVSwitch error (SXid)",
-        why="What the line says goes before the SXid table. A non-fatal line of an error that can stop a GPU warns at first, and "
+        why="The severity in the line wins over the SXid table. A non-fatal line of an error that can stop a GPU warns at first, and "
         "fails if it comes again at the same port or a GPU suffers within ten minutes. A failure stays until the node reboots "
         "or an operator acknowledges it.",
         source="NVIDIA Fabric Manager user guide, SXid lists; imbue-ai/cluster-health (what healthy hosts print)",
@@ -148,7 +148,7 @@ _ROWS: tuple[Condition, ...] = (
         code="nvlink_down", scope="link", severity=F, advice=Advice.RESET_GPU, rise=60, fall=60,
         title="An NVLink is down",
         why="The link was active on this board before and is not now, for a minute (5 minutes after a boot, or if all links are down "
-        "together): jobs over several GPUs fail or crawl. A GPU that never had an active link has none to miss, whatever DCGM says. "
+        "together): jobs over several GPUs fail or crawl. A GPU that never had an active link has none to miss, whatever DCGM reports. "
         "Give up links that were taken away on purpose with gpuwarden inventory accept.",
         source="DCGM_FR_NVLINK_DOWN; the minute is what a GPU reset and link training take; NVIDIA/NVSentinel#1481 (a card without "
         "a bridge), #1701 (links that train after a boot)", depends_on=(*NO_GPU, "gpu_reset_required"),
@@ -199,7 +199,7 @@ _ROWS: tuple[Condition, ...] = (
     Condition(
         code="power_brake", scope="gpu", severity=W, advice=Advice.INSPECT_HARDWARE, fall=300, history=360,
         title="A GPU is slowed down by the external power brake",
-        why="The power brake was active for 6 of the last 10 minutes: look at the power supplies of the chassis.",
+        why="The power brake was active for 6 of the last 10 minutes: inspect the power supplies of the chassis.",
         source="nvml.h: NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN; the share: gpud's hw-slowdown rule", depends_on=NO_GPU,
     ),
     # --- settings
@@ -216,54 +216,54 @@ _ROWS: tuple[Condition, ...] = (
     Condition(
         code="ledger_unavailable", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
         title="The ledger cannot be written",
-        why="Judging and publishing go on; what happens now may be forgotten at the next restart.",
-        source="own rule: a daemon that cannot remember says so",
+        why="Judging and publishing go on; events from now on may be lost at the next restart.",
+        source="own rule: a daemon that cannot keep its history reports it",
     ),
     Condition(
         code="collector_failed", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, rise=30, fall=10,
         title="A source cannot be read",
         why="It exists on this host, but reading it fails: faults that only this source shows are not seen meanwhile.",
-        source="own rule: a reader that fails is said, never taken for health",
+        source="own rule: a failing reader is reported, never taken for health",
     ),
     Condition(
         code="output_failed", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
-        title="What others read of gpuwarden cannot be written",
+        title="gpuwarden cannot write its files or serve its socket for jobs",
         why="The verdict file, the notice for jobs or its socket, or the files for Slurm's scripts: the run directory is full or read-only, or "
-        "belongs to somebody else. Who reads them goes by what is old, or finds nothing. They are written again as soon as they can be.",
+        "belongs to another user. Their readers get old content, or none. They are written again as soon as they can be.",
         source="own rule: a daemon that cannot publish reports it where it still can",
     ),
     Condition(
         code="actuator_refused", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
-        title="A scheduler refuses what gpuwarden wants of it",
-        why="For lack of permission, or since it knows no such node. Until that is mended a node that fails goes on getting "
+        title="A scheduler refuses an action of gpuwarden",
+        why="For lack of permission, or since it knows no such node. Until that is fixed a failing node keeps getting "
         "work; it is tried again once an hour.",
         source="Slurm 22.05: an update of a node needs root, SlurmUser or an Administrator of slurmdbd (measured)",
     ),
     Condition(
         code="actuator_unreachable", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, rise=600, fall=10,
-        title="A scheduler does not answer for long, and something is wanted of it",
-        why="It is away, does not accept our token, or knows no such node. A node that is to be taken out goes on getting work, or one "
-        "that is out stays so; it is tried again all the time.",
-        source="own rule: what is wanted and cannot be done is said",
+        title="Scheduler unreachable for 10 min while an action is pending",
+        why="It is down, does not accept gpuwarden's token, or knows no such node. A node that is to be excluded keeps getting work, or one "
+        "that is excluded stays so; the action is retried all the time.",
+        source="own rule: an action that is pending and cannot be done is reported",
     ),
     Condition(
         code="notification_refused", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
-        title="Whoever is to be notified does not take it",
-        why="It refuses the credentials, sends elsewhere, is not trusted or not there; or the queue cannot be kept on disk. What "
-        "is to be told is kept and tried again, within bounds: of what changed in the meantime the latest state.",
-        source="own rule: a notification that nobody gets is worse than none",
+        title="A notification target does not accept notifications",
+        why="It refuses the credentials, redirects, is not trusted or does not exist; or the queue cannot be kept on disk. "
+        "Notifications are kept and retried, within bounds: of what changed in the meantime only the latest state.",
+        source="own rule: a notification that is not delivered is worse than none",
     ),
     Condition(
         code="web_config_faulty", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
         title="The web configuration has a fault, or its certificate is about to expire",
         why="What was read before stays in force, so that scrapes go on; but a user who was taken out can still log in, and a "
         "certificate that expires ends every scrape. It is read again by itself once it is mended.",
-        source="own rule: expiry is told 7 days before, or a tenth of the certificate's life if that is less",
+        source="own rule: expiry is reported 7 days before, or a tenth of the certificate's life if that is less",
     ),
     Condition(
         code="config_outdated", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
         title="The configuration has a key or value that no longer exists",
-        why="It is ignored, and the evidence says what holds instead. The next release refuses to start with it.",
+        why="It is ignored; the evidence names what applies instead. The next release refuses to start with it.",
         source="own rule: no daemon stops at its upgrade, and nothing is dropped silently",
     ),
     # --- the memory of weeks
@@ -280,7 +280,7 @@ _ROWS: tuple[Condition, ...] = (
     Condition(
         code="gpu_held_after_job", scope="gpu", severity=W, advice=Advice.OBSERVE, rise=30, fall=10,
         title="Processes still hold a GPU after their job ended",
-        why="Slurm's epilog said that the job ended, and half a minute later processes of it still have the GPU open: the "
+        why="Slurm's epilog reported the end of the job, and half a minute later processes of it still have the GPU open: the "
         "next job finds its memory taken. The evidence names them; one that cannot be ended needs a reboot.",
         source="own rule: Slurm ends only those processes of a job that its process tracking still sees", depends_on=NO_GPU,
     ),

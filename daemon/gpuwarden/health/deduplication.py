@@ -2,7 +2,7 @@
 
 The kernel numbers the lines of a boot, and a record remembers the highest number that it was made of. A daemon whose
 position was lost reads the ring from its beginning: nothing is counted twice then, and no acknowledged finding comes back.
-Lines that carry no number (events of NVML and DCGM, or records of an older version) are told by their time alone, and only
+Lines that carry no number (events of NVML and DCGM, or records of an older version) are recognised by their time alone, and only
 from what was acknowledged (`memory.buried`).
 """
 
@@ -11,23 +11,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpuwarden.health.memory import State
-from gpuwarden.health.records import place_of
+from gpuwarden.health.records import target_of
 from gpuwarden_collectors.facts import HostEvent, LogGap
 
 DRIFT = 600.0
-"""Seconds by which the clock of the log may be ahead of ours after months. A line that is later than the record by more is
+"""Seconds by which the clock of the log may be ahead of this host's after months. A line that is later than the record by more is
 news whatever its number: a log that is a file can begin anew within one boot."""
 
 
-def unread(state: State, happened: Sequence[HostEvent]) -> Sequence[HostEvent]:
-    """What happened, without what was taken in before."""
-    return [event for event in happened if not _read_before(state, event)] if happened else happened
+def unread(state: State, host_events: Sequence[HostEvent]) -> Sequence[HostEvent]:
+    """The host events without those that were taken in before."""
+    return [event for event in host_events if not _read_before(state, event)] if host_events else host_events
 
 
 def _read_before(state: State, event: HostEvent) -> bool:
-    if isinstance(event, LogGap) or event.origin is None or (place := place_of(event)) is None:
+    if isinstance(event, LogGap) or event.origin is None or (target := target_of(event)) is None:
         return False
-    record = state.records.get(place[1])
+    record = state.records.get(target[1])
     if record is None or record.boot_id != event.origin.boot_id:
         return False
     return event.origin.sequence <= record.sequence and event.at.boottime <= record.last.boottime + DRIFT

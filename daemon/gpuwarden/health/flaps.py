@@ -1,7 +1,7 @@
 """The flap guard: what comes and goes again and again is held until it has been quiet for long.
 
 A condition that was raised as often as its row says within `WITHIN` flaps. It then ends only after `QUIET` without a
-sighting, however short its own fall time, and says why. Times are of one boot: a reboot begins anew.
+sighting, however short its own fall time, and gives the reason. Times are of one boot: a reboot begins anew.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def flaps(raises: Raises, key: Key, most: int) -> bool:
 
 
 def evidence(raises: Raises, key: Key, most: int) -> Evidence:
-    """What a finding says of it; nothing while it does not flap."""
+    """Evidence of it for a finding; empty while it does not flap."""
     if not flaps(raises, key, most):
         return {}
     newest = raises[key][-1]

@@ -1,7 +1,7 @@
-"""Which finding is a consequence of which: a root cause is told, what follows from it stays quiet.
+"""Which finding is a consequence of which: a root cause is reported, what follows from it stays quiet.
 
 `depends_on` in the table of conditions is followed through: a cause of a cause is a cause. A consequence is silenced only
-by a finding that is at least as severe, so that silence never makes a node look better; and never by a shadow finding,
+by a finding that is at least as severe, so that silence never makes a node appear better; and never by a shadow finding,
 from which nothing follows. What silences is silenced by nothing itself: the chain ends at its root.
 """
 
@@ -28,7 +28,7 @@ def causes(code: str) -> frozenset[str]:
     return frozenset(found - {code})
 
 
-def roots(raised: Sequence[Track], shadows: Iterable[str]) -> Mapping[Key, Key]:
+def root_causes(raised: Sequence[Track], shadows: Iterable[str]) -> Mapping[Key, Key]:
     """By finding that is a consequence, the one that it follows from. `shadows`: the codes of shadow checks."""
     counted = [track for track in raised if track.key.code not in frozenset(shadows)]
     codes = {track.key.code for track in counted}

@@ -95,7 +95,7 @@ def expected_count(state: State, sight: Sight) -> tuple[int | None, str]:
 
 
 def known_count(state: State, sight: Sight) -> int:
-    """How many GPUs that are ours were ever seen here."""
+    """How many GPUs of this node were ever seen here."""
     where = presences(state, sight)
     return sight.view.once("known count", (where,), lambda: sum([w is not Presence.FOREIGN for w, _ in where.values()]))
 
@@ -111,7 +111,7 @@ def _pin(facts: GpuFacts, links: int) -> Pin:
 def learn(state: State, sight: Sight) -> Iterator[Event]:
     """Events for GPUs seen for the first time, boards that were exchanged, and links that came up for the first time."""
     if sight.rules.expected_gpus == 0:
-        return  # whatever GPU is here is nobody's to miss
+        return  # no GPU that is here will be missed
     event = partial(pin_event, at=sight.now, boot_id=sight.view.boot_id)
     for slot, facts in sight.gpus.items():
         pin, links = state.pins.get(slot), _active_links(facts)
@@ -155,7 +155,7 @@ def accept(state: State, sight: Sight) -> list[Event]:
     """What `gpuwarden inventory accept` does: GPUs that are not here now are given up, and links and ports that are not up; PCIe links
     that are narrow stay so.
 
-    Raises ValueError while neither the PCI bus nor NVML can be read: then nobody knows what is here.
+    Raises ValueError while neither the PCI bus nor NVML can be read: then the inventory is not known.
     """
     if sight.nvml is None and sight.devices is None:
         raise ValueError("the inventory cannot be accepted now: neither NVML nor the PCI bus can be read")
@@ -178,7 +178,7 @@ def accepted(events: Iterable[Event]) -> dict[str, list[str]]:
             continue
         names = ["slower" if event.kind == EventKind.HOST_LEARNED else "given_up"]
         if event.kind == EventKind.GPU_PINNED:
-            names = [_LESS[word] for word in str(event.data.get(_ACCEPTED, "")).split()]
+            names = [_LESS[name] for name in str(event.data.get(_ACCEPTED, "")).split()]
         for name in names:
             result[name].append(event.key.subject.slot or event.key.subject.part)
     return result
@@ -195,8 +195,8 @@ def _as_they_are(state: State, sight: Sight) -> Iterator[Event]:
         if now != pin:
             less = {"links": now.links != pin.links, "pcie_width": now.pcie_width not in (0, pin.pcie_width)}
             event = pin_event(EventKind.GPU_PINNED, sight.now, sight.view.boot_id, now)
-            words = " ".join(name for name, is_less in less.items() if is_less)
-            yield replace(event, data={**event.data, "pcie_width": now.pcie_width, _ACCEPTED: words})
+            names = " ".join(name for name, is_less in less.items() if is_less)
+            yield replace(event, data={**event.data, "pcie_width": now.pcie_width, _ACCEPTED: names})
 
 
 def _links_kept(pin: Pin, facts: GpuFacts) -> int:

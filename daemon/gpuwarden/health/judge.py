@@ -1,6 +1,6 @@
-r"""The judge: (state, what is seen, what happened, now) -> (new state, events, verdict). Pure.
+r"""The judge: (state, view, host events, now) -> (new state, events, verdict). Pure.
 
-Each pass: GPUs are learned, host events become records, every condition is looked for, and what is seen or no longer
+Each pass: GPUs are learned, host events become records, every condition is examined, and what is seen or no longer
 seen moves its track:
 
     not seen -- seen --> rising -- seen for `rise` --> raised -- not seen for `fall` --> cleared
@@ -21,15 +21,15 @@ from gpuwarden.health.conditions import condition
 from gpuwarden.health.confirmation import confirmed
 from gpuwarden.health.dcgm.silence import given_up
 from gpuwarden.health.deduplication import unread
+from gpuwarden.health.detection import Detection
 from gpuwarden.health.detectors import COUNTERS, DETECTORS, FAMILIES
 from gpuwarden.health.gpu import resets
 from gpuwarden.health.host.learning import counted_host, learn_counts, learn_host
-from gpuwarden.health.look import Look
 from gpuwarden.health.memory import LEMON_NODE, State, Track, buried
 from gpuwarden.health.model import NODE, Advice, Event, EventKind, Evidence, Key, Latch, Sighting, Verdict
-from gpuwarden.health.overrides import reworded
+from gpuwarden.health.overrides import overridden
 from gpuwarden.health.records import records
-from gpuwarden.health.severity import AS_THE_TABLE_HAS_IT, Weight, fall, rise, weigh
+from gpuwarden.health.severity import NO_RULE, Assessment, assess, fall, rise
 from gpuwarden.health.steps import Steps
 from gpuwarden.health.verdict import verdict
 from gpuwarden.health.view import Rules, Sight, View
@@ -41,7 +41,7 @@ from gpuwarden_collectors.facts import HostEvent, Stamp
 SUBSIDES_AFTER = 15.0
 """Seconds without a sighting after which a rising condition starts anew: three passes, so that one gap is no gap."""
 STILL_SEEN = 120.0
-"""Seconds after its last sighting for which a finding cannot be acknowledged. What nobody can look at any more (a reading that
+"""Seconds after its last sighting for which a finding cannot be acknowledged. What can no longer be examined (a reading that
 went with a reboot or with another driver, a reader that hangs) has no other end."""
 LATCHES_AFTER = 15.0
 """Seconds without a sighting after which a latch is an event: lines that come now and then are no news each time."""
@@ -56,15 +56,15 @@ class Step:
     """Lines of the kernel log about slots that hold nothing (`witnesses.py`)."""
 
 
-def judge(state: State, view: View, happened: Sequence[HostEvent], rules: Rules, now: Stamp) -> Step:
-    """One step. `happened` are the host events since the last one; they are taken before the conditions are looked at."""
+def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rules, now: Stamp) -> Step:
+    """One step. `host_events` are the host events since the last one; they are taken before the conditions are examined."""
     sight = Sight.of(view, rules, now)
     steps = Steps(observed(state, sight), now, view.boot_id)
     if view.boot_id != state.boot_id:
-        steps.happened(EventKind.BOOT)
+        steps.emit(EventKind.BOOT)
     for event in (*inventory.learn(steps.state, sight), *learn_host(steps.state, sight)):
         steps.take(event)
-    news_of = unread(steps.state, happened)
+    news_of = unread(steps.state, host_events)
     taken = believed(steps.state, news_of)
     steps.state, recorded = records(steps.state, taken, view.boot_id)
     for event in (*recorded, *resets.recognised(steps.state, sight)):
@@ -76,16 +76,16 @@ def judge(state: State, view: View, happened: Sequence[HostEvent], rules: Rules,
     steps.state = counted_host(_counted(steps.state, sight), sight)
     for event in learn_counts(steps.state, sight):
         steps.take(event)
-    _look(steps, sight)
+    _run_detectors(steps, sight)
     steps.settle()
     if steps.state.unconfirmed:
         steps.state = replace(steps.state, unconfirmed=confirmed(steps.state, sight, steps.sighted))
-    for kind, key, data in tuple(reworded(steps.state, rules)):
-        steps.happened(kind, key, data)
+    for kind, key, data in tuple(overridden(steps.state, rules)):
+        steps.emit(kind, key, data)
     result = verdict(steps.state, sight)
     if result.health is not steps.state.health:
         data = {"from": steps.state.health.value, "to": result.health.value, "reasons": " ".join(result.reasons[:5])}
-        steps.happened(EventKind.HEALTH, data=data)
+        steps.emit(EventKind.HEALTH, data=data)
     return Step(steps.state, tuple(steps.events), result, len(news_of) - len(taken))
 
 
@@ -107,8 +107,8 @@ def _counted(state: State, sight: Sight) -> State:
 _counters = attrgetter(*(f"readings.{name}" for name in COUNTERS))
 
 
-def _look(steps: Steps, sight: Sight) -> None:
-    """Every condition is looked for, but for those that the site switched off. A check that breaks blinds no other."""
+def _run_detectors(steps: Steps, sight: Sight) -> None:
+    """Runs the detectors of all conditions but those that the site switched off. A check that breaks blinds no other."""
     off = {code for code, rule in sight.rules.checks.items() if not rule.enabled}
     broken: dict[str, str] = {}
     for code in off:
@@ -121,16 +121,16 @@ def _look(steps: Steps, sight: Sight) -> None:
             broken[code] = _short(error)
     for name, family in FAMILIES.items():
         try:
-            for code, look in family(steps.state, sight).items():
+            for code, detection in family(steps.state, sight).items():
                 if code not in off:
-                    _follow(steps, code, look, sight)
+                    _follow(steps, code, detection, sight)
         except Exception as error:  # noqa: BLE001
             broken[name] = _short(error)
     if broken and "collector_failed" not in off:
         why = "; ".join(f"{name}: {text}" for name, text in broken.items())[:400]
         evidence = {"why": f"a check of gpuwarden's own is broken and sees nothing: {why}"}
-        told = Sighting(Key("collector_failed", NODE, "judge"), evidence, advice=Advice.CONTACT_SUPPORT)
-        _follow(steps, "collector_failed", Look((told,)), sight)
+        broken_check = Sighting(Key("collector_failed", NODE, "judge"), evidence, advice=Advice.CONTACT_SUPPORT)
+        _follow(steps, "collector_failed", Detection((broken_check,)), sight)
 
 
 def _short(error: Exception) -> str:
@@ -140,56 +140,56 @@ def _short(error: Exception) -> str:
 def _switched_off(steps: Steps, code: str) -> None:
     for track in steps.state.tracks_of(code):
         by = f"the site: checks.{code}.enabled is false"
-        steps.happened(EventKind.CLEARED if track.raised else EventKind.SUBSIDED, track.key, {"by": by})
+        steps.emit(EventKind.CLEARED if track.raised else EventKind.SUBSIDED, track.key, {"by": by})
 
 
-def _follow(steps: Steps, code: str, look: Look, sight: Sight) -> None:
-    if not look.sightings and not steps.state.tracks:
+def _follow(steps: Steps, code: str, detection: Detection, sight: Sight) -> None:
+    if not detection.sightings and not steps.state.tracks:
         return
     row = condition(code)
     if row is None:
         return
     before = steps.state.tracks_of(code)
-    seen = {sighting.key for sighting in look.sightings} if before else ()
-    for sighting in look.sightings:
+    seen = {sighting.key for sighting in detection.sightings} if before else ()
+    for sighting in detection.sightings:
         _seen(steps, row, sighting, sight)
     for track in before:
-        if track.key not in seen and track.key.subject in look.examined:
+        if track.key not in seen and track.key.subject in detection.examined:
             _not_seen(steps, row, track, sight)
 
 
 def _seen(steps: Steps, row: Condition, sighting: Sighting, sight: Sight) -> None:
-    rule = sight.rules.checks.get(row.code, AS_THE_TABLE_HAS_IT)
+    rule = sight.rules.checks.get(row.code, NO_RULE)
     key, now, track = sighting.key, sight.now, steps.track(sighting.key)
-    wait, weight = rise(row, rule, sighting), weigh(steps.state, row, rule, sighting, known=track, sight=sight)
+    wait, assessment = rise(row, rule, sighting), assess(steps.state, row, rule, sighting, known=track, sight=sight)
     if track is None:
         if not buried(steps.state, key):
             kind = EventKind.RISING if wait > 0 else EventKind.RAISED
-            steps.happened(kind, key, _data(sighting, weight, now, sight))
+            steps.emit(kind, key, _data(sighting, assessment, now, sight))
         return
     if key in steps.state.unconfirmed:
         steps.sighted[key] = wait
-    now_said, said = weight.evidence.get("said_by"), track.evidence.get("said_by")
-    changed = (weight.severity, weight.advice, now_said) != (track.severity, track.advice, said)
+    source, old_source = assessment.evidence.get("said_by"), track.evidence.get("said_by")
+    changed = (assessment.severity, assessment.advice, source) != (track.severity, track.advice, old_source)
     due = not track.raised and now.boottime - track.first_seen.boottime >= wait
     if due or (track.raised and (changed or track.latched)):
-        steps.happened(EventKind.RAISED, key, _data(sighting, weight, track.first_seen, sight))
+        steps.emit(EventKind.RAISED, key, _data(sighting, assessment, track.first_seen, sight))
     else:
-        steps.refresh(track.seen(weight.severity, weight.advice, weight.evidence, now))
+        steps.refresh(track.seen(assessment.severity, assessment.advice, assessment.evidence, now))
 
 
-def _data(sighting: Sighting, weight: Weight, first: Stamp, sight: Sight) -> Evidence:
+def _data(sighting: Sighting, assessment: Assessment, first: Stamp, sight: Sight) -> Evidence:
     data: Evidence = {
-        **weight.evidence, "count": sighting.count, "severity": weight.severity.value, "advice": weight.advice.value,
-        "latch": weight.latch.value, "first_boottime": first.boottime, "first_wall": first.wall,
+        **assessment.evidence, "count": sighting.count, "severity": assessment.severity.value, "advice": assessment.advice.value,
+        "latch": assessment.latch.value, "first_boottime": first.boottime, "first_wall": first.wall,
     }  # fmt: skip
-    if weight.latch is Latch.RESET and (counters := resets.counters(sight, sighting.key.subject.slot)):
+    if assessment.latch is Latch.RESET and (counters := resets.counters(sight, sighting.key.subject.slot)):
         return {**data, "counters": counters}
     return data
 
 
 def _known_long_enough(state: State, row: Condition, slot: str) -> bool:
-    """Whether the counters of this GPU were followed for as long as the condition looks back."""
+    """Whether the counters of this GPU were followed for the whole window of the condition."""
     if not row.history:
         return True
     return max((s.followed for (of, _), s in state.windows.items() if of == slot), default=0.0) >= row.history
@@ -202,20 +202,20 @@ def _not_seen(steps: Steps, row: Condition, track: Track, sight: Sight) -> None:
     if (reset := resets.answered(steps.state, track, sight)) is not None:
         steps.take(reset)
     clean = now.boottime - (track.clean_since or now).boottime
-    rule = sight.rules.checks.get(row.code, AS_THE_TABLE_HAS_IT)
+    rule = sight.rules.checks.get(row.code, NO_RULE)
     if not track.raised:
         if clean >= SUBSIDES_AFTER:
-            steps.happened(EventKind.SUBSIDED, track.key)
+            steps.emit(EventKind.SUBSIDED, track.key)
             return
     elif _released(row, track, sight):
-        steps.happened(EventKind.CLEARED, track.key, {"by": RELEASED})
+        steps.emit(EventKind.CLEARED, track.key, {"by": RELEASED})
         return
     elif track.latch is not Latch.NONE:
         if not track.latched and _quiet(steps.state, track, now, clean) >= LATCHES_AFTER:
-            steps.happened(EventKind.LATCHED, track.key)
+            steps.emit(EventKind.LATCHED, track.key)
             track = steps.state.tracks[track.key]
     elif clean >= fall(steps.state, row, rule, track):
-        steps.happened(EventKind.CLEARED, track.key, given_up(track, sight))
+        steps.emit(EventKind.CLEARED, track.key, given_up(track, sight))
         return
     if track.clean_since is None:
         steps.refresh(replace(track, clean_since=now))
@@ -247,8 +247,8 @@ def acknowledge(state: State, key: Key, by: str, now: Stamp, boot_id: str) -> Ev
     track = state.tracks.get(key)
     if track is None or not track.raised:
         raise ValueError(f"there is no finding {key}; `gpuwarden status` lists them with their ids")
-    looked_at = not track.latched and track.clean_since is None
-    if looked_at and 0.0 <= now.boottime - track.last_seen.boottime <= STILL_SEEN and key.code != LEMON_NODE:
+    observed_now = not track.latched and track.clean_since is None
+    if observed_now and 0.0 <= now.boottime - track.last_seen.boottime <= STILL_SEEN and key.code != LEMON_NODE:
         raise ValueError(f"{key} is still seen, so it cannot be acknowledged away: {_ends(track)}")
     return Event(kind=EventKind.ACKNOWLEDGED, at=now, boot_id=boot_id, key=key, data={"by": by})
 

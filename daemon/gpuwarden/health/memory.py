@@ -10,7 +10,7 @@ from gpuwarden.health.flaps import Raises
 from gpuwarden.health.host.memory import HostMemory
 from gpuwarden.health.lemons.memory import Lemons
 from gpuwarden.health.model import Advice, Evidence, Health, Key, Latch, Pin, Severity
-from gpuwarden.health.repair_history import Case, Treatments
+from gpuwarden.health.repair_history import Case, RepairHistory
 from gpuwarden.health.windows import Windows
 from gpuwarden.health.xid.bursts import Bursts
 from gpuwarden.health.xid.sxid_ports import Ports
@@ -24,7 +24,7 @@ LEMON_NODE = "lemon_node"
 class Track:
     """One condition on one subject, from its first sighting on. It is a finding once `raised`.
 
-    `clean_since`: since when it was looked for and not seen. `released`: something was done that ends its latch (reset,
+    `clean_since`: since when it was examined and not seen. `released`: something was done that ends its latch (reset,
     reboot, replacement); it ends when a pass after `released` does not see it. `counters`: what the GPU had counted since
     driver load when the latch was raised, by which a reset is recognised.
     """
@@ -57,9 +57,9 @@ class Record:
     """Momentary events of one kind on one subject (`xid.79@gpu/…`): how often ever, how many the last time, and when.
 
     `history`: this boot's were all older than the first start of the ledger allows; they need confirmation, once.
-    `fatal`, `nonfatal`: the lines themselves said so; `ports`: when each port had lines in this boot (all three of NVSwitch errors
+    `fatal`, `nonfatal`: the severity in the lines themselves; `ports`: when each port had lines in this boot (all three of NVSwitch errors
     only). `sequence`: of the newest line, in the kernel log of that boot.
-    `acknowledged`: what happened until then makes no finding any more. `bursts`: when this boot's lines came.
+    `acknowledged`: events until then make no finding any more. `bursts`: when this boot's lines came.
     """
 
     key: Key
@@ -78,14 +78,14 @@ class Record:
 
 
 Unpaired = Mapping[tuple[Key, str], tuple[float, int]]
-"""By (record, sources joined by `+`): when these last told of it, and how many of these reports other sources owe yet."""
+"""By (record, sources joined by `+`): when these last reported it, and how many of these reports other sources owe yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """`resets`: by slot, when the GPU was last reset. `given_up`: slots whose GPU an operator no longer expects.
 
-    `raises`, `treatments` and `lemons`: see `flaps.py`, `treatments.py` and `lemons.py`. `news`: the records of this step.
+    `raises`, `repairs` and `lemons`: see `flaps.py`, `repairs.py` and `lemons.py`. `news`: the records of this step.
     `host`: ports and mounts, as `host_memory.py` has them; `host_windows`: its counters.
 
     `slots`: where a GPU or another NVIDIA function was seen in this boot, `bus_observed`: on the bus too; `asked`: when bus and
@@ -104,7 +104,7 @@ class State:
     resets: Mapping[str, Stamp] = field(default_factory=dict)
     given_up: frozenset[str] = frozenset()
     raises: Raises = field(default_factory=dict)
-    treatments: Treatments = field(default_factory=dict)
+    repairs: RepairHistory = field(default_factory=dict)
     lemons: Lemons = field(default_factory=dict)
     news: frozenset[Key] = frozenset()
     windows: Windows = field(default_factory=dict)
@@ -154,7 +154,7 @@ def case(state: State, key: Key) -> Case:
 
 
 def failures(state: State, slot: str | None = None, before: float | None = None) -> Iterator[Track]:
-    """The failures that stand, on any GPU or that in `slot`; with `before`, those first seen until then (wall time)."""
+    """The active failures, on any GPU or that in `slot`; with `before`, those first seen until then (wall time)."""
     for track in state.tracks.values():
         subject = track.key.subject
         of_gpu = subject.slot in state.pins and (slot is None or subject.slot == slot)

@@ -1,4 +1,4 @@
-"""The words of judgement: health, subjects, sightings, findings, events, the verdict."""
+"""The terms of judgement: health, subjects, sightings, findings, events, the verdict."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Subject:
 
 
 SLOTTED = ("gpu", "link", "switch")
-"""The kinds of subject that stand in a PCI slot; of the others everything after the kind is the part."""
+"""The kinds of subject that are in a PCI slot; of the others everything after the kind is the part."""
 NODE = Subject("node")
 
 
@@ -92,7 +92,7 @@ def link(slot: str, number: int) -> Subject:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Key:
-    """One thing that can be wrong with one subject. `detail` tells several of one code apart: the Xid number, a service name."""
+    """One thing that can be wrong with one subject. `detail` distinguishes several of one code: the Xid number, a service name."""
 
     code: str
     subject: Subject
@@ -152,7 +152,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened. State is the fold of these, in order; `kind` is one of `EventKind`."""
+    """A change at an instant. State is the fold of these, in order; `kind` is one of `EventKind`."""
 
     kind: str
     at: Stamp
@@ -188,20 +188,20 @@ class EventKind(StrEnum):
     RESTORED = "restored"
     INTENDED = "intended"  # policy wants something of an actuator
     OUTCOME = "outcome"  # what became of it
-    LIFTED = "lifted"  # somebody else ended or took over an exclusion of ours
+    LIFTED = "lifted"  # another actor ended or took over an exclusion of gpuwarden's
     ORDERED = "ordered"  # an operator's exclude or restore
     NOTICED = "noticed"  # the end of this machine was announced
     NOTICE_ENDED = "notice_ended"
     NEEDS_PERSON = "needs_person"  # a finding after which only a person restores
-    HELD = "held"  # an exclusion of ours stands: in checkpoints, and once in each later boot
+    HELD = "held"  # an exclusion of gpuwarden's is in force: in checkpoints, and once in each later boot
     RETURNED = "returned"  # in checkpoints only: a restoration without a person
     DEPARTING = "departing"  # an announced end, or a failing GPU, is acted on
-    SIGNALLING = "signalling"  # a job is about to be told; before anything is sent
+    SIGNALLING = "signalling"  # a job is about to be signalled; before anything is sent
     SIGNALLED = "signalled"  # what came of it
     SAVED = "saved"  # a job, or a rank of it, says or shows that it is done
     REQUEUED = "requeued"  # a job was sent elsewhere
     NOT_REQUEUED = "not_requeued"
-    LAST_WORDS = "last_words"  # what a scheduler was told right before the end
+    LAST_WORDS = "last_words"  # the final node state that was set right before the end
     APPROVING = "approving"  # an announced end is about to be let happen early; before anything is sent
     APPROVED = "approved"  # what came of it
     DEPARTED = "departed"  # withdrawn, or over
@@ -243,7 +243,7 @@ class GpuVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LemonDays:
-    """On how many of the last 28 days `what` happened to the GPU in `slot`; of the node as a whole if that is empty."""
+    """On how many of the last 28 days `what` came on the GPU in `slot`; of the node as a whole if that is empty."""
 
     what: str
     days: int

@@ -1,6 +1,6 @@
-"""What a site says of a severity reaches a failure that latched before it was said, after a reload as after a restart.
+"""A severity that the site configures also applies to a failure that latched before, after a reload as after a restart.
 
-What is still seen is weighed anew in each pass; a latch is not seen any more, and nothing but this looks at it again.
+What is still seen is assessed anew in each pass; a latch is not seen any more, and is reassessed only here.
 """
 
 from __future__ import annotations
@@ -14,29 +14,31 @@ from gpuwarden.health.model import EventKind, Evidence, Key, Latch, Severity
 from gpuwarden.health.view import Rules
 
 RECORD = "record"
-_SAID: Evidence = {"classed_by": "this site's configuration"}
+_EVIDENCE: Evidence = {"classed_by": "this site's configuration"}
 
 
-def reworded(state: State, rules: Rules) -> Iterator[tuple[EventKind, Key, Evidence]]:
-    """By finding that latches and has another severity than the site gives it: what happens to it."""
+def overridden(state: State, rules: Rules) -> Iterator[tuple[EventKind, Key, Evidence]]:
+    """By finding that latches and has another severity than the site gives it: its next event."""
     if not (rules.checks or rules.xids or rules.sxids):
         return
     for track in state.tracks.values():
         row = condition(track.key.code)
         if row is None or not track.raised or track.latch is Latch.NONE:
             continue
-        word = _word(track.key, rules)
-        if word == RECORD:
+        configured = _configured(track.key, rules)
+        if configured == RECORD:
             yield (
                 EventKind.CLEARED,
                 track.key,
                 {"by": f"the site: {track.key.code}s.{track.key.detail}.severity is record"},
             )
-        elif word and (word != track.severity or word == Severity.WARNING):  # a warning of the site's does not latch
-            yield EventKind.RAISED, track.key, _data(track, Severity(word), row)
+        elif configured and (
+            configured != track.severity or configured == Severity.WARNING
+        ):  # a warning of the site's does not latch
+            yield EventKind.RAISED, track.key, _data(track, Severity(configured), row)
 
 
-def _word(key: Key, rules: Rules) -> str:
+def _configured(key: Key, rules: Rules) -> str:
     """`record`, a severity, or nothing."""
     check = rules.checks.get(key.code)
     numbers = {"xid": rules.xids, "sxid": rules.sxids}.get(key.code, {})
@@ -51,6 +53,6 @@ def _word(key: Key, rules: Rules) -> str:
 def _data(track: Track, severity: Severity, row: Condition) -> Evidence:
     latch = row.latch if severity is Severity.FAILURE else Latch.NONE
     return {
-        **track.evidence, **_SAID, "count": track.count, "severity": severity.value, "advice": track.advice.value,
+        **track.evidence, **_EVIDENCE, "count": track.count, "severity": severity.value, "advice": track.advice.value,
         "latch": latch.value, "first_boottime": track.first_seen.boottime, "first_wall": track.first_seen.wall,
     }  # fmt: skip

@@ -34,7 +34,7 @@ RECORDS_KEPT = 4096
 """More (subject, number) pairs than any host has; beyond it new ones are dropped, so that garbage cannot fill memory: all but
 Xids that the vendor describes, of GPUs that belong here."""
 
-_NOBODY = Key("", NODE)
+_NO_SUBJECT = Key("", NODE)
 _RECORDED = (EventKind.XID, EventKind.SXID, EventKind.AER)
 _Line = XidEvent | SxidEvent | AerEvent
 
@@ -62,8 +62,8 @@ class _Batch:
             self.newest = event
         if event.origin is not None:
             self.sequence = max(self.sequence, event.origin.sequence)
-        if isinstance(event, XidEvent) and (said := sign(event)) and said not in self.signs[-1:]:
-            self.signs = joined(self.signs, (said,))
+        if isinstance(event, XidEvent) and (signature := sign(event)) and signature not in self.signs[-1:]:
+            self.signs = joined(self.signs, (signature,))
         if isinstance(event, SxidEvent):
             fatal = _fatal(event)
             self.fatal, self.nonfatal = self.fatal or fatal is True, self.nonfatal and fatal is False
@@ -72,7 +72,7 @@ class _Batch:
 
 
 def _fatal(event: SxidEvent) -> bool | None:
-    """What the line says: by its word, else by its severity (ctrl_dev_nvswitch.h: 0 non-fatal, 1 fatal)."""
+    """The severity of the line: by its term, else by its number (ctrl_dev_nvswitch.h: 0 non-fatal, 1 fatal)."""
     return (
         event.fatal
         if event.fatal is not None
@@ -80,32 +80,32 @@ def _fatal(event: SxidEvent) -> bool | None:
     )
 
 
-def records(state: State, happened: Sequence[HostEvent], boot_id: str) -> tuple[State, list[Event]]:
-    """The events for what happened, one for each kind and subject of the batch, and the state with its pairing updated."""
-    if not happened:
+def records(state: State, host_events: Sequence[HostEvent], boot_id: str) -> tuple[State, list[Event]]:
+    """The events for these host events, one for each kind and subject of the batch, and the state with its pairing updated."""
+    if not host_events:
         return state, []
     unpaired = dict(state.unpaired)
     batches: dict[tuple[EventKind, Key], _Batch] = {}
-    for event in _with_recoveries(happened):
-        if (place := place_of(event)) is None or _overflows(state, batches, place):
+    for event in _with_recoveries(host_events):
+        if (target := target_of(event)) is None or _overflows(state, batches, target):
             continue
-        counted = not (isinstance(event, XidEvent) and paired(unpaired, place[1], event.source, event.at.boottime))
-        if counted or _tells_more(state, batches, place, event):
-            batches.setdefault(place, _Batch(event)).add(event, counted=counted)
-    newest = max(event.at.boottime for event in happened)
+        counted = not (isinstance(event, XidEvent) and paired(unpaired, target[1], event.source, event.at.boottime))
+        if counted or _adds_text(state, batches, target, event):
+            batches.setdefault(target, _Batch(event)).add(event, counted=counted)
+    newest = max(event.at.boottime for event in host_events)
     made = [_event(kind, key, batch, boot_id) for (kind, key), batch in batches.items()]
     return replace(state, unpaired=young(unpaired, newest)), [*made, *_cancelled(state, made)]
 
 
-def _with_recoveries(happened: Sequence[HostEvent]) -> Iterator[HostEvent]:
+def _with_recoveries(host_events: Sequence[HostEvent]) -> Iterator[HostEvent]:
     """The driver prints no line for a reset; its Xid 154 that no recovery is needed any more says the same."""
-    for event in happened:
+    for event in host_events:
         yield event
         if isinstance(event, XidEvent) and event.xid == 154 and recovery_action(sign(event)) == 0:
             yield GpuResetEvent(at=event.at, slot=event.slot, ok=True, text=event.text, history=event.history)
 
 
-def place_of(event: HostEvent) -> tuple[EventKind, Key] | None:
+def target_of(event: HostEvent) -> tuple[EventKind, Key] | None:
     """The kind of event that it becomes, and what that is about; None for what is not kept."""
     match event:
         case XidEvent():
@@ -117,7 +117,7 @@ def place_of(event: HostEvent) -> tuple[EventKind, Key] | None:
         case GpuResetEvent():
             return EventKind.RESET, Key("gpu", gpu(event.slot))
         case LogGap():
-            return EventKind.LOG_GAP, _NOBODY
+            return EventKind.LOG_GAP, _NO_SUBJECT
         case _:
             return None
 
@@ -126,27 +126,27 @@ def _gpu_or_node(slot: str) -> Subject:
     return gpu(slot) if slot else NODE
 
 
-def _overflows(state: State, batches: dict[tuple[EventKind, Key], _Batch], place: tuple[EventKind, Key]) -> bool:
-    kind, key = place
-    new = kind in _RECORDED and place not in batches and key not in state.records
-    return new and len(state.records) + len(batches) >= RECORDS_KEPT and not _of_a_gpu_of_ours(state, key)
+def _overflows(state: State, batches: dict[tuple[EventKind, Key], _Batch], target: tuple[EventKind, Key]) -> bool:
+    kind, key = target
+    new = kind in _RECORDED and target not in batches and key not in state.records
+    return new and len(state.records) + len(batches) >= RECORDS_KEPT and not _of_pinned_gpu(state, key)
 
 
-def _of_a_gpu_of_ours(state: State, key: Key) -> bool:
+def _of_pinned_gpu(state: State, key: Key) -> bool:
     """There are so many numbers of Xids and no more."""
     return key.code == "xid" and key.subject.slot in state.pins and int(key.detail) in XIDS
 
 
-def _tells_more(
-    state: State, batches: dict[tuple[EventKind, Key], _Batch], place: tuple[EventKind, Key], event: HostEvent
+def _adds_text(
+    state: State, batches: dict[tuple[EventKind, Key], _Batch], target: tuple[EventKind, Key], event: HostEvent
 ) -> bool:
-    """A line of the kernel log about an Xid that NVML or DCGM told of before, without its text."""
+    """A line of the kernel log about an Xid that NVML or DCGM reported before, without its text."""
     if not isinstance(event, XidEvent) or event.source is not Source.KERNEL_LOG:
         return False
-    record = state.records.get(place[1])
-    if place in batches or record is None or record.text != event.text:
+    record = state.records.get(target[1])
+    if target in batches or record is None or record.text != event.text:
         return True
-    return (said := sign(event)) != "" and said not in newest_signs(record)
+    return (signature := sign(event)) != "" and signature not in newest_signs(record)
 
 
 def _event(kind: EventKind, key: Key, batch: _Batch, boot_id: str) -> Event:

@@ -1,6 +1,6 @@
-"""What a sighting comes to: the row of its condition, what the sighting itself says, what the site wants, what was done before.
+"""Severity and advice of a sighting: from the row of its condition, the sighting itself, the site's rules, earlier repairs.
 
-The site's word wins over the sighting's, and that over the row's. Only for a grace that has no end, as that of a boot, does
+The site's rule wins over the sighting, and that over the row. Only for a grace that has no end, as that of a boot, does
 the site's rise time not count.
 """
 
@@ -19,11 +19,11 @@ from gpuwarden.health.model import Advice, Evidence, Key, Latch, Severity, Sight
 from gpuwarden.health.repair_history import escalated
 from gpuwarden.health.view import CheckRule, Sight
 
-AS_THE_TABLE_HAS_IT = CheckRule()
+NO_RULE = CheckRule()
 
 
 @dataclass(frozen=True, slots=True)
-class Weight:
+class Assessment:
     severity: Severity
     advice: Advice
     latch: Latch
@@ -44,27 +44,27 @@ def fall(state: State, row: Condition, rule: CheckRule, track: Track) -> float:
 
 
 def _flapping(state: State) -> Mapping[Key, Evidence]:
-    """By condition that flaps, what a finding says of it."""
+    """By condition that flaps, the evidence of it."""
     held: Mapping[Key, Evidence] | None = state.made.get("flapping")
     if held is None:
         rows = ((key, condition(key.code)) for key, times in state.raises.items() if len(times) > 1)
-        told = ((key, flaps.evidence(state.raises, key, row.flaps)) for key, row in rows if row is not None)
-        held = state.made["flapping"] = {key: evidence for key, evidence in told if evidence}
+        found = ((key, flaps.evidence(state.raises, key, row.flaps)) for key, row in rows if row is not None)
+        held = state.made["flapping"] = {key: evidence for key, evidence in found if evidence}
     return held
 
 
-def weigh(
+def assess(
     state: State, row: Condition, rule: CheckRule, sighting: Sighting, *, known: Track | None, sight: Sight
-) -> Weight:
+) -> Assessment:
     severity = rule.severity or sighting.severity or row.severity
     advice, key = sighting.advice or row.advice, sighting.key
     failure = severity is Severity.FAILURE
     evidence = under(sighting.evidence, known.evidence if known else None, sight, state.pins, key.subject.slot)
-    if failure and state.treatments and key.subject.slot:
+    if failure and state.repairs and key.subject.slot:
         first = sight.now if known is None else known.first_seen
-        advice, why = escalated(advice, state.treatments.get(case(state, key)), first.wall, sight.now.wall)
+        advice, why = escalated(advice, state.repairs.get(case(state, key)), first.wall, sight.now.wall)
         evidence = {**evidence, **why} if why else evidence
     if (held := _flapping(state)) and key in held:
         evidence = {**evidence, **held[key]}
     old_latch = Latch.NONE if known is None else known.latch
-    return Weight(severity, advice, row.latch if failure else old_latch, evidence)
+    return Assessment(severity, advice, row.latch if failure else old_latch, evidence)

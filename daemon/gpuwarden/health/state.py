@@ -20,7 +20,7 @@ from gpuwarden.health.lemons.days import days_of
 from gpuwarden.health.lemons.memory import counted, renamed
 from gpuwarden.health.memory import LEMON_NODE, Record, State, Track, Unpaired, case, counts, failures
 from gpuwarden.health.model import Advice, Event, EventKind, Evidence, Health, Key, Latch, Pin, Severity, gpu
-from gpuwarden.health.repair_history import Treated, treated
+from gpuwarden.health.repair_history import Repairs, repaired
 from gpuwarden.health.xid.bursts import Bursts, extended, from_text, signs_of
 from gpuwarden.health.xid.sxid_ports import Ports, with_lines
 from gpuwarden_collectors.facts import Stamp
@@ -37,8 +37,8 @@ def _text(event: Event, name: str, default: str = "") -> str:
     return value if isinstance(value, str) else default
 
 
-def _word(kind: type[Word], text: str, default: Word) -> Word:
-    """A word of ours; `default` for one that only the gpuwarden knows that wrote this ledger."""
+def _choice(kind: type[Choice], text: str, default: Choice) -> Choice:
+    """The member of `kind`; `default` for one that only a newer gpuwarden, which wrote this ledger, knows."""
     try:
         return kind(text)
     except ValueError:
@@ -50,7 +50,7 @@ def _number(event: Event, name: str, default: int = 0) -> int:
     return value if isinstance(value, int) else default
 
 
-Word = TypeVar("Word", Severity, Advice, Latch, Health)
+Choice = TypeVar("Choice", Severity, Advice, Latch, Health)
 _OF_THE_TRACK = ("severity", "advice", "latch", "count", "first_boottime", "first_wall", "counters")
 
 
@@ -72,9 +72,9 @@ def _raise(state: State, event: Event, *, raised: bool) -> State:
     known = state.tracks.get(key)
     track = Track(
         key=key,
-        severity=_word(Severity, _text(event, "severity"), row.severity),
-        advice=_word(Advice, _text(event, "advice"), row.advice),
-        latch=_word(Latch, _text(event, "latch"), row.latch),
+        severity=_choice(Severity, _text(event, "severity"), row.severity),
+        advice=_choice(Advice, _text(event, "advice"), row.advice),
+        latch=_choice(Latch, _text(event, "latch"), row.latch),
         evidence=_evidence(event),
         first_seen=_first_seen(event),
         last_seen=event.at,
@@ -97,7 +97,7 @@ def _record(state: State, event: Event) -> State:
     history = event.data.get("history") is True and (not same_boot or (known is not None and known.history))
     count = _number(event, "count", 1)  # 0: only the text is new, since another source gave the bare number before
     sequence = _number(event, "sequence", -1)
-    later_line = known is not None and -1 < known.sequence < sequence  # whatever the log's clock says, which drifts
+    later_line = known is not None and -1 < known.sequence < sequence  # whatever the log's clock shows, which drifts
     record = Record(
         key=key,
         count=(0 if known is None else known.count) + count,
@@ -121,7 +121,7 @@ def _record(state: State, event: Event) -> State:
 
 
 def _bursts(state: State, event: Event, known: Record | None) -> Bursts:
-    """After a reset or an acknowledgement another burst begins: what was said before is dealt with."""
+    """After a reset or an acknowledgement another burst begins: what was reported before is dealt with."""
     if written := _text(event, "bursts"):  # a checkpoint's
         return from_text(written)
     signs, pid = signs_of(_text(event, "signs")), _number(event, "pid", -1)
@@ -169,8 +169,8 @@ def _pinned(state: State, event: Event) -> State:
         pcie_width=_number(event, "pcie_width", 0 if old is None else old.pcie_width),
     )
     if old is not None and not old.uuid and pin.uuid:
-        cases = {(pin.uuid if of == slot else of, kind): done for (of, kind), done in state.treatments.items()}
-        state = replace(state, treatments=cases, lemons=renamed(state.lemons, slot, pin.uuid))
+        cases = {(pin.uuid if of == slot else of, kind): done for (of, kind), done in state.repairs.items()}
+        state = replace(state, repairs=cases, lemons=renamed(state.lemons, slot, pin.uuid))
     state = replace(state, pins={**state.pins, slot: pin}, given_up=state.given_up - {slot})
     if event.kind == EventKind.GPU_REPLACED:  # the fault went away with the board, and so did what it had counted
         state = replace(state, windows={key: series for key, series in state.windows.items() if key[0] != slot})
@@ -181,7 +181,7 @@ def _pinned(state: State, event: Event) -> State:
 def _unpinned(state: State, event: Event) -> State:
     if event.key is None:
         return state
-    slot, moved = event.key.subject.slot, "moved_to" in event.data  # its board did: nobody gave the slot up
+    slot, moved = event.key.subject.slot, "moved_to" in event.data  # its board did: the slot was not given up
     return replace(
         state,
         pins={s: p for s, p in state.pins.items() if s != slot},
@@ -215,7 +215,7 @@ def _booted(state: State, event: Event) -> State:
     tracks = {key: replace(track, clean_since=None) for key, track in state.tracks.items() if track.raised}
     state = replace(
         state, boot_id=event.boot_id, resets={}, raises={}, tracks=tracks, records=_worth_keeping(state),
-        treatments=treated(state.treatments, cases, event.at.wall, "reboot"),
+        repairs=repaired(state.repairs, cases, event.at.wall, "reboot"),
     )  # fmt: skip
     return _released(state, event.at, None, (Latch.RESET, Latch.REBOOT))
 
@@ -231,23 +231,23 @@ def _worth_keeping(state: State) -> Mapping[Key, Record]:
 def _reset(state: State, event: Event, slot: str) -> State:
     cases = [case(state, track.key) for track in failures(state, slot, event.at.wall)]
     resets = dict(list({**state.resets, slot: event.at}.items())[-RESETS_KEPT:])
-    state = replace(state, resets=resets, treatments=treated(state.treatments, cases, event.at.wall, "reset"))
+    state = replace(state, resets=resets, repairs=repaired(state.repairs, cases, event.at.wall, "reset"))
     return _released(state, event.at, slot, (Latch.RESET,))
 
 
 def _summed(state: State, event: Event) -> State:
-    """What a checkpoint says that many events came to. The first, without a key, forgets what its own events seem to say."""
+    """The sums of many events in a checkpoint. The first, without a key, resets what the events of the checkpoint itself counted."""
     key = event.key
     if key is None:
-        return replace(state, raises={}, treatments={}, lemons={})
+        return replace(state, raises={}, repairs={}, lemons={})
     owner = key.subject.part
     match key.code:
         case "lemons":
             days = {(owner, what): tuple(_numbers(event, what)) for what in event.data}
             return replace(state, lemons={**state.lemons, **days})
         case "treatments":
-            done = Treated(_seconds(event, "reset"), _seconds(event, "reboot"))
-            return replace(state, treatments={**state.treatments, (owner, _text(event, "case")): done})
+            done = Repairs(_seconds(event, "reset"), _seconds(event, "reboot"))
+            return replace(state, repairs={**state.repairs, (owner, _text(event, "case")): done})
         case "raises":
             times = tuple(float(text) for text in _text(event, "times").split() if _TIME.fullmatch(text))
             return replace(state, raises={**state.raises, Key.parse(_text(event, "of")): times})
@@ -314,7 +314,7 @@ def _folded(state: State, event: Event) -> State:  # noqa: C901, PLR0911, PLR091
         case EventKind.SUMMED:
             return _summed(state, event)
         case EventKind.HEALTH:
-            return replace(state, health=_word(Health, _text(event, "to"), Health.UNKNOWN))
+            return replace(state, health=_choice(Health, _text(event, "to"), Health.UNKNOWN))
         case _:
             return state
 

@@ -25,7 +25,7 @@ class Steps:
         self.state = fold(self.state, event)
         self.events.append(event)  # only now: one that cannot be folded must not reach the ledger
 
-    def happened(self, kind: EventKind, key: Key | None = None, data: Evidence | None = None) -> None:
+    def emit(self, kind: EventKind, key: Key | None = None, data: Evidence | None = None) -> None:
         self.take(Event(kind=kind, at=self.now, boot_id=self._boot_id, key=key, data=data or {}))
 
     def track(self, key: Key) -> Track | None:

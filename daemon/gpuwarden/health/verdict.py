@@ -7,12 +7,12 @@ from dataclasses import replace
 from functools import lru_cache
 
 from gpuwarden.health.conditions import condition
-from gpuwarden.health.inhibition import roots
+from gpuwarden.health.inhibition import root_causes
 from gpuwarden.health.inventory import Presence, absent, expected_count, presences
 from gpuwarden.health.lemons.detectors import lemon_days
 from gpuwarden.health.memory import State, Track
 from gpuwarden.health.model import Finding, GpuVerdict, Health, Key, Latch, Pin, Severity, Verdict
-from gpuwarden.health.severity import AS_THE_TABLE_HAS_IT, fall
+from gpuwarden.health.severity import NO_RULE, fall
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, NvmlProblem
 
@@ -20,7 +20,7 @@ from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, NvmlProblem
 def verdict(state: State, sight: Sight) -> Verdict:
     raised = [track for track in state.tracks.values() if track.raised]
     shadows = frozenset(code for code, rule in sight.rules.checks.items() if rule.shadow)
-    causes = roots(raised, shadows) if raised else {}
+    causes = root_causes(raised, shadows) if raised else {}
     rooted = ((track, causes.get(track.key) if causes else None) for track in raised)
     findings = sorted((_finding(track, root, state, sight) for track, root in rooted), key=_worst_first)
     loud = tuple(f for f in findings if not f.silenced_by)
@@ -57,7 +57,7 @@ def _worst_first(finding: Finding) -> tuple[bool, float, str, str, str, str, str
 
 def _finding(track: Track, root: Key | None, state: State, sight: Sight) -> Finding:
     key = track.key
-    row, rule = condition(key.code), sight.rules.checks.get(key.code, AS_THE_TABLE_HAS_IT)
+    row, rule = condition(key.code), sight.rules.checks.get(key.code, NO_RULE)
     latched = track.latched or (track.latch is not Latch.NONE and track.clean_since is not None)
     return Finding(
         key=key, severity=track.severity, title=row.title if row else key.code, advice=track.advice,
@@ -85,7 +85,7 @@ def _unknown(state: State, sight: Sight, expected: int | None, gpus: Sequence[Gp
 
 
 def _nameless(sight: Sight) -> int:
-    """How many GPUs NVML lists that do not even say where they are."""
+    """How many GPUs NVML lists without even an address."""
     return 0 if sight.nvml is None else sum(not facts.slot for facts in sight.nvml.gpus)
 
 

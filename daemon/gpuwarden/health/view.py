@@ -56,7 +56,7 @@ class Seen(Generic[Facts]):
 class CheckRule:
     """What a site wants of one condition, by its code. None: as the table has it. Seconds.
 
-    `shadow`: it is reported and nothing follows from it. Not `enabled`: it is not looked for.
+    `shadow`: it is reported and nothing follows from it. Not `enabled`: its detector does not run.
     """
 
     enabled: bool = True
@@ -141,7 +141,7 @@ class View:
         return seen
 
     def after(self, observation: Observation[Any]) -> View:
-        """Raises KeyError for an observation of a collector that nobody judges."""
+        """Raises KeyError for an observation of a collector that is not judged."""
         seen: Any = {observation.collector: self.seen(observation.collector).after(observation)}
         return with_values(self, seen)
 
@@ -156,11 +156,11 @@ COLLECTORS: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """A view at `now`, with stale facts already dropped: what detectors look at.
+    """A view at `now`, with stale facts already dropped: the input of detectors.
 
-    `gpus`: by slot, what NVML says, empty when NVML is not fresh; `answering`: those of them whose readings of this pass mean
+    `gpus`: by slot, NVML's facts, empty when NVML is not fresh; `answering`: those of them whose readings of this pass mean
     something. `devices`: the GPUs on the PCI bus by slot, None when
-    the bus could not be observed. A device bound to a foreign driver (vfio) is in `devices` but belongs to somebody else.
+    the bus could not be observed. A device bound to a foreign driver (vfio) is in `devices` but belongs to another owner.
     The rest is what each collector found, None where nothing fresh is known.
     """
 
@@ -188,7 +188,7 @@ class Sight:
         devices = view.once("devices", (pci,), lambda: _devices(pci))
         answering = view.once("answering", (gpus,), lambda: _answering(gpus))
         if devices == {} and answering:
-            devices = None  # a container's sysfs without devices: NVML's word that they answer is worth more
+            devices = None  # a container's sysfs without devices: NVML's answer is worth more
         host = rules.host_fresh_for
         return cls(
             now, rules, view, nvml, gpus, answering, devices,
@@ -212,9 +212,9 @@ def _devices(pci: PciFacts | None) -> Mapping[str, PciDevice] | None:
 
 
 OUR_DRIVERS = ("nvidia", "", "nouveau")
-"""Drivers under which a GPU is ours to expect: the vendor's, none yet, and the one that is replaced by it."""
+"""Drivers under which a GPU is expected: the vendor's, none yet, and the one that is replaced by it."""
 
 
 def foreign(device: PciDevice | None) -> bool:
-    """Bound to a driver that hands the GPU to somebody else (vfio-pci, a hypervisor's): not expected here."""
+    """Bound to a driver that hands the GPU to another owner (vfio-pci, a hypervisor's): not expected here."""
     return device is not None and device.driver not in OUR_DRIVERS

@@ -1,7 +1,7 @@
 """Counters over time: how much one grew within a window, whatever resets, gaps and repeated readings it had.
 
 A series keeps a sample only where the counter grew, at most `KEPT` of them and at least `SPACING` seconds apart, so that
-memory is bounded whatever the pass interval, and next to nothing for a counter that stands still. A counter that goes
+memory is bounded whatever the pass interval, and next to nothing for a counter that does not change. A counter that goes
 backwards was reset: it then counts from zero, and what it lost is not guessed.
 """
 

@@ -2,7 +2,7 @@
 
 Where there is a ledger its memory counts, so that what a daemon has latched is still found; the kernel log is read from
 where the daemon had read to. What must be seen for a while before it is a finding cannot be seen in one pass: until
-then the answer is `unknown` where nothing can be said, as the daemon's would be.
+then the answer is `unknown` where there is no basis for a verdict, as the daemon's would be.
 """
 
 from __future__ import annotations

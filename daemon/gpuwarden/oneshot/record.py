@@ -1,6 +1,6 @@
 """Recording without a daemon: the same readers, for a while, into a trace. Nothing is judged and nothing else is written.
 
-What a ledger remembers stands at the head of the trace, so that a replay knows the GPUs that belong here and what is
+The events of a ledger are at the head of the trace, so that a replay knows the GPUs that belong here and what is
 latched.
 """
 
@@ -29,12 +29,12 @@ from gpuwarden.trace.recorder import Recorder
 from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.facts import HostEvent
 
-LOOKS_EVERY = 1.0  # seconds between looks at what the recorder itself cannot do
+CHECK_EVERY = 1.0  # seconds between checks of the recorder's own errors
 WRITTEN_WITHIN = 10.0
 
 
 class RecordError(Exception):
-    """The recording ended before its time. The message says why; what is in the trace can be replayed."""
+    """The recording ended before its time. The message gives the reason; what is in the trace can be replayed."""
 
 
 def record(config: Config, path: Path, seconds: float | None, *, anonymise: bool) -> None:
@@ -83,16 +83,16 @@ async def _record(site: Site, recorder: Recorder, seconds: float | None, clock: 
 
 
 async def _until(stop: asyncio.Event, readers: Readers, recorder: Recorder, clock: Clock) -> None:
-    """`stop`, or until nothing can be written any more. Meanwhile tells the trace of a kernel log that cannot be read."""
-    told = ""
+    """`stop`, or until nothing can be written any more. Meanwhile records in the trace that the kernel log cannot be read."""
+    recorded_error = ""
     while not stop.is_set() and not recorder.error:
         log = readers.kernel_log_observation(clock())
-        trouble = "" if log is None else log.error
-        if trouble != told:
-            recorder.troubled(clock(), {"kernel_log": trouble} if trouble else {})
-            told = trouble
+        error = "" if log is None else log.error
+        if error != recorded_error:
+            recorder.troubled(clock(), {"kernel_log": error} if error else {})
+            recorded_error = error
         with suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), LOOKS_EVERY)
+            await asyncio.wait_for(stop.wait(), CHECK_EVERY)
 
 
 def _remembered(site: Site) -> Memory:

@@ -1,7 +1,7 @@
 """One run of one site check for the daemon, outside its sandbox: systemd starts this for each connection to its socket.
 
 Only what the configuration names is run. The daemon sends a name, and so cannot be made to run anything else with the rights of
-this process; nor can whoever got into the daemon. A check that is stuck in the kernel keeps its lock for as long as it is.
+this process; nor can an intruder in the daemon. A check that is stuck in the kernel keeps its lock for as long as it is.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from gpuwarden_collectors.plugin.service import packed
 NAME_MOST = 64
 NAME_WITHIN = 5.0
 """Seconds that the name may take to come."""
-LOOK_EVERY = 1.0
-"""Seconds between two looks whether a run that is stuck in the kernel has ended at last."""
+POLL_EVERY = 1.0
+"""Seconds between two checks whether a run that is stuck in the kernel has ended at last."""
 
 
 def main() -> None:
@@ -56,15 +56,15 @@ async def _question(
     check = checks.get(name)
     if check is None or not check.enabled:
         return await _answer(writer, Run(None, error=f"no site check {name[:NAME_MOST]!r} is configured"))
-    with _alone(locks / f"{name}.lock") as alone:
-        if not alone:
+    with _exclusive(locks / f"{name}.lock") as exclusive:
+        if not exclusive:
             return await _answer(writer, Run(None, error="was not started: an earlier run of it has not ended"))
         done = await _unless_given_up(reader, check)
         if done is None:
             return None
         await _answer(writer, done)
-        while done.left is not None and not done.left.gone():  # noqa: ASYNC110 - nothing tells of its end
-            await asyncio.sleep(LOOK_EVERY)
+        while done.left is not None and not done.left.gone():  # noqa: ASYNC110 - nothing reports its end
+            await asyncio.sleep(POLL_EVERY)
     return None
 
 
@@ -76,9 +76,9 @@ async def _name(reader: asyncio.StreamReader) -> str:
 
 
 async def _unless_given_up(reader: asyncio.StreamReader, check: SiteCheck) -> Run | None:
-    """None if nobody waits for it any more; it is killed then."""
+    """None if the client no longer waits for it; it is killed then."""
     running = asyncio.create_task(run(check.command, plugin_environment(os.environ), check.timeout))
-    waiting = asyncio.create_task(reader.read(1))  # nothing more is said: this ends with the connection
+    waiting = asyncio.create_task(reader.read(1))  # the client sends nothing more: this ends with the connection
     await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
     if running.done():
         waiting.cancel()
@@ -98,7 +98,7 @@ async def _answer(writer: asyncio.StreamWriter, done: Run) -> None:
 
 
 @contextlib.contextmanager
-def _alone(lock: Path) -> Iterator[bool]:
+def _exclusive(lock: Path) -> Iterator[bool]:
     """Whether no other run of the same check has its lock. Raises OSError."""
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

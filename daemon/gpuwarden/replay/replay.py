@@ -1,7 +1,7 @@
-"""A trace through the desk: the same judge, at full speed, saying what a daemon would have said.
+"""A trace through the engine: the same judge, at full speed, with the verdicts that a daemon would have given.
 
-A step is made wherever the daemon's loop makes one: after each GPU pass, when the bus says something else than before, when
-something happened, and when nothing did for a while. A restart forgets what a daemon forgets: everything but the events
+A step is made wherever the daemon's loop makes one: after each GPU pass, when the bus shows something else than before, when
+there are host events, and when there was nothing for a while. A restart forgets what a daemon forgets: everything but the events
 that its ledger holds.
 """
 
@@ -16,7 +16,16 @@ from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.judge import Step
 from gpuwarden.health.model import Event, EventKind, Health
 from gpuwarden.health.view import Rules
-from gpuwarden.trace.records import Accepted, Acknowledged, Began, Happened, Passed, Record, Ruled, Troubled
+from gpuwarden.trace.records import (
+    Accepted,
+    Acknowledged,
+    Began,
+    ErrorsChanged,
+    HostEventsSeen,
+    Passed,
+    Record,
+    RulesChanged,
+)
 from gpuwarden_collectors.facts import Stamp
 
 SILENT_STEP = 5.0
@@ -30,7 +39,7 @@ EVENTS_KEPT = 4096
 
 
 class Replay:
-    """Takes one record after another. `rules` None: those that the trace says were in force."""
+    """Takes one record after another. `rules` None: those in the trace."""
 
     def __init__(self, rules: Rules | None = None) -> None:
         self._rules = rules
@@ -39,7 +48,7 @@ class Replay:
         self.desk = Desk("", rules or Rules())
 
     def take(self, record: Record) -> list[Step]:
-        """What the judge says to this record, and to the silence before it."""
+        """The judge's steps for this record, and for the silence before it."""
         if isinstance(record, Began):
             return [self._begin(record)]
         steps = list(self._silence(record.at))
@@ -59,11 +68,11 @@ class Replay:
             case Passed(observation):
                 news = self.desk.observed(observation)
                 return news or observation.collector == "nvml" or self.desk.undecided(record.at)
-            case Happened(events=events):
+            case HostEventsSeen(events=events):
                 self.desk.happened(events)
-            case Troubled(troubles=troubles):
+            case ErrorsChanged(troubles=troubles):
                 self.desk.troubles(troubles)
-            case Ruled(rules=rules):
+            case RulesChanged(rules=rules):
                 self.desk.rules = self._rules or rules
             case Acknowledged(finding=finding, by=by):
                 with suppress(ValueError):  # under other rules there may be nothing to acknowledge
@@ -92,7 +101,7 @@ class Replay:
 
 @dataclass(slots=True)
 class Tally:
-    """What a replay comes to. `seconds`: by health, the time for which it was said. `wanted`: intents of policy."""
+    """The result of a replay. `seconds`: by health, the time for which it was published. `wanted`: intents of policy."""
 
     passes: int = 0
     host_events: int = 0
@@ -105,10 +114,10 @@ class Tally:
         match record:
             case Passed(observation):
                 self.passes += observation.collector == "nvml"
-            case Happened(events=events):
+            case HostEventsSeen(events=events):
                 self.host_events += len(events)
             case Began():
-                self.last = None  # for how long nobody looked is not known
+                self.last = None  # the time without observation is not known
         for step in steps:
             self._count(step)
 

@@ -1,7 +1,7 @@
 """What would have been asked of a scheduler, had the trace been lived through: policy decides on every step, nothing is done.
 
-The scheduler is one at which nothing stands, and the pool is this node alone: a trace of one node knows no others. So each
-decision is of the kind that mode observe shows, and of the breaker there is what its configuration alone says.
+The scheduler is one without any exclusion, and the pool is this node alone: a trace of one node knows no others. So each
+decision is of the kind that mode observe shows, and of the breaker only its configuration counts.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ A file of JSON lines, gzipped (plain ones are read too):
     {"acknowledged":"xid.95@gpu/…","by":"root","at":20.0}
     {"accepted":true,"at":21.0}                                          an operator accepted the inventory as it was
 
-`at` is seconds since boot, to the microsecond, and of a pass its end. `wall` stands where the wall clock has moved against
+`at` is seconds since boot, to the microsecond, and of a pass its end. `wall` is given where the wall clock has moved against
 it by a millisecond, and holds until the next. Facts and worker reports are differences to the pass before of the same
 collector (`changes.py`); none reaches back beyond `began`. Telemetry, on which no condition depends, is written once a
 minute. Within one format keys and kinds of lines may be added, and a reader passes over those it does not know; anything

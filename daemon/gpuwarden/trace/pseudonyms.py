@@ -1,4 +1,4 @@
-"""Other names for whatever tells which machine, board, process or person a trace is of.
+"""Other names for all that identifies the machine, board, process or person of a trace.
 
 The same name gives the same pseudonym throughout one trace. The key of the hash is made for the trace and kept nowhere:
 pids and serial numbers are few enough to be tried one by one against a hash without a key.
@@ -50,7 +50,7 @@ class Pseudonyms:
         given = self._by_name.get(name)
         if given is None or isinstance(value, dict | list):
             return self(value)
-        return given(value) if value else value  # "", 0 and null name nobody
+        return given(value) if value else value  # "", 0 and null identify nothing
 
     def _text(self, text: str) -> str:
         text = _UUID.sub(lambda found: self._uuid(found[0]), text)
@@ -79,7 +79,7 @@ class Pseudonyms:
         return name if name.startswith("nvidia") else self._word(name)
 
     def _source(self, name: str) -> str:
-        """Of a mount, which names a server; of an Xid it is one of ours."""
+        """Of a mount, which names a server; of an Xid it is one of gpuwarden's."""
         return name if name in _OUR_SOURCES else self._word(name)
 
     def _digest(self, name: str) -> bytes:

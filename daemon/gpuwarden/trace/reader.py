@@ -22,11 +22,11 @@ from gpuwarden.trace.records import (
     Accepted,
     Acknowledged,
     Began,
-    Happened,
+    ErrorsChanged,
+    HostEventsSeen,
     Passed,
     Record,
-    Ruled,
-    Troubled,
+    RulesChanged,
 )
 from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
 from gpuwarden_collectors.codec import CodecError, from_wire
@@ -196,25 +196,27 @@ def _changed(kind: Any, old: object, line: Line, key: str) -> Any:
 
 
 def _began(line: Line, at: Stamp) -> Began:
-    told = line.get("memory")
-    if told is not None and len(_list(told)) > MEMORY_MOST:
+    lines = line.get("memory")
+    if lines is not None and len(_list(lines)) > MEMORY_MOST:
         raise CodecError(
-            f"{len(told)} events of before, and no ledger is summed up in more than {MEMORY_MOST}", "memory"
+            f"{len(lines)} events of before, and no ledger is summed up in more than {MEMORY_MOST}", "memory"
         )
-    memory = None if told is None else tuple(_event(event) for event in _list(told))
+    memory = None if lines is None else tuple(_event(event) for event in _list(lines))
     rules = from_wire(Rules, line.get("rules", {}))
     return Began(at=at, boot_id=from_wire(str, line["began"]), rules=rules, memory=memory)
 
 
-def _happened(line: Line, at: Stamp) -> Happened:
+def _host_events(line: Line, at: Stamp) -> HostEventsSeen:
     events = tuple(from_wire(HostEvent, event) for event in _list(line["events"]))
     for event in events:
         _sane(event.at)
-    return Happened(at=at, events=events)
+    return HostEventsSeen(at=at, events=events)
 
 
-def _troubled(line: Line, at: Stamp) -> Troubled:
-    return Troubled(at=at, troubles={name: from_wire(str, text) for name, text in _object(line["troubles"]).items()})
+def _errors_changed(line: Line, at: Stamp) -> ErrorsChanged:
+    return ErrorsChanged(
+        at=at, troubles={name: from_wire(str, text) for name, text in _object(line["troubles"]).items()}
+    )
 
 
 def _acknowledged(line: Line, at: Stamp) -> Acknowledged:
@@ -223,13 +225,13 @@ def _acknowledged(line: Line, at: Stamp) -> Acknowledged:
 
 
 _KINDS: Mapping[str, Callable[[Line, Stamp], Record]] = {
-    "events": _happened,
-    "troubles": _troubled,
-    "ruled": lambda line, at: Ruled(at=at, rules=from_wire(Rules, line["ruled"])),
+    "events": _host_events,
+    "troubles": _errors_changed,
+    "ruled": lambda line, at: RulesChanged(at=at, rules=from_wire(Rules, line["ruled"])),
     "acknowledged": _acknowledged,
     "accepted": lambda _, at: Accepted(at=at),
 }
-"""The kinds of line that stand for themselves."""
+"""The kinds of line that depend on no other line."""
 
 
 def _event(line: object) -> Event:

@@ -1,4 +1,4 @@
-"""Recording beside a daemon's work: what happens is handed over, and a thread of its own writes it.
+"""Recording beside a daemon's work: records are handed over, and a thread of its own writes them.
 
 Differences are taken in that thread from what is written, so that a record which had to be dropped leaves no hole in what
 follows. A kill loses what came after the last flush.
@@ -18,7 +18,16 @@ from gpuwarden import __version__
 from gpuwarden.base.background import BackgroundWriter
 from gpuwarden.health.model import Event
 from gpuwarden.health.view import Rules
-from gpuwarden.trace.records import Accepted, Acknowledged, Began, Happened, Passed, Record, Ruled, Troubled
+from gpuwarden.trace.records import (
+    Accepted,
+    Acknowledged,
+    Began,
+    ErrorsChanged,
+    HostEventsSeen,
+    Passed,
+    Record,
+    RulesChanged,
+)
 from gpuwarden.trace.writer import TraceWriter
 from gpuwarden_collectors.base import Observation
 from gpuwarden_collectors.facts import HostEvent, Stamp
@@ -31,7 +40,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 class Recording:
     """Writes a trace to `file`. Nothing raises or blocks, but `close`.
 
-    `error` says why nothing more is written, "" while all is well; `dropped` counts records that came too fast.
+    `error`: why nothing more is written, "" while all is well; `dropped` counts records that came too fast.
     """
 
     def __init__(self, file: BufferedIOBase, *, names: Callable[[Any], Any] | None = None) -> None:
@@ -51,13 +60,13 @@ class Recording:
         self._put(Passed(observation))
 
     def happened(self, at: Stamp, events: Iterable[HostEvent]) -> None:
-        self._put(Happened(at=at, events=tuple(events)))
+        self._put(HostEventsSeen(at=at, events=tuple(events)))
 
     def troubled(self, at: Stamp, troubles: Mapping[str, str]) -> None:
-        self._put(Troubled(at=at, troubles=dict(troubles)))
+        self._put(ErrorsChanged(at=at, troubles=dict(troubles)))
 
     def ruled(self, at: Stamp, rules: Rules) -> None:
-        self._put(Ruled(at=at, rules=rules))
+        self._put(RulesChanged(at=at, rules=rules))
 
     def acknowledged(self, at: Stamp, finding: str, by: str) -> None:
         self._put(Acknowledged(at=at, finding=finding, by=by))
@@ -65,7 +74,7 @@ class Recording:
     def accepted(self, at: Stamp) -> None:
         self._put(Accepted(at=at))
 
-    async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - says False at the deadline, which is no error here
+    async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - returns False at the deadline, which is no error here
         """Wait until everything handed over so far is written; False if `timeout` seconds were not enough."""
         return await self._writer.flush(timeout)
 
@@ -109,6 +118,6 @@ class Recorder(Recording):
 
 
 def new_trace(path: Path) -> tuple[BufferedIOBase, gzip.GzipFile]:
-    """The file, which is its owner's alone (it tells what runs here), and what zips into it. Raises OSError, also if there is one."""
+    """The file, which is its owner's alone (it shows what runs here), and what zips into it. Raises OSError, also if there is one."""
     file = os.fdopen(os.open(path, _NEW, 0o600), "wb")
     return file, gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0)

@@ -18,7 +18,7 @@ FACTS: Mapping[str, Any] = {name: facts | None for name, facts in COLLECTORS.ite
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Began:
-    """A daemon starts on the boot `boot_id`. `memory`: what its ledger told it; None: what happened before, in this trace."""
+    """A daemon starts on the boot `boot_id`. `memory`: the events of its ledger; None: those before, in this trace."""
 
     at: Stamp
     boot_id: str
@@ -28,6 +28,8 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
+    """A collector finished a pass."""
+
     observation: Observation[Any]
 
     @property
@@ -36,21 +38,24 @@ class Passed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Happened:
+class HostEventsSeen:
+    """Events of the host, as from the kernel log."""
+
     at: Stamp
     events: tuple[HostEvent, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Troubled:
-    """`troubles` as the judge's view has them; they hold until the next."""
+class ErrorsChanged:
+    """The errors of the daemon's own components, in force until the next such record."""
 
     at: Stamp
     troubles: Mapping[str, str]
+    """Error by component, as in the judge's view; empty when all work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ruled:
+class RulesChanged:
     """From now on other rules are in force: the configuration was read again."""
 
     at: Stamp
@@ -59,14 +64,20 @@ class Ruled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledged:
+    """An operator acknowledged a finding."""
+
     at: Stamp
     finding: str
+    """Its id, as `xid.79@gpu/0000:4e:00.0`."""
     by: str = ""
+    """The operator; empty if not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
+    """An operator accepted the inventory as it is."""
+
     at: Stamp
 
 
-Record = Began | Passed | Happened | Troubled | Ruled | Acknowledged | Accepted
+Record = Began | Passed | HostEventsSeen | ErrorsChanged | RulesChanged | Acknowledged | Accepted

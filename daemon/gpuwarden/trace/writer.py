@@ -17,11 +17,11 @@ from gpuwarden.trace.records import (
     Accepted,
     Acknowledged,
     Began,
-    Happened,
+    ErrorsChanged,
+    HostEventsSeen,
     Passed,
     Record,
-    Ruled,
-    Troubled,
+    RulesChanged,
 )
 from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
 from gpuwarden_collectors.codec import to_wire
@@ -49,7 +49,7 @@ class _Last:
 class TraceWriter:
     """Writes to `file`, which stays its maker's to close. `names` may put other names into a line before it is written.
 
-    `write` takes records in the order in which they happened, and raises OSError.
+    `write` takes records in order of time, and raises OSError.
     """
 
     def __init__(self, file: BufferedIOBase, *, version: str, names: Callable[[Any], Any] | None = None) -> None:
@@ -75,13 +75,13 @@ class TraceWriter:
         match record:
             case Began(boot_id=boot_id, rules=rules, memory=memory):
                 self._last.clear()
-                told = {} if memory is None else {"memory": [_event_line(event) for event in memory]}
-                return {"began": boot_id, "rules": to_wire(rules), **told}
+                memory_lines = {} if memory is None else {"memory": [_event_line(event) for event in memory]}
+                return {"began": boot_id, "rules": to_wire(rules), **memory_lines}
             case Passed(observation):
                 return self._pass(observation)
-            case Happened(events=events):
+            case HostEventsSeen(events=events):
                 return {"events": [to_wire(event, HostEvent) for event in events]}
-        return _word(record)
+        return _single_key(record)
 
     def _pass(self, observation: Observation[Any]) -> dict[str, Any]:
         name, at = observation.collector, observation.finished.boottime
@@ -105,11 +105,11 @@ class TraceWriter:
         return content
 
 
-def _word(record: Troubled | Ruled | Acknowledged | Accepted) -> dict[str, Any]:
+def _single_key(record: ErrorsChanged | RulesChanged | Acknowledged | Accepted) -> dict[str, Any]:
     match record:
-        case Troubled(troubles=troubles):
+        case ErrorsChanged(troubles=troubles):
             return {"troubles": dict(troubles)}
-        case Ruled(rules=rules):
+        case RulesChanged(rules=rules):
             return {"ruled": to_wire(rules)}
         case Acknowledged(finding=finding, by=by):
             return {"acknowledged": finding, "by": by}

@@ -1,8 +1,8 @@
 """The codes of DCGM's incidents: what each means, how bad we take it, what to do, and where that comes from.
 
 DCGM gives an incident one of 0, 10 and 20 (pass, warn, fail), and gives its code a severity of its own; the two disagree
-in places, and both were made for a diagnostic that a person started. So the table says how bad we take a code at worst,
-and an incident is as bad as the milder of that and of what DCGM says. Where one of our own conditions is about the same
+in places, and both were made for a diagnostic that a person started. So the table has the worst severity that gpuwarden gives a code,
+and if DCGM and the table disagree, the lower severity wins. Where one of our own conditions is about the same
 fault, `agrees` names it: the incident is then evidence of that condition and not a second finding.
 
 An incident that comes from an Xid (one with code 6, 9, 10, 12, 80, 81, 101, 120 or 131 may) is judged by the table of Xids under
@@ -10,7 +10,7 @@ the condition `xid`, whatever its code. The engine keeps such an incident until 
 GPU; so only its first appearance is news.
 
 Only the codes in `_PASSIVE` come from DCGM's passive health checks, which are what we use; all others come from a
-diagnostic (dcgmi diag). One of those counts as a failure where the vendor says isolate or reset and it is about hardware. A code that nobody has described is a warning, never dropped.
+diagnostic (dcgmi diag). One of those counts as a failure where the vendor's action is isolate or reset and it is about hardware. An unknown code is a warning, never dropped.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from gpuwarden.health.model import Advice, Health
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcgmCode:
-    """`severity` and `action` are the vendor's, in its own words. `worst`: how bad we take it at worst.
+    """`severity` and `action` are the vendor's terms. `worst`: the worst severity that gpuwarden gives it.
 
     `agrees`: our condition about the same fault, "" for none. `passive`: health checks report it. `lasts`: seconds for
-    which DCGM must say so before its word alone counts; infinite where our own reading of the same counter decides.
+    which DCGM must report it before it counts without NVML; infinite where our own reading of the same counter decides.
     """
 
     code: int
@@ -60,14 +60,14 @@ MONITOR, ISOLATE, UNKNOWN, TRIAGE, CONFIG, RESET = "monitor", "isolate", "unknow
 HEALTHY, WARNING, FAILURE = Health.HEALTHY, Health.WARNING, Health.FAILURE
 A = Advice
 
-# The vendor's next step in short, its text in our words, and what we advise where a code has no decision of its own.
+# The vendor's next step in short, its text in short, and gpuwarden's advice where a code has no decision of its own.
 _ACTIONS: dict[str, tuple[str, Advice]] = {
     "": ("", A.OBSERVE),
     "field diagnostic": ("run the field diagnostic on the GPU", A.INSPECT_HARDWARE),
-    "triage": ("look for errors in the logs, reset the GPU, restart DCGM, run the diagnostic again", A.OBSERVE),
+    "triage": ("search the logs for errors, reset the GPU, restart DCGM, run the diagnostic again", A.OBSERVE),
     "drain and reset": ("drain the GPU, then reset it or reboot", A.RESET_GPU),
     "monitor": ("keep an eye on it; it can still do its work", A.OBSERVE),
-    "configure": ("look at the configuration of DCGM and of the system", A.FIX_CONFIGURATION),
+    "configure": ("check the configuration of DCGM and of the system", A.FIX_CONFIGURATION),
     "cooling": ("check the cooling", A.INSPECT_HARDWARE),
     "bug report": ("send the vendor a bug report", A.CONTACT_SUPPORT),
     "fix": ("correct what the text names", A.FIX_CONFIGURATION),
@@ -214,7 +214,7 @@ _ROWS: tuple[tuple[int, str, str, str, str, str], ...] = (
     (132, "UNCORRECTABLE_ROW_REMAP_LIMIT", "hardware_memory", TRIAGE, "field diagnostic", "512 or more rows were remapped for uncorrectable errors"),
 )  # fmt: skip
 
-_SXID = "which SXid it was stands in the kernel log; without such a line a finding of its own, a warning if it is older than our connection"
+_SXID = "the kernel log has the number of the SXid; without such a line a finding of its own, a warning if it is older than our connection"
 _LATCHED = "the Xid decides; kept by the engine until it is restarted, so old ones come back with every connection"
 _CUMULATIVE = "one replay within a minute makes it, and before Blackwell any since the driver was loaded, for ever; ours counts those of ten minutes"
 _BIT_ERRORS = "a raw value of 0 counts as bad to DCGM; what a bad link does to work shows in replays, recoveries and links that go down"
@@ -232,7 +232,7 @@ _PASSIVE: dict[int, tuple[Health, Advice, str, str]] = {
     11: (WARNING, A.RESTART_SERVICE, "", "of all GPUs at once: after an Xid 119 the engine reads nothing more; restart nvidia-dcgm"),
     12: (HEALTHY, A.NONE, "power_brake", "recorded only: one nanosecond below the power limit within a minute makes it, which is normal under load. Counts while power_brake holds by our own reading (6 of 10 minutes)"),
     13: (WARNING, A.OBSERVE, "nvlink_errors", "one CRC error within a minute makes it"),
-    14: (FAILURE, A.RESET_GPU, "nvlink_down", "one incident for each link, whose number stands in the text alone; not with MIG. Nothing of a GPU that never had an active link, a warning for a link that never was"),
+    14: (FAILURE, A.RESET_GPU, "nvlink_down", "one incident for each link, whose number is only in the text; not with MIG. Nothing of a GPU that never had an active link, a warning for a link that never was"),
     15: (FAILURE, A.REBOOT, "sxid", _SXID),
     16: (WARNING, A.OBSERVE, "sxid", _SXID),
     33: (FAILURE, A.RESTART_SERVICE, "fabric_unhealthy", "of a ConnectX adapter it is about the adapter, not the fabric"),
@@ -258,9 +258,9 @@ _PASSIVE: dict[int, tuple[Health, Advice, str, str]] = {
 
 TWO_PASSES = 15.0
 _LINK_TRAINS = 60.0 + TWO_PASSES
-# How long DCGM's word alone must last where that is not a minute. Incidents about growth stand for the minute that
+# How long DCGM alone must report it where that is not a minute. Incidents about growth last for the minute that
 # DCGM looks back, so a single error makes one that lasts that long. A link that trains anew is down for a minute at most,
-# and is said to be for one pass of DCGM longer: NVML may have no reading then for long, as after an upgrade of its library.
+# and DCGM reports it for one pass longer: NVML may have no reading then for long, as after an upgrade of its library.
 _LASTS: dict[int, float] = {
     3: 240.0, 10: math.inf, 11: 120.0, 12: math.inf, 13: 600.0, 14: _LINK_TRAINS, 15: TWO_PASSES, 52: TWO_PASSES, 70: 180.0, 71: math.inf,
     119: 600.0, 121: 600.0, 122: 120.0,
@@ -333,12 +333,12 @@ def dcgm_named(text: str) -> DcgmCode | None:
 def judged(row: DcgmCode) -> str:
     """How an incident with this code is judged, in a sentence."""
     if row.agrees in ("xid", "sxid"):
-        return f"The number of the {row.agrees} decides, under the condition {row.agrees}: see what the note says."
+        return f"The number of the {row.agrees} decides, under the condition {row.agrees}: see the note."
     where = f"evidence of {row.agrees}" if row.agrees else f"a finding of its own, {row.condition}"
     if row.worst is HEALTHY:
         return f"At worst healthy: it is {where}, and never a finding by itself." if row.agrees else "Healthy."
     alone = "never counts" if row.lasts == math.inf else f"counts after {row.lasts:g} s"
-    return f"At worst a {row.worst.value}: it is {where}; DCGM's word alone {alone}."
+    return f"At worst a {row.worst.value}: it is {where}; without NVML {alone}."
 
 
 _REPORTED = {0: HEALTHY, 10: WARNING, 20: FAILURE}  # dcgm_structs.h: DCGM_HEALTH_RESULT_*
@@ -346,7 +346,7 @@ _ORDER = (HEALTHY, WARNING, FAILURE)
 
 
 def dcgm_row(code: int) -> DcgmCode:
-    """The row of a code; one that nobody has described is a warning, never dropped."""
+    """The row of a code; an unknown one is a warning, never dropped."""
     known = DCGM_CODES.get(code)
     return known or DcgmCode(
         code=code,

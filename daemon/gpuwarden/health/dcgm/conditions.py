@@ -1,4 +1,4 @@
-"""What DCGM says, and how it does: rows of the table of conditions.
+"""Findings about DCGM itself, and those that only DCGM reports: rows of the table of conditions.
 
 An incident whose code agrees with one of our own conditions belongs to that one; each other code of DCGM is a
 condition of its own, `dcgm_` and the name of the code, whose row is made from the table of codes.
@@ -18,7 +18,7 @@ DCGM_CONDITIONS: tuple[Condition, ...] = (
     Condition(
         code="dcgm_unresponsive", scope="node", severity=W, advice=Advice.RESTART_SERVICE, rise=45, fall=30,
         title="DCGM is here but does not answer",
-        why=f"The engine died, or hangs: four passes in a row had no answer. {_SILENCE} Without any engine nothing is said, nor within "
+        why=f"The engine died, or hangs: four passes in a row had no answer. {_SILENCE} Without any engine there is no finding, nor within "
         "ten minutes of a boot of one that has not answered yet.",
         source="a hung DCGM engine blocks each call for 60 s (measured, 4.6); dcgm-exporter#164 (frozen values, nothing in the logs)",
         depends_on=NO_DRIVER,
@@ -42,7 +42,7 @@ DCGM_CONDITIONS: tuple[Condition, ...] = (
 
 
 def dcgm_condition(code: str) -> Condition | None:
-    """The row of `dcgm_` and a code's name, as in dcgm_faulty_memory; for a code that nobody described, dcgm_code_200."""
+    """The row of `dcgm_` and a code's name, as in dcgm_faulty_memory; for an unknown code, dcgm_code_200."""
     row = dcgm_named(code)
     return None if row is None or own_code(row) != code else _made(row)
 

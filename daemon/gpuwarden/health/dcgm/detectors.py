@@ -1,6 +1,6 @@
 """Signs of DCGM itself, and the findings that are its own: the detectors of the rows in `dcgm_conditions.py`.
 
-An engine that is absent is no fault and leaves no finding. One that is here and does not answer is; what it said
+An engine that is absent is no fault and leaves no finding. One that is here and does not answer is; what it reported
 before is neither cleared nor raised by its silence.
 """
 
@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterator, Mapping
 
 from gpuwarden.health.dcgm.conditions import DCGM_CONDITIONS
-from gpuwarden.health.dcgm.silence import heard, may_end
-from gpuwarden.health.dcgm.statements import Word, words
-from gpuwarden.health.look import NOTHING, Detector, Look, gpus, node_look
+from gpuwarden.health.dcgm.silence import covered_subjects, may_end
+from gpuwarden.health.dcgm.statements import Statement, statements
+from gpuwarden.health.detection import NOTHING, Detection, Detector, gpus, node_detection
 from gpuwarden.health.model import NODE, Advice, Evidence, Key, Sighting, Subject, gpu
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
@@ -21,8 +21,8 @@ from gpuwarden_collectors.dcgm.facts import NOT_ANSWERING, PAUSED, DcgmFacts, Dc
 from gpuwarden_collectors.facts import GpuAnswer, NvmlProblem
 
 
-def dcgm_unresponsive(state: State, sight: Sight) -> Look:
-    """A pass that ran into its deadline, or whose error says that nobody answers. No engine at all ends it in time.
+def dcgm_unresponsive(state: State, sight: Sight) -> Detection:
+    """A pass that ran into its deadline, or whose error is that no engine answers. No engine at all ends it in time.
 
     An engine that has not answered yet has as long to start as a driver: its container waits for that one.
     """
@@ -30,23 +30,23 @@ def dcgm_unresponsive(state: State, sight: Sight) -> Look:
     if latest is None:
         return NOTHING
     if latest.outcome is PassOutcome.ABSENT:
-        return Look((), _given_up("dcgm_unresponsive", state, sight))
+        return Detection((), _given_up("dcgm_unresponsive", state, sight))
     failed = latest.outcome is PassOutcome.FAILED and latest.error.startswith(NOT_ANSWERING)
     if latest.outcome is not PassOutcome.TIMED_OUT and not failed:
-        return node_look(())
+        return node_detection(())
     raised = any(track.raised for track in state.tracks_of("dcgm_unresponsive"))
     if not raised and sight.nvml is not None and sight.nvml.problem is NvmlProblem.DRIVER_NOT_LOADED:
-        return node_look(())  # an engine holds the driver: to reload the one, the other is stopped first
+        return node_detection(())  # an engine holds the driver: to reload the one, the other is stopped first
     evidence: Evidence = {"why": latest.error}
     starting = sight.now.boottime < sight.rules.boot_grace
     if (at := sight.view.dcgm.at) is not None:
         evidence, starting = {**evidence, "silent_seconds": round(sight.now.boottime - at.boottime)}, False
-    return node_look((Sighting(Key("dcgm_unresponsive", NODE), evidence, rise=math.inf if starting else None),))
+    return node_detection((Sighting(Key("dcgm_unresponsive", NODE), evidence, rise=math.inf if starting else None),))
 
 
 def unusable(sight: Sight) -> Iterator[Sighting]:
     """DCGM that is here and answers, or would, but cannot be read as it is installed or configured. A driver that is not
-    loaded makes such errors too, and is told by itself.
+    loaded makes such errors too, and has a finding of its own.
     """
     latest = sight.view.dcgm.latest
     if latest is None or latest.outcome is not PassOutcome.FAILED or latest.error.startswith(NOT_ANSWERING):
@@ -63,18 +63,18 @@ DIAGNOSTIC = 4 * 3600.0
 """Seconds: own choice, twice the one to two hours of DCGM's longest diagnostic (its user guide: dcgmi diag -r 4)."""
 
 
-# Trouble: seconds for which it must be seen.
+# Problem: seconds for which it must be seen.
 _TROUBLES: dict[DcgmProblemKind, float] = {
     DcgmProblemKind.NO_GPUS: 120.0,  # an engine that was started before the driver, while the driver is loaded
     DcgmProblemKind.BLIND: 30.0,
 }
 
 
-def dcgm_impaired(state: State, sight: Sight) -> Look:
+def dcgm_impaired(state: State, sight: Sight) -> Detection:
     """Only while the driver answers: before it is loaded, and while it is reloaded, an engine has nothing to see."""
     facts = sight.dcgm
     if facts is None or not any(sight.answering):
-        return Look((), _given_up("dcgm_impaired", state, sight))
+        return Detection((), _given_up("dcgm_impaired", state, sight))
     found = {
         problem.trouble: Sighting(
             Key("dcgm_impaired", NODE, problem.trouble.value),
@@ -83,20 +83,20 @@ def dcgm_impaired(state: State, sight: Sight) -> Look:
         )
         for problem in facts.problems
     }
-    return node_look(found.values())
+    return node_detection(found.values())
 
 
-def dcgm_disagrees(state: State, sight: Sight) -> Look:
-    """GPUs that answer the driver and that DCGM has not, and GPUs that DCGM has and nobody else knows of."""
+def dcgm_disagrees(state: State, sight: Sight) -> Detection:
+    """GPUs that answer the driver and that DCGM has not, and GPUs that only DCGM lists."""
     facts = sight.dcgm
     nvml_answers = sight.nvml is not None and sight.nvml.problem is None
     if facts is None or not nvml_answers or not facts.gpus:
-        return Look((), _given_up("dcgm_disagrees", state, sight))
+        return Detection((), _given_up("dcgm_disagrees", state, sight))
     differences = dict(_differences(state, sight, facts))
     sightings = [Sighting(Key("dcgm_disagrees", gpu(slot)), evidence) for slot, evidence in differences.items()]
     slots = dict.fromkeys((*sight.gpus, *state.pins, *(each.slot for each in facts.gpus if each.slot)))
     tracked = {track.key.subject for track in state.tracks_of("dcgm_disagrees")}
-    return Look(tuple(sightings), gpus(tuple(slots)) | tracked)
+    return Detection(tuple(sightings), gpus(tuple(slots)) | tracked)
 
 
 _AWAY = (DcgmGpuStatus.LOST, DcgmGpuStatus.INACCESSIBLE, DcgmGpuStatus.DETACHED)
@@ -133,24 +133,26 @@ DETECTORS: Mapping[str, Detector] = {
 _ROWS = frozenset(row.code for row in DCGM_CONDITIONS)
 
 
-def family(state: State, sight: Sight) -> Mapping[str, Look]:
-    """What DCGM says that no condition of ours is about, by the code that it makes (`dcgm_faulty_memory`)."""
-    found = words(state, sight)
+def family(state: State, sight: Sight) -> Mapping[str, Detection]:
+    """Reports of DCGM that belong to no other condition, by the code that it makes (`dcgm_faulty_memory`)."""
+    found = statements(state, sight)
     tracks = [track for track in state.tracks.values() if _is_own(track.key.code)]
-    heard_of = heard(sight) if tracks else frozenset()
-    looks = {}
+    covered = covered_subjects(sight) if tracks else frozenset()
+    detections = {}
     for code in {*(key.code for key in found), *(track.key.code for track in tracks)}:
         sightings = tuple(
-            _sighting(word) for key, word in found.items() if key.code == code and word.severity is not None
+            _sighting(statement)
+            for key, statement in found.items()
+            if key.code == code and statement.severity is not None
         )
-        ends = (t.key.subject for t in tracks if t.key.code == code and may_end(t, heard_of, sight))
-        looks[code] = Look(sightings, frozenset(ends))
-    return looks
+        ends = (t.key.subject for t in tracks if t.key.code == code and may_end(t, covered, sight))
+        detections[code] = Detection(sightings, frozenset(ends))
+    return detections
 
 
 def _is_own(code: str) -> bool:
     return code.startswith("dcgm_") and code not in _ROWS
 
 
-def _sighting(word: Word) -> Sighting:
-    return Sighting(word.key, {"source": "dcgm", "dcgm": word.text}, word.severity, word.advice)
+def _sighting(statement: Statement) -> Sighting:
+    return Sighting(statement.key, {"source": "dcgm", "dcgm": statement.text}, statement.severity, statement.advice)

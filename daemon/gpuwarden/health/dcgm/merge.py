@@ -1,10 +1,10 @@
-"""NVML and DCGM as one: one finding for each fault, with both as evidence, and their difference told.
+"""NVML and DCGM as one: one finding for each fault, with both as evidence, and their difference reported.
 
-What our own detector sees is the finding, and DCGM's word is quoted beside it. What only DCGM says of a fault that we
-have a condition for is a sighting of that condition, with `source` dcgm in its evidence. Where NVML looked and saw
-nothing, DCGM must say so for as long as the table of codes asks, a minute at least; where NVML has no such reading,
+What gpuwarden's own detector sees is the finding, and DCGM's report is quoted beside it. A report of DCGM alone about a fault that we
+have a condition for is a sighting of that condition, with `source` dcgm in its evidence. Where NVML was read and shows
+nothing, DCGM must report it for as long as the table of codes asks, a minute at least; where NVML has no such reading,
 two passes are enough, unless the code is about growth, which one error makes. A finding that DCGM alone raised ends
-when DCGM is heard and no longer says so (see dcgm_silence).
+when DCGM's check covers the subject and no longer reports it (see silence.py).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 from gpuwarden.health.dcgm.catalogue import DCGM_CODES, TWO_PASSES
-from gpuwarden.health.dcgm.silence import heard, may_end
-from gpuwarden.health.dcgm.statements import Word, words
-from gpuwarden.health.look import Detector, Look
+from gpuwarden.health.dcgm.silence import covered_subjects, may_end
+from gpuwarden.health.dcgm.statements import Statement, statements
+from gpuwarden.health.detection import Detection, Detector
 from gpuwarden.health.model import NODE, Key, Severity, Sighting, Subject, gpu
 from gpuwarden.health.nvlink.detectors import FABRIC_START, expected_links
 from gpuwarden.health.state import State, Track
@@ -28,84 +28,87 @@ _PASSIVE = frozenset(row.agrees for row in DCGM_CODES.values() if row.passive)
 WHEREABOUTS = ("gpu_missing", "gpu_unresponsive", "gpu_reset_required")
 """Our conditions that DCGM has no code for, but a status of the GPU."""
 _AGAINST = 60.0
-"""Seconds for which DCGM must contradict NVML's plain word where nothing longer is asked."""
+"""Seconds for which DCGM must contradict a reading of NVML where the table asks for no longer time."""
 
 
 def with_dcgm(code: str, detector: Detector) -> Detector:
-    """`detector`, with what DCGM says of the condition `code`."""
+    """`detector`, with DCGM's reports about the condition `code`."""
     if code in WHEREABOUTS:
         return _with_status(detector)
     return _merged(code, detector) if code in AGREEING else detector
 
 
 def _merged(code: str, detector: Detector) -> Detector:
-    def look(state: State, sight: Sight) -> Look:
+    def detect(state: State, sight: Sight) -> Detection:
         own = detector(state, sight)
-        theirs = [track for track in state.tracks_of(code) if _alone(track)] if state.tracks else []
+        theirs = [track for track in state.tracks_of(code) if _only_from_dcgm(track)] if state.tracks else []
         if sight.dcgm is None and not theirs:
             return own
-        said = words(state, sight, code)
-        if not (said or theirs or own.sightings):
+        reported = statements(state, sight, code)
+        if not (reported or theirs or own.sightings):
             return own
-        heard_of = heard(sight)
+        covered = covered_subjects(sight)
         mine = {sighting.key for sighting in own.sightings}
-        quoted = [_quoting(s, said.get(s.key), heard_of) for s in own.sightings]
-        alone = _sightings(
-            own, [word for key, word in said.items() if key not in mine and not _rising(state, key)], state, sight
+        quoted = [_quoting(s, reported.get(s.key), covered) for s in own.sightings]
+        dcgm_only = _sightings(
+            own,
+            [statement for key, statement in reported.items() if key not in mine and not _rising(state, key)],
+            state,
+            sight,
         )
         subjects = {track.key.subject for track in theirs}
-        ended = {track.key.subject for track in theirs if may_end(track, heard_of, sight)}
-        return Look((*quoted, *alone), own.examined - subjects | ended)
+        ended = {track.key.subject for track in theirs if may_end(track, covered, sight)}
+        return Detection((*quoted, *dcgm_only), own.examined - subjects | ended)
 
-    return look
+    return detect
 
 
-def _alone(track: Track) -> bool:
+def _only_from_dcgm(track: Track) -> bool:
     return track.evidence.get("source") == "dcgm"
 
 
 def _rising(state: State, key: Key) -> bool:
-    """Our own detector was about to raise it and sees it no longer: DCGM's older word must not raise it in its stead."""
+    """Our own detector was about to raise it and sees it no longer: DCGM's older report must not raise it in its stead."""
     track = state.tracks.get(key)
-    return track is not None and not track.raised and not _alone(track)
+    return track is not None and not track.raised and not _only_from_dcgm(track)
 
 
-def _quoting(sighting: Sighting, word: Word | None, heard_of: Collection[Subject]) -> Sighting:
+def _quoting(sighting: Sighting, statement: Statement | None, covered: Collection[Subject]) -> Sighting:
     subject = sighting.key.subject
     of_gpu = gpu(subject.slot) if subject.slot else NODE
-    if word is None and (sighting.key.code not in _PASSIVE or of_gpu not in heard_of):
+    if statement is None and (sighting.key.code not in _PASSIVE or of_gpu not in covered):
         return sighting
-    said = word.text if word else "does not report it"
-    return replace(sighting, evidence={**sighting.evidence, "dcgm": said})
+    text = statement.text if statement else "does not report it"
+    return replace(sighting, evidence={**sighting.evidence, "dcgm": text})
 
 
-def _sightings(own: Look, alone: Iterable[Word], state: State, sight: Sight) -> Iterator[Sighting]:
-    for word in alone:
-        contradicted = word.key.subject in own.examined
-        rise = _rise(word, contradicted=contradicted, answered=any(sight.answering))
-        if word.severity is None or rise is None or _of_no_link(word.key, state, sight):
+def _sightings(own: Detection, dcgm_only: Iterable[Statement], state: State, sight: Sight) -> Iterator[Sighting]:
+    for statement in dcgm_only:
+        contradicted = statement.key.subject in own.examined
+        rise = _rise(statement, contradicted=contradicted, answered=any(sight.answering))
+        if statement.severity is None or rise is None or _of_no_link(statement.key, state, sight):
             continue
-        unused = _never_active(word.key, state, sight)
-        if word.key.code == "nvlink_down" and sight.now.boottime < FABRIC_START:
+        unused = _never_active(statement.key, state, sight)
+        if statement.key.code == "nvlink_down" and sight.now.boottime < FABRIC_START:
             rise = max(rise, FABRIC_START)
         nvml = "never saw the link active" if unused else "does not show it" if contradicted else "has no reading of it"
         yield Sighting(
-            word.key,
-            {"source": "dcgm", "dcgm": word.text, "nvml": nvml},
-            Severity.WARNING if unused else word.severity,
-            word.advice,
+            statement.key,
+            {"source": "dcgm", "dcgm": statement.text, "nvml": nvml},
+            Severity.WARNING if unused else statement.severity,
+            statement.advice,
             rise,
         )
 
 
-def _rise(word: Word, *, contradicted: bool, answered: bool) -> float | None:
-    """Seconds for which DCGM alone must say it; None if that never counts. `answered`: some GPU answers NVML.
+def _rise(statement: Statement, *, contradicted: bool, answered: bool) -> float | None:
+    """Seconds for which DCGM alone must report it; None if that never counts. `answered`: some GPU answers NVML.
 
-    A code about growth needs NVML beside it: while the driver is away nobody can say what grew.
+    A code about growth needs NVML beside it: while the driver is away the growth is not known.
     """
-    if word.lasts == math.inf:
-        return None if contradicted or not answered or not word.fresh else _AGAINST
-    return word.lasts if contradicted or word.lasts > _AGAINST else TWO_PASSES
+    if statement.lasts == math.inf:
+        return None if contradicted or not answered or not statement.fresh else _AGAINST
+    return statement.lasts if contradicted or statement.lasts > _AGAINST else TWO_PASSES
 
 
 def _of_no_link(key: Key, state: State, sight: Sight) -> bool:
@@ -121,7 +124,7 @@ def _never_active(key: Key, state: State, sight: Sight) -> bool:
 
 
 def _with_status(detector: Detector) -> Detector:
-    def look(state: State, sight: Sight) -> Look:
+    def detect(state: State, sight: Sight) -> Detection:
         own = detector(state, sight)
         if not own.sightings or sight.dcgm is None:
             return own
@@ -132,6 +135,6 @@ def _with_status(detector: Detector) -> Detector:
             else s
             for s in own.sightings
         )
-        return Look(tuple(quoted), own.examined)
+        return Detection(tuple(quoted), own.examined)
 
-    return look
+    return detect

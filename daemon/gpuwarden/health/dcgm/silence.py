@@ -13,15 +13,15 @@ from gpuwarden_collectors.dcgm.facts import DcgmGpu, DcgmGpuStatus, DcgmProblemK
 SETTLED = 90.0
 """Seconds after the watches were set before silence means health: two samples 30 s apart, and a pass."""
 FORGOTTEN = 600.0
-"""Seconds without any engine on this host after which what only it said is given up: as long as a slow boot takes."""
+"""Seconds without any engine on this host after which what only it reported is given up: as long as a slow boot takes."""
 
 _USABLE = (DcgmGpuStatus.OK, DcgmGpuStatus.FAKE)
 _DEAF = (DcgmProblemKind.BLIND, DcgmProblemKind.CHECK_INCOMPLETE, DcgmProblemKind.WATCHES_CHANGED)
-"""Troubles with which a check that reports nothing is no word for health."""
+"""Problems with which a check that reports nothing does not mean health."""
 
 
-def heard(sight: Sight) -> frozenset[Subject]:
-    """The GPUs, as subjects, and the node, of which DCGM would say it if anything were wrong."""
+def covered_subjects(sight: Sight) -> frozenset[Subject]:
+    """The GPUs, as subjects, and the node, that DCGM's check covers now: it would report what is wrong with them."""
     facts = sight.dcgm
     if facts is None or any(problem.trouble in _DEAF for problem in facts.problems):
         return frozenset()
@@ -36,19 +36,19 @@ def _watched(each: DcgmGpu) -> bool:
     return each.watched and each.status in _USABLE
 
 
-def may_end(track: Track, said_of: Collection[Subject], sight: Sight) -> bool:
-    """Whether DCGM's silence ends what it said of a subject; `said_of` is what `heard` gives.
+def may_end(track: Track, covered: Collection[Subject], sight: Sight) -> bool:
+    """Whether a check without a report ends DCGM's finding about a subject; `covered` is what `covered_subjects` gives.
 
-    While an engine does not answer nobody knows, and a finding stays. Where there is no engine any more for
-    `FORGOTTEN` seconds its word is given up. What is not yet a finding needs its word at every pass.
+    While an engine does not answer the state is not known, and a finding stays. Where there is no engine any more for
+    `FORGOTTEN` seconds its report is given up. What is not yet a finding needs its report at every pass.
     """
     subject = track.key.subject
     of_gpu = gpu(subject.slot) if subject.slot else NODE
-    return not track.raised or of_gpu in said_of or forgotten(track, sight)
+    return not track.raised or of_gpu in covered or forgotten(track, sight)
 
 
 def forgotten(track: Track, sight: Sight) -> bool:
-    """No engine is here, or DCGM is switched off, and what it said of this is old."""
+    """No engine is here, or DCGM is switched off, and its report about this is old."""
     read = sight.rules.dcgm_fresh_for > 0
     if read and sight.view.dcgm.outcome is not PassOutcome.ABSENT:
         return False
@@ -57,7 +57,7 @@ def forgotten(track: Track, sight: Sight) -> bool:
 
 
 def given_up(track: Track, sight: Sight) -> Evidence:
-    """Why a finding ended that nobody looked for any more, for its event; nothing for every other one."""
+    """Why a finding ended that no check covers any more, for its event; nothing for every other one."""
     theirs = track.evidence.get("source") == "dcgm" or track.key.code.startswith("dcgm_")
     if not theirs or not forgotten(track, sight):
         return {}

@@ -1,8 +1,8 @@
-"""What DCGM says in its newest pass, one word for each fault and subject.
+"""What DCGM reports in its newest pass, one statement for each fault and subject.
 
 A GPU is known by the entity of an incident, never by its text, which can name another. What comes from an Xid is no
-word here: the engine keeps such incidents through resets of the GPU, so their first appearance is an event (see
-dcgm_xids) and what they say afterwards is nothing. A word about anything that stands in no PCI slot that we know is
+statement here: the engine keeps such incidents through resets of the GPU, so their first appearance is an event (see
+xids.py) and means nothing afterwards. A statement about anything in no known PCI slot is
 about the node, with the kind and number of the entity as the detail.
 """
 
@@ -21,8 +21,8 @@ from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmIncident, DcgmProblem
 
 FRESH = 600.0
 """Seconds for which an incident that began before our eyes is new, where only its beginning counts."""
-WORDS_MOST = 256
-"""More than any host has wrong at once; what goes beyond is one word, so that a broken engine cannot fill memory."""
+STATEMENTS_MOST = 256
+"""More than any host has wrong at once; what goes beyond is one statement, so that a broken engine cannot fill memory."""
 
 _POWER_UNREADABLE, _XID_ERROR, _TOO_MANY = 11, 101, 69
 _SWITCH_ERRORS = (15, 16)
@@ -31,7 +31,7 @@ _ENTITIES = {1: "gpu", 3: "switch", 7: "cpu", _CONNECTX: "connectx"}  # dcgm_fie
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
+class Statement:
     """What DCGM holds against one subject. `severity` None: only worth quoting. `lasts` as in the table of codes.
 
     `fresh`: it began within `FRESH`, before our eyes.
@@ -45,25 +45,25 @@ class Word:
     fresh: bool
 
 
-def words(state: State, sight: Sight, condition: str = "") -> dict[Key, Word]:
-    """What belongs to a condition of ours, or to none, by what it is about; several incidents of one fault are one word."""
-    found: dict[Key, Word] = {}
+def statements(state: State, sight: Sight, condition: str = "") -> dict[Key, Statement]:
+    """The statements that belong to `condition`, or to none, by subject; several incidents of one fault are one statement."""
+    found: dict[Key, Statement] = {}
     facts = sight.dcgm
     if facts is None or not (facts.incidents or condition in _OF_READINGS):
         return found
     mine = [incident for incident in facts.incidents if _home(incident) == condition]
-    for word in (*_of_incidents(mine, state, sight, facts), *_of_readings(condition, sight, facts)):
-        if word.key.subject.slot in state.given_up:
+    for statement in (*_of_incidents(mine, state, sight, facts), *_of_readings(condition, sight, facts)):
+        if statement.key.subject.slot in state.given_up:
             continue
-        if word.key not in found and len(found) >= WORDS_MOST:
+        if statement.key not in found and len(found) >= STATEMENTS_MOST:
             row = dcgm_row(_TOO_MANY)
-            word = replace(word, key=Key(own_code(row), NODE), text=row.meaning, severity=Severity.WARNING)  # noqa: PLW2901
-        known = found.get(word.key)
-        found[word.key] = word if known is None else _together(known, word)
+            statement = replace(statement, key=Key(own_code(row), NODE), text=row.meaning, severity=Severity.WARNING)  # noqa: PLW2901
+        known = found.get(statement.key)
+        found[statement.key] = statement if known is None else _together(known, statement)
     return found
 
 
-def _together(one: Word, other: Word) -> Word:
+def _together(one: Statement, other: Statement) -> Statement:
     worse = one if one.severity is Severity.FAILURE or other.severity is None else other
     text = one.text if other.text in one.text or len(one.text) > 300 else f"{one.text}; {other.text}"
     return replace(worse, text=text, lasts=min(one.lasts, other.lasts), fresh=one.fresh or other.fresh)
@@ -78,7 +78,9 @@ def _home(incident: DcgmIncident) -> str:
     return "" if agrees in ("xid", "sxid") else agrees
 
 
-def _of_incidents(incidents: Sequence[DcgmIncident], state: State, sight: Sight, facts: DcgmFacts) -> Iterator[Word]:
+def _of_incidents(
+    incidents: Sequence[DcgmIncident], state: State, sight: Sight, facts: DcgmFacts
+) -> Iterator[Statement]:
     if not incidents:
         return
     blind = any(problem.trouble is DcgmProblemKind.BLIND for problem in facts.problems)
@@ -87,20 +89,20 @@ def _of_incidents(incidents: Sequence[DcgmIncident], state: State, sight: Sight,
         if incident.xid is not None or (incident.code == _XID_ERROR and incident.entity_id in numbers):
             continue
         if blind and incident.code == _POWER_UNREADABLE:
-            continue  # said of every GPU at once: the engine reads nothing at all
-        if incident.code in _SWITCH_ERRORS and _told_by_the_driver(state):
+            continue  # reported of every GPU at once: the engine reads nothing at all
+        if incident.code in _SWITCH_ERRORS and _reported_by_driver(state):
             continue
         if incident.code == _IMEX and not imex_used(sight):
             continue
-        yield _word(incident, sight)
+        yield _statement(incident, sight)
 
 
-def _told_by_the_driver(state: State) -> bool:
+def _reported_by_driver(state: State) -> bool:
     """The kernel log has an NVSwitch error of this boot, with its number, which DCGM has not."""
     return any(record.key.code == "sxid" and counts(state, record) for record in state.records.values())
 
 
-def _word(incident: DcgmIncident, sight: Sight) -> Word:
+def _statement(incident: DcgmIncident, sight: Sight) -> Statement:
     row = dcgm_row(incident.code)
     health = incident_health(incident.code, incident.health)
     severity = None if health is Health.HEALTHY else Severity(health.value)
@@ -109,7 +111,7 @@ def _word(incident: DcgmIncident, sight: Sight) -> Word:
         severity = severity and Severity.WARNING  # counted since the driver was loaded: of any age
     if incident.latched:  # an Xid without its number, which the engine keeps whatever becomes of the GPU
         severity = Severity.WARNING if fresh else None
-    return Word(
+    return Statement(
         key=_key(incident),
         text=_quoted(incident),
         severity=severity,
@@ -130,11 +132,11 @@ def _key(incident: DcgmIncident) -> Key:
 
 
 def _quoted(incident: DcgmIncident) -> str:
-    """Our meaning of the code, since its text can name another GPU; its text where nobody has described it."""
+    """Our meaning of the code, since its text can name another GPU; its text where the code is unknown."""
     row = dcgm_row(incident.code)
-    said = {0: "pass", 10: "warn", 20: "fail"}.get(incident.health, str(incident.health))
+    status = {0: "pass", 10: "warn", 20: "fail"}.get(incident.health, str(incident.health))
     meaning = row.meaning if incident.code in DCGM_CODES else incident.message[:200] or row.meaning
-    return f"{said}, code {incident.code}: {meaning}"
+    return f"{status}, code {incident.code}: {meaning}"
 
 
 # --- readings
@@ -145,10 +147,10 @@ _UNKNOWN_ACTION = ("unknown", Severity.FAILURE, Advice.CONTACT_SUPPORT)
 
 
 _OF_READINGS = ("", "gpu_recovery_action")
-"""The conditions of which a reading alone may say something."""
+"""The conditions about which a reading alone can make a statement."""
 
 
-def _of_readings(condition: str, sight: Sight, facts: DcgmFacts) -> Iterator[Word]:
+def _of_readings(condition: str, sight: Sight, facts: DcgmFacts) -> Iterator[Statement]:
     if condition == "gpu_recovery_action":
         yield from _recovery_actions(facts)
     if condition:
@@ -160,19 +162,19 @@ def _of_readings(condition: str, sight: Sight, facts: DcgmFacts) -> Iterator[Wor
         yield _read(_IMEX, NODE, text)
 
 
-def _recovery_actions(facts: DcgmFacts) -> Iterator[Word]:
+def _recovery_actions(facts: DcgmFacts) -> Iterator[Statement]:
     for each in facts.gpus:
         if each.slot and (action := each.readings.recovery_action):
             name, severity, advice = RECOVERY_ACTIONS.get(action, _UNKNOWN_ACTION)
-            yield Word(
+            yield Statement(
                 key=Key("gpu_recovery_action", gpu(each.slot)), text=f"field 1523 (recovery action) is {action}, {name}",
                 severity=severity, advice=advice, lasts=60.0, fresh=True,
             )  # fmt: skip
 
 
-def _read(code: int, subject: Subject, text: str) -> Word:
+def _read(code: int, subject: Subject, text: str) -> Statement:
     row = dcgm_row(code)
     key = Key(own_code(row), subject)
-    return Word(
+    return Statement(
         key=key, text=text, severity=Severity(row.worst.value), advice=row.advice, lasts=row.lasts, fresh=True,
     )  # fmt: skip

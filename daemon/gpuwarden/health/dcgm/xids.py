@@ -1,10 +1,10 @@
 """The Xids that DCGM saw, as events: each once, when it is new.
 
-DCGM tells of an Xid twice. Field 230 has the latest of each GPU, with the time at which the engine noted it. The
-health check keeps an incident of most serious ones until the engine is restarted, and says since when only as far as
+DCGM reports an Xid twice. Field 230 has the latest of each GPU, with the time at which the engine noted it. The
+health check keeps an incident of most serious ones until the engine is restarted, and gives its beginning only as far as
 our connection goes. What was there before the connection may be of any age, even from before a reset of the GPU: it is
 history, which counts only if the GPU shows a sign of it. What the kernel log or NVML reported already is not repeated:
-a record of the same Xid from about that time, or after it, stands for it.
+a record of the same Xid from about that time, or after it, counts for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HISTORY_AFTER = 600.0
 """Seconds: an Xid that is older when nothing is known yet of what DCGM has of its GPU is history, as an old line of the
 kernel log is."""
 _NOTED_WITHIN = 5.0
-_TOLD_WITHIN = 60.0
+_REPORTED_WITHIN = 60.0
 """Seconds by which DCGM may be later than the driver: in noting an Xid, and in making an incident of it (a sample each
 30 s, and a pass)."""
 
@@ -41,7 +41,7 @@ class Known:
 def xids_of(before: DcgmFacts | None, after: DcgmFacts, at: Stamp, known: Known) -> list[XidEvent]:
     """What is new in `after`, which was read at `at`; `before` is what was read last, None for nothing yet."""
     found: dict[tuple[str, int], XidEvent] = {}
-    for event in (*_noted(before, after, at, known), *_told(before, after, known)):
+    for event in (*_noted(before, after, at, known), *_reported(before, after, known)):
         found.setdefault((event.slot, event.xid), event)
     return sorted(found.values(), key=lambda event: event.at.boottime)
 
@@ -64,12 +64,12 @@ def _noted(before: DcgmFacts | None, after: DcgmFacts, at: Stamp, known: Known) 
         yield _event(when, each.slot, xid, "field 230", history=history)
 
 
-def _told(before: DcgmFacts | None, after: DcgmFacts, known: Known) -> Iterator[XidEvent]:
+def _reported(before: DcgmFacts | None, after: DcgmFacts, known: Known) -> Iterator[XidEvent]:
     old = {_same(incident) for incident in (before.incidents if before else ())}
     for incident in after.incidents:
         if not incident.slot or not incident.xid or _same(incident) in old:
             continue
-        since = 0.0 if incident.preexisting else incident.first_seen.boottime - _TOLD_WITHIN
+        since = 0.0 if incident.preexisting else incident.first_seen.boottime - _REPORTED_WITHIN
         if known.since(incident.slot, incident.xid, since):
             continue
         text = f"code {incident.code} of the health check"
@@ -77,7 +77,7 @@ def _told(before: DcgmFacts | None, after: DcgmFacts, known: Known) -> Iterator[
 
 
 def _same(incident: DcgmIncident) -> tuple[str, int | None, Stamp | None]:
-    """What tells it from another one. A connection that finds it there again has not seen it begin."""
+    """What distinguishes it from another one. A connection that finds it there again has not seen it begin."""
     return incident.slot, incident.xid, None if incident.preexisting else incident.first_seen
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from gpuwarden.health.detection import Detector, per_gpu
 from gpuwarden.health.gpu.slowdown import slowdown_offset
-from gpuwarden.health.look import Detector, per_gpu
 from gpuwarden.health.model import Advice, Evidence, Key, Severity, Sighting, gpu
 from gpuwarden.health.state import State, counts
 from gpuwarden.health.view import Sight
@@ -39,7 +39,7 @@ def _contained(state: State, facts: GpuFacts) -> bool | None:
 
 
 LINE_AFTER_COUNTER = 2.0
-"""Seconds: a pass may see the counter before the driver's line about it was read, and the line may say that it was contained."""
+"""Seconds: a pass may see the counter before the driver's line about it was read, and the line may show that it was contained."""
 
 
 def ecc_uncorrectable(state: State, _: Sight, facts: GpuFacts) -> Sighting | None:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 
 from gpuwarden.health.components import errors_of
-from gpuwarden.health.dcgm import detectors as dcgm_looks
+from gpuwarden.health.dcgm import detectors as dcgm_detectors
+from gpuwarden.health.detection import NOTHING, Detection, Detector, gpu_detection, node_detection
 from gpuwarden.health.inventory import (
     Presence,
     absent,
@@ -16,7 +17,6 @@ from gpuwarden.health.inventory import (
     known_count,
     presences,
 )
-from gpuwarden.health.look import NOTHING, Detector, Look, gpu_look, node_look
 from gpuwarden.health.model import NODE, Evidence, Key, Sighting, Subject, gpu
 from gpuwarden.health.state import State, counts
 from gpuwarden.health.view import Sight
@@ -36,11 +36,11 @@ def problem(code: str) -> NvmlProblem | None:
 
 
 CONTRADICTED = 10.0
-"""Seconds for which the bus alone may say that a GPU is gone while NVML has an answer of it: two passes, of which the next
+"""Seconds for which the bus alone may report that a GPU is gone while NVML has an answer of it: two passes, of which the next
 confirms a GPU that is really gone."""
 
 
-def gpu_missing(state: State, sight: Sight) -> Look:
+def gpu_missing(state: State, sight: Sight) -> Detection:
     """A pinned GPU that is gone, or unlisted for longer than a driver reload, a reset or a MIG change takes."""
     where = presences(state, sight)
     fell_off = _fallen_off(state)
@@ -58,7 +58,7 @@ def gpu_missing(state: State, sight: Sight) -> Look:
     if _countable(sight):
         examined.add(NODE)
         sightings += _fewer_than_configured(state, sight)
-    return Look(tuple(sightings), frozenset(examined))
+    return Detection(tuple(sightings), frozenset(examined))
 
 
 def _fallen_off(state: State) -> set[str]:
@@ -71,7 +71,7 @@ def _fallen_off(state: State) -> set[str]:
 
 
 def _countable(sight: Sight) -> bool:
-    """Whether all GPUs that are here can be known by now: from the bus, once NVML had its turn to say more, or from NVML."""
+    """Whether all GPUs that are here can be known by now: from the bus, once NVML has answered or failed, or from NVML."""
     listed = sight.nvml is not None and sight.nvml.problem is None
     return listed or (sight.devices is not None and sight.view.nvml.outcome is not None)
 
@@ -91,61 +91,61 @@ def _fewer_than_configured(state: State, sight: Sight) -> Iterator[Sighting]:
         yield Sighting(Key("gpu_missing", NODE), evidence, rise=sight.rules.missing_grace)
 
 
-def driver_not_loaded(state: State, sight: Sight) -> Look:
-    """No GPU through NVML while the bus has some. A slow boot and a driver reload look the same for a while."""
+def driver_not_loaded(state: State, sight: Sight) -> Detection:
+    """No GPU through NVML while the bus has some. A slow boot and a driver reload cannot be distinguished for a while."""
     if sight.view.nvml.outcome is None or (sight.nvml is None and not absent(sight)):
         return NOTHING
-    said = sight.nvml.problem if sight.nvml is not None else None
-    if said in NODE_PROBLEMS:
-        return node_look(())
+    problem = sight.nvml.problem if sight.nvml is not None else None
+    if problem in NODE_PROBLEMS:
+        return node_detection(())
     expected, _ = expected_count(state, sight)
     wanted = bool(expected) or bool(state.pins)
-    if not wanted or not (driver_silent(state, sight) or (said is not None and not state.pins)):
-        return node_look(())
+    if not wanted or not (driver_silent(state, sight) or (problem is not None and not state.pins)):
+        return node_detection(())
     why = "the NVML library is not installed" if sight.nvml is None else sight.nvml.problem_text or "NVML lists no GPU"
     in_grace = sight.now.boottime < sight.rules.boot_grace
     rise = math.inf if in_grace else sight.rules.driver_grace
-    return node_look((Sighting(Key("driver_not_loaded", NODE), {"why": why}, rise=rise),))
+    return node_detection((Sighting(Key("driver_not_loaded", NODE), {"why": why}, rise=rise),))
 
 
 def nvml_problem(code: str) -> Detector:
     """A detector for one way in which NVML as a whole refuses to answer."""
 
-    def look(_: State, sight: Sight) -> Look:
+    def detect(_: State, sight: Sight) -> Detection:
         if sight.nvml is None:
-            return _worker_trouble(sight) if code == "nvml_unavailable" else NOTHING
+            return _worker_error(sight) if code == "nvml_unavailable" else NOTHING
         if sight.nvml.problem is not problem(code):
-            return node_look(())
+            return node_detection(())
         evidence = {"why": sight.nvml.problem_text, "driver": sight.nvml.driver_version}
-        return node_look((Sighting(Key(code, NODE), evidence),))
+        return node_detection((Sighting(Key(code, NODE), evidence),))
 
-    return look
+    return detect
 
 
-def _worker_trouble(sight: Sight) -> Look:
+def _worker_error(sight: Sight) -> Detection:
     """The reader of NVML fails or dies (a hang is `driver_unresponsive`, a missing library `driver_not_loaded`)."""
     latest = sight.view.nvml.latest
     if latest is None or latest.outcome is not PassOutcome.FAILED:
         return NOTHING
-    return node_look((Sighting(Key("nvml_unavailable", NODE), {"why": latest.error}),))
+    return node_detection((Sighting(Key("nvml_unavailable", NODE), {"why": latest.error}),))
 
 
 GSP_XIDS = ("119", "120")
 
 
-def driver_unresponsive(state: State, sight: Sight) -> Look:
+def driver_unresponsive(state: State, sight: Sight) -> Detection:
     """NVML does not answer: two deadlines missed and 20 s of silence, or one with Xid 119/120 or a worker in D state."""
     latest = sight.view.nvml.latest
     if latest is None or latest.worker is None:
         return NOTHING
     worker = latest.worker
     if latest.outcome in (PassOutcome.OBSERVED, PassOutcome.ABSENT):
-        return node_look(())
+        return node_detection(())
     if worker.silent_since is None or worker.missed == 0:
         return NOTHING
     silence = sight.now.boottime - worker.silent_since.boottime
     waited = worker.missed >= sight.rules.unresponsive_misses and silence >= sight.rules.unresponsive_after
-    certain = worker.stuck or worker.abandoned or _gsp_trouble(state, worker.silent_since.boottime)
+    certain = worker.stuck or worker.abandoned or _gsp_error(state, worker.silent_since.boottime)
     if not (waited or certain):
         return NOTHING
     evidence = {
@@ -154,10 +154,10 @@ def driver_unresponsive(state: State, sight: Sight) -> Look:
         "worker_in_d_state": worker.stuck,
         "worker_left_behind": worker.abandoned or worker.parked,
     }
-    return node_look((Sighting(Key("driver_unresponsive", NODE), evidence),))
+    return node_detection((Sighting(Key("driver_unresponsive", NODE), evidence),))
 
 
-def _gsp_trouble(state: State, silent_since: float) -> bool:
+def _gsp_error(state: State, silent_since: float) -> bool:
     """An Xid 119 or 120 of this boot from shortly before the silence, or later."""
     return any(
         r.key.code == "xid" and r.key.detail in GSP_XIDS and counts(state, r) and r.last.boottime > silent_since - 60.0
@@ -165,7 +165,7 @@ def _gsp_trouble(state: State, silent_since: float) -> bool:
     )  # fmt: skip
 
 
-def gpu_unresponsive(_: State, sight: Sight) -> Look:
+def gpu_unresponsive(_: State, sight: Sight) -> Detection:
     """A GPU that NVML lists but that answers every question with a timeout or an unknown error."""
     bad = (GpuAnswer.TIMEOUT, GpuAnswer.UNKNOWN)
     sightings = [
@@ -173,17 +173,17 @@ def gpu_unresponsive(_: State, sight: Sight) -> Look:
         for f in sight.gpus.values()
         if f.answer in bad
     ]
-    return gpu_look(sightings, [f for f in sight.gpus.values() if f.answer is not GpuAnswer.LOST])
+    return gpu_detection(sightings, [f for f in sight.gpus.values() if f.answer is not GpuAnswer.LOST])
 
 
-def gpu_reset_required(_: State, sight: Sight) -> Look:
-    """It ends by an answer alone: a GPU that has fallen silent has not been reset."""
+def gpu_reset_required(_: State, sight: Sight) -> Detection:
+    """It ends by an answer alone: a GPU that stopped answering has not been reset."""
     sightings = [
         Sighting(Key("gpu_reset_required", gpu(f.slot)), {"calls": _calls(f.errors)})
         for f in sight.gpus.values()
         if f.answer is GpuAnswer.RESET_REQUIRED
     ]
-    return gpu_look(sightings, sight.answering)
+    return gpu_detection(sightings, sight.answering)
 
 
 def _calls(errors: tuple[CallError, ...]) -> str:
@@ -193,10 +193,10 @@ def _calls(errors: tuple[CallError, ...]) -> str:
 def component_failed(code: str) -> Detector:
     """A detector for what the daemon itself cannot do."""
 
-    def look(_: State, sight: Sight) -> Look:
-        return node_look(_component_failures(code, sight))
+    def detect(_: State, sight: Sight) -> Detection:
+        return node_detection(_component_failures(code, sight))
 
-    return look
+    return detect
 
 
 def _component_failures(code: str, sight: Sight) -> Iterator[Sighting]:
@@ -207,9 +207,9 @@ def _component_failures(code: str, sight: Sight) -> Iterator[Sighting]:
 HOST_COLLECTORS = ("pci", "infiniband", "storage", "memory", "processes", "services", "plugin")
 
 
-def collector_failed(_: State, sight: Sight) -> Look:
+def collector_failed(_: State, sight: Sight) -> Detection:
     """A source that exists on this host and cannot be read (NVML and DCGM, which hang, have conditions of their own)."""
-    return node_look(_failures(sight))
+    return node_detection(_failures(sight))
 
 
 def _failures(sight: Sight) -> Iterator[Sighting]:
@@ -218,4 +218,4 @@ def _failures(sight: Sight) -> Iterator[Sighting]:
         if latest is not None and latest.outcome in (PassOutcome.FAILED, PassOutcome.TIMED_OUT):
             yield Sighting(Key("collector_failed", NODE, name), {"why": latest.error})
     yield from _component_failures("collector_failed", sight)
-    yield from dcgm_looks.unusable(sight)
+    yield from dcgm_detectors.unusable(sight)

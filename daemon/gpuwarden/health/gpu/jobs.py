@@ -1,4 +1,4 @@
-"""Which jobs are on which GPU: what Slurm gave out, and what the processes say that have the GPU open."""
+"""Which jobs are on which GPU: what Slurm gave out, and what the processes show that have the GPU open."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class GpuJob:
 
 
 def order(slots: Collection[str], gpus: Mapping[str, GpuFacts], minors: Sequence[int] = ()) -> tuple[str, ...]:
-    """The GPU that each number of Slurm's list (IDX) stands for.
+    """The GPU that each number of Slurm's list (IDX) means.
 
     `slots` are all GPUs that belong here, so that the numbers stay when one of them is lost. Without `minors` Slurm sorts by
     PCI address; a MIG instance counts as one.
@@ -39,7 +39,7 @@ def order(slots: Collection[str], gpus: Mapping[str, GpuFacts], minors: Sequence
 
 
 def _at(by_address: Sequence[str], minor: int, lost: Sequence[str]) -> str:
-    """Of a minor number that no GPU says is its own: minors follow the PCI addresses. Empty if even that cannot be."""
+    """For a minor number that no GPU has reported: minors follow the PCI addresses. Empty if even that cannot be."""
     at = by_address[minor] if 0 <= minor < len(by_address) else ""
     return at if at in lost else ""
 
@@ -90,8 +90,8 @@ def under(evidence: Evidence, before: Evidence | None, sight: Sight, slots: Coll
     if not slot or "job" in evidence:
         return evidence
     if before is not None:
-        told = {name: before[name] for name in ("job", "uid") if name in before}
-        return {**evidence, **told} if told else evidence
+        kept = {name: before[name] for name in ("job", "uid") if name in before}
+        return {**evidence, **kept} if kept else evidence
     if sight.jobs is None:
         return evidence
     jobs = on_gpus(sight.jobs, {*slots, *sight.gpus}, sight.gpus).get(slot, ())

@@ -1,13 +1,13 @@
-"""GPU resets that no line of the kernel log tells of.
+"""GPU resets without a line in the kernel log.
 
 The driver prints no line for a reset, and Linux one only for a slow reset or one that the driver did not ask for. What
-else says so of one GPU, safely enough to end a latch that a later pass must confirm:
+else shows it for one GPU, safely enough to end a latch that a later pass must confirm:
 
 - the driver asked for a reset, in NVML's answer or as its recovery action, and asks no more;
 - the GPU was away while the driver went on with the others, and when it answers again all its counters since driver load
   that had counted when the latched fault was raised have begun anew.
 
-Counters alone are not enough: without persistence mode they begin anew whenever nobody has the GPU open. Nor is a driver
+Counters alone are not enough: without persistence mode they begin anew whenever no process has the GPU open. Nor is a driver
 reload: then all GPUs are away together, and what a reset would have mended may still be broken.
 """
 
@@ -33,7 +33,7 @@ ASKS_FOR_RESET = (1, 4)
 
 
 def counters(sight: Sight, slot: str) -> str:
-    """What the GPU in `slot` has counted by now, as a word for an event; empty if it does not answer."""
+    """What the GPU in `slot` has counted by now, as a text for an event; empty if it does not answer."""
     facts = sight.gpus.get(slot)
     if facts is None or facts.answer is not GpuAnswer.OK:
         return ""
@@ -42,7 +42,7 @@ def counters(sight: Sight, slot: str) -> str:
 
 
 def _began_anew(before: str, readings: GpuReadings) -> bool:
-    """Every counter that had counted `before` stands lower now."""
+    """Every counter that had counted `before` is lower now."""
     pairs = [word.partition("=") for word in before.split()]
     now = [(getattr(readings, name, None), int(value)) for name, _, value in pairs if value.isdecimal()]
     return len(now) >= ENOUGH and all(value is not None and value < old for value, old in now)

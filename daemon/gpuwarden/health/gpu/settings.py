@@ -1,4 +1,4 @@
-"""Settings in which one GPU differs from its siblings. What all GPUs of a node have alike somebody meant, whatever it is.
+"""Settings in which one GPU differs from its siblings. What all GPUs of a node have in common is taken as intended, whatever it is.
 
 A board limit of 500 of 700 W on all four (stackhpc/ansible-slurm-appliance#975), persistence mode that reads *off* on all eight
 (leptonai/gpud#1318, #1322): both healthy. The same on one of eight was forgotten, or set by a job that did not put it back.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from gpuwarden.health.look import Look, gpu_look
+from gpuwarden.health.detection import Detection, gpu_detection
 from gpuwarden.health.model import Key, Sighting, gpu
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
@@ -23,12 +23,12 @@ TOLERANCE = 0.05
 """By how much of the common value a limit may differ: boards of one model are made with slightly different ones."""
 
 
-def gpu_misconfigured(_: State, sight: Sight) -> Look:
+def gpu_misconfigured(_: State, sight: Sight) -> Detection:
     models: dict[str, list[GpuFacts]] = {}
     for facts in sight.answering:
         models.setdefault(facts.name, []).append(facts)
     sightings = [s for alike in models.values() for name in SETTINGS for s in _odd(alike, name)]
-    return gpu_look(sightings, sight.answering)
+    return gpu_detection(sightings, sight.answering)
 
 
 def _odd(siblings: Sequence[GpuFacts], name: str) -> Iterator[Sighting]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from gpuwarden_collectors.facts import GpuFacts
 
 _OFFSETS = {"H100": -2, "GB200": -2, "GB300": -2, "L40": -2, "L40S": -2, "B200": -3}
-"""°C by a word of the board's name, for drivers that do not give both temperatures (NVIDIA/NVSentinel ADR-042)."""
+"""°C by a part of the board's name, for drivers that do not give both temperatures (NVIDIA/NVSentinel ADR-042)."""
 
 
 def slowdown_offset(facts: GpuFacts) -> int:
-    """°C, at most 0: the margin from which on the hardware slows this GPU down; 0 for one that nobody described."""
+    """°C, at most 0: the margin from which on the hardware slows this GPU down; 0 for an unknown one."""
     r = facts.readings
     if r.temperature_gpu_max and r.temperature_slowdown:
         return min(0, r.temperature_gpu_max - r.temperature_slowdown)

@@ -13,7 +13,7 @@ HOST_CONDITIONS: tuple[Condition, ...] = (
         code="infiniband_down", scope="port", severity=F, advice=Advice.INSPECT_HARDWARE, rise=120, fall=60,
         title="An InfiniBand or RoCE port is down",
         why="The port was active here before and is not now, or is gone with its adapter. 2 minutes are what a reload of "
-        "the network driver takes. A port that was never active is nobody's to miss. An Ethernet port that is not of the job "
+        "the network driver takes. A port that was never active is not missed. An Ethernet port that is not of the job "
         "fabric only warns: beside InfiniBand, with the default route of the host, or slower than the others and without as many "
         "of its kind. Give up a port that was unplugged on purpose with gpuwarden inventory accept.",
         source="Meta RSC study (links of the back-end network are a top cause of failed jobs); gpud waits 4 min; NVSentinel#1529 "
@@ -23,7 +23,7 @@ HOST_CONDITIONS: tuple[Condition, ...] = (
         code="infiniband_flapping", scope="port", severity=W, advice=Advice.INSPECT_HARDWARE, fall=600,
         title="An InfiniBand or RoCE port goes down again and again",
         why="Three times within 3 hours by the port's own counters, so that no interruption is too short to be seen; where these "
-        "stand at their maximum, by what passes see.",
+        "are at their maximum, by what passes see.",
         source="Azure healthagent (3 in 3 h); gpud counts samples, and misses what is shorter than 30 s",
     ),
     Condition(
@@ -87,7 +87,7 @@ HOST_CONDITIONS: tuple[Condition, ...] = (
         title="A service that must run does not",
         why="An enabled unit of the driver (fabric manager, persistence daemon, DCGM, IMEX) or a configured one failed, "
         "does not run, or restarted three times within 10 minutes. 2 minutes are what a driver reload or a service restart "
-        "takes. A failure only for the fabric manager of a host with NVSwitches: while its unit is enabled whatever the GPUs say of the "
+        "takes. A failure only for the fabric manager of a host with NVSwitches: while its unit is enabled whatever the GPUs report of the "
         "fabric, since they stay registered when it dies; while it is disabled not where GPUs are registered or a process of it runs "
         "in a container. Where not all processes of the host are visible it is no failure. IMEX only where nodes share an NVLink "
         "domain; the fabric manager not there, since it runs on the switches.",
@@ -97,9 +97,9 @@ HOST_CONDITIONS: tuple[Condition, ...] = (
     # --- site checks
     Condition(
         code="plugin_failed", scope="plugin", severity=W, advice=Advice.FIX_CONFIGURATION,
-        title="A site check tells nothing",
+        title="A site check gives no result",
         why="Three times in a row it did not start, did not end in time, or ended with a code that means nothing. What it "
-        "said before is kept: a check that is broken makes no node bad, and none good.",
+        "found before is kept: a check that is broken makes no node bad, and none good.",
         source="Nagios: exit code 3 is unknown; node-problem-detector treats a timeout so, too",
     ),
 )  # fmt: skip

@@ -1,8 +1,8 @@
 """The detectors of the rows in `host_conditions.py`.
 
-A collector whose newest pass failed or is too old says nothing: what is found stays found, and nothing is added. What a
-finding is about and facts cannot tell just now (a mount that hangs has no free space) is left as it is, too; everything
-else that is not seen wrong is looked at and well, also what is not there any more.
+A collector whose newest pass failed or is too old changes nothing: what is found stays found, and nothing is added. What a
+finding is about and the facts do not show now (a mount that hangs has no free space) is left as it is, too; everything
+else that is not seen wrong counts as examined and well, also what no longer exists.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import NamedTuple
 
-from gpuwarden.health.host import mounts as mount_signs
-from gpuwarden.health.host import ports as port_signs
-from gpuwarden.health.host import services as host_signs
+from gpuwarden.health.detection import NOTHING, Detection, Detector
+from gpuwarden.health.host import mounts, ports, services
 from gpuwarden.health.host.learning import followed, infiniband_now, now_known
 from gpuwarden.health.host.memory import HostMemory, port_subject
-from gpuwarden.health.look import NOTHING, Detector, Look
 from gpuwarden.health.memory import State, Track
 from gpuwarden.health.model import NODE, Key, Severity, Sighting, Subject
 from gpuwarden.health.nvlink.detectors import REGISTERED
@@ -43,13 +41,13 @@ BOOT_GRACE = 300.0
 
 _THE_NODE = frozenset((NODE,))
 
-Signs = Iterable[Sighting]
-Seen = tuple[Signs, AbstractSet[Subject]]
-"""What is wrong, and the subjects of which nothing can be said just now."""
+Sightings = Iterable[Sighting]
+Seen = tuple[Sightings, AbstractSet[Subject]]
+"""What is wrong, and the subjects whose state is not known now."""
 
 
 class _Setting(NamedTuple):
-    """All that the signs of a row look at beside the facts of its collector and the windows of counters: where none of it
+    """All that the detectors of a row read beside the facts of its collector and the windows of counters: where none of it
     changed, neither did they.
 
     The rest as in `Fabric`, flat, since objects are compared.
@@ -87,39 +85,41 @@ def _setting(state: State, sight: Sight) -> _Setting:
     return sight.view.once("host setting", of, make)
 
 
-def _look(code: str, state: State, sightings: Signs = (), unseen: AbstractSet[Subject] = frozenset()) -> Look:
-    """Everything that has this finding and is not `unseen` was looked at."""
+def _detection(
+    code: str, state: State, sightings: Sightings = (), unseen: AbstractSet[Subject] = frozenset()
+) -> Detection:
+    """Everything that has this finding and is not `unseen` was examined."""
     tracked = {track.key.subject for track in state.tracks_of(code)}
-    return Look(tuple(sightings), frozenset(tracked - unseen))
+    return Detection(tuple(sightings), frozenset(tracked - unseen))
 
 
 def _detector(code: str, collector: str, see: Callable[..., Seen], *, counts: bool) -> Detector:
     """`see` is given the tracks of this condition, the setting, the facts, and if it `counts` the windows.
 
-    Most collectors look less often than the judge judges: what they gave is looked at once.
+    Most collectors read less often than the judge judges: what they gave is examined once.
     """
 
-    def look(state: State, sight: Sight) -> Look:
+    def detect(state: State, sight: Sight) -> Detection:
         facts = _now(collector, sight)
         if facts is None:
-            return _look(code, state) if collector in sight.rules.off else NOTHING
+            return _detection(code, state) if collector in sight.rules.off else NOTHING
         setting = _setting(state, sight)
         given = (setting, facts, state.host_windows) if counts else (setting, facts)
         of = (*setting, *given[1:])
-        return sight.view.once(code, of, lambda: _look(code, state, *see(state.tracks_of(code), *given)))
+        return sight.view.once(code, of, lambda: _detection(code, state, *see(state.tracks_of(code), *given)))
 
-    return look
+    return detect
 
 
 def _now(collector: str, sight: Sight) -> object | None:
     if collector == "infiniband":
         return infiniband_now(sight)
     if collector == "plugin" and sight.view.plugin.outcome is PassOutcome.ABSENT:
-        return PluginFacts()  # no site check is configured: then none has anything to say
+        return PluginFacts()  # no site check is configured: then there is no result
     return now_known(sight, collector, getattr(sight, collector))
 
 
-def _not_while_booting(setting: _Setting, sightings: Signs) -> Signs:
+def _not_while_booting(setting: _Setting, sightings: Sightings) -> Sightings:
     return (replace(sighting, rise=math.inf) for sighting in sightings) if setting.booting else sightings
 
 
@@ -127,8 +127,8 @@ def _not_while_booting(setting: _Setting, sightings: Signs) -> Signs:
 
 
 def _port_down(_: Sequence[Track], setting: _Setting, facts: InfinibandFacts) -> Seen:
-    down = port_signs.infiniband_down(facts, setting.host.ports)
-    return _not_while_booting(setting, down), port_signs.unseen_ports(facts)
+    down = ports.infiniband_down(facts, setting.host.ports)
+    return _not_while_booting(setting, down), ports.unseen_ports(facts)
 
 
 def _rate_low(_: Sequence[Track], setting: _Setting, facts: InfinibandFacts) -> Seen:
@@ -139,77 +139,77 @@ def _rate_low(_: Sequence[Track], setting: _Setting, facts: InfinibandFacts) -> 
         for port in facts.ports
         if port.name in known and (port.state != "active" or port.rate_gbps is None)
     }
-    return port_signs.infiniband_rate_low(facts, known), idle
+    return ports.infiniband_rate_low(facts, known), idle
 
 
 def _flapping(tracks: Sequence[Track], setting: _Setting, facts: InfinibandFacts, windows: Windows) -> Seen:
-    """It ends only for a port that was followed for as long as the rule looks back, or that is known no more."""
+    """It ends only for a port that was followed for the whole window of the rule, or that is known no more."""
     young = {
         track.key.subject
         for track in tracks
         if track.key.subject.part in setting.host.ports
-        and not followed(windows, str(track.key.subject), port_signs.FLAPS_WINDOW)
+        and not followed(windows, str(track.key.subject), ports.FLAPS_WINDOW)
     }
-    return port_signs.infiniband_flapping(facts, windows), young
+    return ports.infiniband_flapping(facts, windows), young
 
 
 # --- Mounts --------------------------------------------------------------------------------------------------------
 
 
 def _full(_: Sequence[Track], __: _Setting, facts: StorageFacts) -> Seen:
-    return mount_signs.disk_full(facts), mount_signs.unseen_mounts(facts)
+    return mounts.disk_full(facts), mounts.unseen_mounts(facts)
 
 
 def _missing(_: Sequence[Track], setting: _Setting, facts: StorageFacts) -> Seen:
-    return _not_while_booting(setting, mount_signs.mount_missing(facts)), frozenset()
+    return _not_while_booting(setting, mounts.mount_missing(facts)), frozenset()
 
 
 def _hung(_: Sequence[Track], __: _Setting, facts: StorageFacts) -> Seen:
-    return mount_signs.mount_hung(facts), mount_signs.unasked_mounts(facts)
+    return mounts.mount_hung(facts), mounts.unasked_mounts(facts)
 
 
 def _read_only(_: Sequence[Track], setting: _Setting, facts: StorageFacts) -> Seen:
-    return mount_signs.mount_read_only(facts, setting.host.mounts), frozenset()
+    return mounts.mount_read_only(facts, setting.host.mounts), frozenset()
 
 
 # --- Memory, processes, services -----------------------------------------------------------------------------------
 
 
 def _memory_low(_: Sequence[Track], __: _Setting, facts: MemoryFacts) -> Seen:
-    return host_signs.memory_low(facts), frozenset()
+    return services.memory_low(facts), frozenset()
 
 
 def _memory_lost(tracks: Sequence[Track], _: _Setting, facts: MemoryFacts, windows: Windows) -> Seen:
     """It ends only where all controllers were followed for an hour, or a reboot made them count anew."""
-    names = [name for name, _counter in host_signs.memory_counters(facts)]
-    old_enough = all(followed(windows, name, host_signs.ECC_WINDOW) for name in names)
+    names = [name for name, _counter in services.memory_counters(facts)]
+    old_enough = all(followed(windows, name, services.ECC_WINDOW) for name in names)
     young = {track.key.subject for track in tracks if not old_enough and track.released is None}
-    return host_signs.memory_ecc_uncorrectable(facts, windows), young
+    return services.memory_ecc_uncorrectable(facts, windows), young
 
 
 def _process_hung(_: Sequence[Track], __: _Setting, facts: ProcessesFacts) -> Seen:
     """It ends only when processes were followed for as long as it takes to see one that is stuck."""
-    young = facts.followed_for is not None and facts.followed_for < host_signs.STUCK_FOR
-    return host_signs.process_hung(facts), _THE_NODE if young else frozenset()
+    young = facts.followed_for is not None and facts.followed_for < services.STUCK_FOR
+    return services.process_hung(facts), _THE_NODE if young else frozenset()
 
 
 def _service_down(tracks: Sequence[Track], setting: _Setting, facts: ServicesFacts, windows: Windows) -> Seen:
-    """One that restarted again and again is well only after it was followed for as long as the rule looks back."""
+    """One that restarted again and again is well only after it was followed for the whole window of the rule."""
     young = {
         track.key.subject
         for track in tracks
-        if _restarted(track) and not followed(windows, str(track.key.subject), host_signs.RESTARTS_WINDOW)
+        if _restarted(track) and not followed(windows, str(track.key.subject), services.RESTARTS_WINDOW)
     }
     if not setting.multi_node:  # IMEX has nothing to do on a single node, and ends with an error there
         facts = ServicesFacts(services=tuple(s for s in facts.services if s.unit != IMEX_UNIT or s.configured))
-        young |= {host_signs.service_subject(IMEX_UNIT)} if setting.multi_node is None else set()
+        young |= {services.service_subject(IMEX_UNIT)} if setting.multi_node is None else set()
     fabric = Fabric(*setting[3:])
     of_it = [s for s in facts.services if s.unit == FABRIC_MANAGER]
     if any(undecided(service, fabric) for service in of_it):
-        young.add(host_signs.service_subject(FABRIC_MANAGER))
+        young.add(services.service_subject(FABRIC_MANAGER))
         facts = ServicesFacts(services=tuple(s for s in facts.services if s.unit != FABRIC_MANAGER))
     failed = {track.key.subject for track in tracks if track.severity is Severity.FAILURE}
-    return _not_while_booting(setting, host_signs.service_down(facts, windows, fabric, failed)), young
+    return _not_while_booting(setting, services.service_down(facts, windows, fabric, failed)), young
 
 
 def _has_switches(sight: Sight) -> bool | None:
@@ -223,44 +223,44 @@ def _fabric(sight: Sight) -> tuple[bool | None, bool | None]:
     """Whether a GPU says that it belongs to an NVLink fabric (not all switches are on the PCI bus), and whether each that does
     is registered in it; None while none says.
     """
-    said = [facts.readings for facts in sight.answering if facts.readings.fabric_state is not None]
-    using = [readings for readings in said if readings.fabric_state]
+    given = [facts.readings for facts in sight.answering if facts.readings.fabric_state is not None]
+    using = [readings for readings in given if readings.fabric_state]
     completed = all(readings.fabric_state == REGISTERED and not readings.fabric_status for readings in using)
-    return (bool(using) if said else None), (completed if using else None)
+    return (bool(using) if given else None), (completed if using else None)
 
 
 def _restarted(track: Track) -> bool:
     restarts = track.evidence.get("restarts")
-    return isinstance(restarts, int) and restarts >= host_signs.RESTARTS
+    return isinstance(restarts, int) and restarts >= services.RESTARTS
 
 
 # --- Site checks ---------------------------------------------------------------------------------------------------
 
 
-def _plugin_failed(state: State, sight: Sight) -> Look:
-    """It ends when the check tells something, or is configured no more."""
+def _plugin_failed(state: State, sight: Sight) -> Detection:
+    """It ends when the check gives a result, or is configured no more."""
     facts = _now("plugin", sight)
     if not isinstance(facts, PluginFacts):
-        return _look("plugin_failed", state) if "plugin" in sight.rules.off else NOTHING
-    told = {result.name for result in facts.results if host_signs.speaks(result, sight.now)}
-    silent = {host_signs.plugin_subject(name) for name in set(facts.names) - told}
-    return _look("plugin_failed", state, host_signs.plugin_failed(facts, sight.now), silent)
+        return _detection("plugin_failed", state) if "plugin" in sight.rules.off else NOTHING
+    reported = {result.name for result in facts.results if services.is_conclusive(result, sight.now)}
+    unreported = {services.plugin_subject(name) for name in set(facts.names) - reported}
+    return _detection("plugin_failed", state, services.plugin_failed(facts, sight.now), unreported)
 
 
-def family(state: State, sight: Sight) -> Mapping[str, Look]:
-    """Site checks by their codes: those that have just spoken, and those with a finding that are configured no more."""
+def family(state: State, sight: Sight) -> Mapping[str, Detection]:
+    """Site checks by their codes: those with a new result, and those with a finding that are configured no more."""
     facts = _now("plugin", sight)
     if not isinstance(facts, PluginFacts):
         return {}
-    told = {host_signs.plugin_code(r.name): r for r in facts.results if host_signs.speaks(r, sight.now)}
-    configured = {host_signs.plugin_code(name) for name in facts.names}
+    reported = {services.plugin_code(r.name): r for r in facts.results if services.is_conclusive(r, sight.now)}
+    configured = {services.plugin_code(name) for name in facts.names}
     over = {key.code for key in state.tracks if _of_a_plugin(key.code)} - configured
-    looks = {code: _look(code, state, host_signs.plugin(result)) for code, result in told.items()}
-    return {**looks, **{code: _look(code, state) for code in sorted(over)}}
+    detections = {code: _detection(code, state, services.plugin(result)) for code, result in reported.items()}
+    return {**detections, **{code: _detection(code, state) for code in sorted(over)}}
 
 
 def _of_a_plugin(code: str) -> bool:
-    return code.startswith(host_signs.plugin_code("")) and code != "plugin_failed"
+    return code.startswith(services.plugin_code("")) and code != "plugin_failed"
 
 
 _TABLE: tuple[tuple[str, str, Callable[..., Seen], bool], ...] = (
@@ -276,7 +276,7 @@ _TABLE: tuple[tuple[str, str, Callable[..., Seen], bool], ...] = (
     ("process_hung", "processes", _process_hung, False),
     ("service_down", "services", _service_down, True),
 )
-"""Code, collector, its signs, and whether these look at counters."""
+"""Code, collector, its detector, and whether that reads counters."""
 
 DETECTORS: Mapping[str, Detector] = {
     **{code: _detector(code, collector, see, counts=counts) for code, collector, see, counts in _TABLE},

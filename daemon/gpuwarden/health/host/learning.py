@@ -153,7 +153,7 @@ def accept_host(state: State, sight: Sight) -> Iterator[Event]:
 
 
 def counted_host(state: State, sight: Sight) -> State:
-    """With the counters of the newest passes in its windows. Those of what is gone, and of nobody any more, are dropped."""
+    """With the counters of the newest passes in its windows. Those of what is gone, and what no owner has any more, are dropped."""
     windows = state.host_windows
     for kind, at, facts, counters in _counting(sight):
         of = (at, facts, state.host, windows)
@@ -179,7 +179,7 @@ def _counted(host: HostMemory, windows: Windows, kind: str, at: float, count: Ca
 
 
 def _begun(host: HostMemory, name: str, at: float, value: int) -> Series:
-    """A new window; for a memory controller, with what was counted since the daemon before this one looked."""
+    """A new window; for a memory controller, with what was counted since the last pass of the daemon before this one."""
     kind, _, controller = name.partition("/")
     known = host.uncorrected.get(controller) if kind == "memory" else None
     return Series.start(at, value) if known is None else Series.start(at, known).add(at, value)

@@ -1,7 +1,7 @@
 """What is remembered of a host beside its GPUs, durably: the ports that were ever active, the mounts ever writable, and
 how many uncorrected errors each memory controller had counted.
 
-Only against such a past can a fault be told from what was never there: a port without a cable, a data set mounted
+Only against such a past can a fault be distinguished from what was never there: a port without a cable, a data set mounted
 read-only. Like all memory it is made of events: `remembered` folds one in, `host_events` gives those that make it.
 """
 
@@ -20,7 +20,7 @@ PORTS_KEPT, MOUNTS_KEPT, CONTROLLERS_KEPT = 1024, 256, 256
 
 @dataclass(frozen=True, slots=True)
 class KnownPort:
-    """A port that was active once, and the highest rate it had then, in Gb/s; 0 where it never said one.
+    """A port that was active once, and the highest rate it had then, in Gb/s; 0 where it never gave one.
 
     `default_route`: the host's went over it when that was last known.
     """

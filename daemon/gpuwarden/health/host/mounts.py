@@ -15,7 +15,7 @@ PLENTY = 100 << 30
 
 
 def unseen_mounts(storage: StorageFacts) -> frozenset[Subject]:
-    """Mounts that are there, and nobody can say how full they are."""
+    """Mounts that are there, and whose use is not known."""
     return frozenset(mount_subject(m.path) for m in storage.mounts if m.mounted and m.bytes_total is None)
 
 
@@ -77,7 +77,7 @@ def mount_read_only(storage: StorageFacts, writable_before: Mapping[str, str]) -
 
 
 def _severity(mount: MountFacts) -> Severity:
-    """Nobody can work on a node without what it is expected to have, nor without its root."""
+    """No job can run on a node without what it is expected to have, nor without its root."""
     return F if mount.expected or mount.path == "/" else W
 
 

@@ -31,7 +31,7 @@ def port_counters(infiniband: InfinibandFacts) -> dict[tuple[str, str], int]:
 
 
 def is_blind(port: PortFacts) -> bool:
-    """Its own counter of outages stands at its maximum: what passes see is all that can be counted."""
+    """Its own counter of outages is at its maximum: only what passes see can be counted."""
     return port.link_downed == LINK_DOWNED_MOST and port.carrier_down is None
 
 

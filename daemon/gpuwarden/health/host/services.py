@@ -164,8 +164,8 @@ def plugin_subject(name: str) -> Subject:
     return Subject("plugin", part=name)
 
 
-def speaks(result: PluginResult, now: Stamp) -> bool:
-    """Whether its newest run told something, and not too long ago."""
+def is_conclusive(result: PluginResult, now: Stamp) -> bool:
+    """Whether its newest run gave a result, and not too long ago."""
     return result.state is not PluginState.UNKNOWN and not _overdue(result, now)
 
 
@@ -183,7 +183,7 @@ def plugin(result: PluginResult) -> list[Sighting]:
 
 
 def plugin_failed(plugins: PluginFacts, now: Stamp) -> list[Sighting]:
-    """Site checks that told nothing three times in a row: they do not start, do not end, or exit with an odd code.
+    """Site checks that gave no result three times in a row: they do not start, do not end, or exit with an odd code.
 
     Or that have not run for far longer than they should.
     """

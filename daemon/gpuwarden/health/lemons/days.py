@@ -29,12 +29,12 @@ def days_of(state: State, event: Event) -> Iterator[tuple[str, What]]:
         yield from ((board(state, track.key.subject.slot), What.RESETS) for track in stood)
     elif event.kind in (EventKind.RAISED, EventKind.XID) and (owner := _owner(state, key)):
         known = state.tracks.get(key)
-        stands = known is not None and known.raised
+        active = known is not None and known.raised
         severity = known.severity if event.kind == EventKind.XID and known is not None else event.data.get("severity")
         failed = severity == Severity.FAILURE
-        if failed and event.kind == EventKind.RAISED and not stands:
+        if failed and event.kind == EventKind.RAISED and not active:
             yield owner, What.FAILURES
-        if failed and key.code == "xid" and (stands or event.kind == EventKind.RAISED):
+        if failed and key.code == "xid" and (active or event.kind == EventKind.RAISED):
             yield owner, What.XIDS
         if case(state, key)[1] in REMAPS:
             yield owner, What.REMAPS
@@ -48,7 +48,7 @@ def _owner(state: State, key: Key) -> str:
 
 
 def _owned(state: State, what: What) -> Iterator[tuple[str, What]]:
-    """For each owner of a failure that stands."""
+    """For each owner of an active failure."""
     for track in state.tracks.values():
         if track.raised and track.severity is Severity.FAILURE and (owner := _owner(state, track.key)):
             yield owner, what

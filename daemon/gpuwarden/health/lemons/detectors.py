@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpuwarden.health.detection import Detection, node_detection
 from gpuwarden.health.lemons.memory import LEMON_FROM, WEAK, WINDOW, report
-from gpuwarden.health.look import Look, node_look
 from gpuwarden.health.memory import LEMON_NODE, State, board
 from gpuwarden.health.model import NODE, Json, Key, LemonDays, Sighting
 from gpuwarden.health.view import Sight
@@ -12,7 +12,7 @@ BOARDS_NAMED = 4
 
 
 def lemon_days(state: State, sight: Sight) -> tuple[LemonDays, ...]:
-    """On how many days what happened, for every GPU that belongs here and for the node."""
+    """On how many days each kind of fault came, for every GPU that belongs here and for the node."""
 
     def make() -> tuple[LemonDays, ...]:
         return report(state.lemons, {slot: board(state, slot) for slot in state.pins}, sight.now.wall)
@@ -20,17 +20,17 @@ def lemon_days(state: State, sight: Sight) -> tuple[LemonDays, ...]:
     return sight.view.once("lemons", (state.lemons, state.pins, sight.now), make) if state.lemons else ()
 
 
-def lemon_node(state: State, sight: Sight) -> Look:
-    """One kind of trouble came on so many different days, on the boards that are here or on the node itself."""
+def lemon_node(state: State, sight: Sight) -> Detection:
+    """One kind of fault came on so many different days, on the boards that are here or on the node itself."""
     if not state.lemons:
-        return node_look(())
+        return node_detection(())
     rows = lemon_days(state, sight)
     node = [row for row in rows if not row.slot]
     if not any(row.days >= LEMON_FROM and row.what not in WEAK for row in node):
-        return node_look(())
+        return node_detection(())
     evidence: dict[str, Json] = {f"days_with_{row.what}": row.days for row in node}
     evidence |= {"of_days": WINDOW, "gpus": _worst_boards([row for row in rows if row.slot])}
-    return node_look((Sighting(Key(LEMON_NODE, NODE), evidence),))
+    return node_detection((Sighting(Key(LEMON_NODE, NODE), evidence),))
 
 
 def _worst_boards(rows: list[LemonDays]) -> str:

@@ -1,6 +1,6 @@
 """The memory of lemons: on how many of the last 28 days what went wrong with a board, and so with its node.
 
-Few nodes cause most of the trouble: 1.2 % of one fleet touched 13 % of its daily jobs (Meta RSC), three of 63 nodes had
+Few nodes cause most of the faults: 1.2 % of one fleet touched 13 % of its daily jobs (Meta RSC), three of 63 nodes had
 half of all exclusions (Lablup). Each incident ends by itself or by a reset; only the count over weeks shows the lemon.
 
 Days are counted, not occurrences: a storm of 10,000 lines, or a day of flapping, is one. What counts belongs to a board or
@@ -42,7 +42,7 @@ WEAK = (What.REQUEUES,)
 """Too weak a sign alone: jobs are requeued for the sake of other nodes too."""
 
 Lemons = Mapping[tuple[str, str], tuple[int, ...]]
-"""By (board or `NODE_OWNER`, what): the days since 1970 on which it happened, in the order in which they came."""
+"""By (board or `NODE_OWNER`, what): the days since 1970 on which it came, in the order in which they came."""
 
 
 def counted(lemons: Lemons, what: Iterable[tuple[str, str]], wall: float) -> Lemons:
@@ -57,12 +57,12 @@ def counted(lemons: Lemons, what: Iterable[tuple[str, str]], wall: float) -> Lem
 
 
 def renamed(lemons: Lemons, old: str, new: str) -> Lemons:
-    """A board that was known by its slot has said who it is."""
+    """A board that was known by its slot has given its UUID."""
     return {(new if owner == old else owner, what): days for (owner, what), days in lemons.items()}
 
 
 def report(lemons: Lemons, boards: Mapping[str, str], wall: float) -> tuple[LemonDays, ...]:
-    """What stands now, by the slots of `boards` and for the node as a whole; nothing that stands at 0."""
+    """The counts now, by the slots of `boards` and for the node as a whole; none that is 0."""
     today = int(wall // DAY)
     slots = {board: slot for slot, board in boards.items()} | {NODE_OWNER: ""}
     rows: list[LemonDays] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from gpuwarden.health.look import Look, gpu_look
+from gpuwarden.health.detection import Detection, gpu_detection
 from gpuwarden.health.model import Evidence, Key, Severity, Sighting, Subject, gpu, link
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
@@ -23,7 +23,7 @@ def expected_links(state: State, sight: Sight, slot: str) -> int:
     return 0 if pin is None or in_mig else pin.links
 
 
-def nvlink_down(state: State, sight: Sight) -> Look:
+def nvlink_down(state: State, sight: Sight) -> Detection:
     """A link that was once active on this board and is not now."""
     sightings: list[Sighting] = []
     examined: list[tuple[str, tuple[int, ...]]] = []
@@ -37,11 +37,11 @@ def nvlink_down(state: State, sight: Sight) -> Look:
         sightings += [
             Sighting(Key("nvlink_down", link(facts.slot, number)), {"link": number}, rise=rise) for number in down
         ]
-    return Look(tuple(sightings), _links(tuple(examined)))
+    return Detection(tuple(sightings), _links(tuple(examined)))
 
 
 def _given_up(state: State, slot: str, known: int) -> Iterator[int]:
-    """Links that were missed and are expected no longer: another board, links switched off, an operator's word."""
+    """Links that were missed and are expected no longer: another board, links switched off, an operator's order."""
     for track in state.tracks_of("nvlink_down"):
         subject = track.key.subject
         if subject.slot == slot and subject.part.isdecimal() and not known >> int(subject.part) & 1:
@@ -50,16 +50,16 @@ def _given_up(state: State, slot: str, known: int) -> Iterator[int]:
 
 @lru_cache(maxsize=4)
 def _links(of: tuple[tuple[str, tuple[int, ...]], ...]) -> frozenset[Subject]:
-    """Made once: every pass looks at the same links."""
+    """Made once: every pass examines the same links."""
     return frozenset(link(slot, number) for slot, numbers in of for number in numbers)
 
 
 NVLINK_ERRORS = ("nvlink_replay_errors", "nvlink_recovery_errors", "nvlink5_recoveries", "nvlink5_recovery_failures")
 NVLINK_ERRORS_LIMIT, NVLINK_ERRORS_WINDOW = 10, 600.0
-"""Own choice: DCGM fails a GPU for a single replay a minute, which a retraining link gives; ours warns."""
+"""Own choice: DCGM fails a GPU for a single replay a minute, which a retraining link gives; gpuwarden warns."""
 
 
-def nvlink_errors(state: State, sight: Sight) -> Look:
+def nvlink_errors(state: State, sight: Sight) -> Detection:
     """Replays and recoveries that go on: more than a retraining of a link gives."""
     sightings, examined = [], []
     for facts in sight.answering:
@@ -72,7 +72,7 @@ def nvlink_errors(state: State, sight: Sight) -> Look:
         grown = {name.removeprefix("nvlink_"): series.growth(NVLINK_ERRORS_WINDOW)[0] for name, series in counted}
         if sum(grown.values()) >= NVLINK_ERRORS_LIMIT:
             sightings.append(Sighting(Key("nvlink_errors", gpu(facts.slot)), grown))
-    return gpu_look(sightings, examined)
+    return gpu_detection(sightings, examined)
 
 
 FABRIC_FLAGS = {0: "bandwidth degraded", 2: "route recovery", 4: "route unhealthy", 6: "access timeout"}
@@ -99,7 +99,7 @@ def _fabric_fault(facts: GpuFacts) -> tuple[str, float] | None:
     return (", ".join(bad), 60.0) if bad else None
 
 
-def fabric_unhealthy(_: State, sight: Sight) -> Look:
+def fabric_unhealthy(_: State, sight: Sight) -> Detection:
     sightings, examined = [], []
     for facts in sight.answering:
         if facts.readings.fabric_state is None:
@@ -110,4 +110,4 @@ def fabric_unhealthy(_: State, sight: Sight) -> Look:
             readings = facts.readings
             evidence: Evidence = {"why": why, "state": readings.fabric_state, "mask": readings.fabric_health_mask}
             sightings.append(Sighting(Key("fabric_unhealthy", gpu(facts.slot)), evidence, Severity.FAILURE, rise=rise))
-    return gpu_look(sightings, examined)
+    return gpu_detection(sightings, examined)

@@ -13,7 +13,7 @@
 | disabled, and dead | hidden, or no GPU answers | not registered, or too old to say | undecided |
 
 Where no NVSwitch is on the bus it only warns; in an NVLink domain of several nodes it runs on the switches (NVSentinel#1275), and where no
-GPU belongs to a fabric it ends at once, with an error: there nobody is to miss it. A unit that is not installed is not judged: that GPUs are not registered is `fabric_unhealthy`.
+GPU belongs to a fabric it ends at once, with an error: there it is not missed. A unit that is not installed is not judged: that GPUs are not registered is `fabric_unhealthy`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def wanted(service: ServiceFacts) -> bool:
 
 
 def undecided(service: ServiceFacts, fabric: Fabric) -> bool:
-    """Whether nobody can say if it is needed, or if it runs."""
+    """Whether it is not known if it is needed, or if it runs."""
     if fabric.switches is None or (fabric.used is None and not fabric.switches):
         return True
     off = fabric.switches and service.active in _DEAD and not wanted(service)

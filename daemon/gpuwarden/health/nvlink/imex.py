@@ -1,13 +1,13 @@
 """IMEX, which lets GPUs of several nodes reach each other's memory over NVLink: where it matters, and what DCGM says of it.
 
-DCGM cannot tell an IMEX that is down from one that nobody wants: it reports -3 on a single node without any
+DCGM cannot distinguish an IMEX that is down from one that is not wanted: it reports -3 on a single node without any
 (NVIDIA/NVSentinel#1471), and on nodes whose IMEX runs in the pods of Kubernetes' DRA driver (NVIDIA/DCGM#308,
 NVIDIA/aicr#2641). So it is judged only where both hold:
 
 - *multi-node NVLink*: a GPU has a cluster UUID that is not zero and a clique that is not 0. Both are zero on single nodes with
   NVSwitches (NCCL's mnnvl.cc goes by the UUID, Azure/azhpc-images#506 by both).
 - *the host uses it*: nvidia-imex.service is enabled, configured to be watched, or has been started (a Slurm prolog may do that for
-  one job); or DCGM had an answer from the daemon. Not a process in a container: that is the DRA driver's, which looks after it itself,
+  one job); or DCGM had an answer from the daemon. Not a process in a container: that is the DRA driver's, which restarts it itself,
   and which DCGM does not reach.
 """
 

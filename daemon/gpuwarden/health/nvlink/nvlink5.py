@@ -1,7 +1,7 @@
 """Reading the lines of NVLink 5 (Xids 144 to 150): which rule of the vendor's decode sheet a line meets.
 
 A line names the unit and gives register words, `UNIT Fatal|Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 …)`. Bits 25 to 20
-of the first word are the sub-code, the second word is the error status, compared as a whole. The unit stands in the
+of the first word are the sub-code, the second word is the error status, compared as a whole. The unit is in the
 first word too: bits 9 to 5 with drivers before R575, 6 to 0 from R575 on (one bit more in some rules). A rule holds if name,
 unit bits, sub-code and status all fit.
 
@@ -30,7 +30,7 @@ _ASKED = 0x03F0_07FF  # the bits of the first word that some rule asks for; the 
 
 @dataclass(frozen=True, slots=True)
 class Nvlink5Line:
-    """What a line says. `info` and `status` are its first two register words; `fatal` is its own word."""
+    """The content of a line. `info` and `status` are its first two register words; `fatal` is its own term."""
 
     units: tuple[str, ...]
     fatal: bool

@@ -1,7 +1,7 @@
 """NVLink 5 (Xids 144 to 150): what each unit, sub-code and error status means for the GPU.
 
-The vendor's decode sheet has one row for each combination; here rows that say the same stand together. Where it gives two
-alternatives for the next step (`Non-fatal*` with a reset as second action), the first stands here and the note says so.
+The vendor's decode sheet has one row for each combination; here equal rows are one. Where it gives two
+alternatives for the next step (`Non-fatal*` with a reset as second action), the first is here and the note names the other.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FOLLOW_UP: dict[str, tuple[str, Advice]] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nvlink5Rule:
     """One row. `units`: the names that a line may give the unit. `before`, `since`: the unit's number in the first register
-    word with drivers before R575 and from it on; `wide`: it has one bit more there. `action` is the vendor's, in its word.
+    word with drivers before R575 and from it on; `wide`: it has one bit more there. `action` is the vendor's term.
     """
 
     xid: int

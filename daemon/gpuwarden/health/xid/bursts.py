@@ -1,4 +1,4 @@
-"""When the lines of one Xid came, and what told them apart: the memory behind the rules about repeats.
+"""When the lines of one Xid came, and their signs: the memory behind the rules about repeats.
 
 Lines less than `BURST_GAP` apart are one burst, as a storm or one crashing job prints them. A *sign* is the part of a line
 that a rule asks for (`xid_lines.py`). Bounded, so that all of it fits one text of the ledger: the newest bursts, the newest
@@ -47,7 +47,7 @@ def joined(signs: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
 def extended(
     bursts: Bursts, at: float, signs: tuple[str, ...], *, pid: int | None = None, anew: bool = False
 ) -> Bursts:
-    """With lines that came at `at`. One that is told late, from before the newest burst, belongs to that burst.
+    """With lines that came at `at`. One that is reported late, from before the newest burst, belongs to that burst.
 
     `pid`: of the process that they name. `anew`: they begin another burst, however soon they come.
     """

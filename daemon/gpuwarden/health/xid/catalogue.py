@@ -1,14 +1,14 @@
 """The Xids: what each means, how we class it, what to do, and where that comes from.
 
-The vendor's catalogue gives every number a bucket for the immediate action; it does not say whether a node may go on
+The vendor's catalogue gives every number a bucket for the immediate action; it does not decide whether a node may go on
 taking work. That is the class, and it follows three rules. What an application can cause by itself, or the driver
 repaired by itself, is recorded and leaves the GPU healthy; it becomes a warning when it keeps coming back. What
 weakens the GPU without stopping work is a warning. What leaves the GPU unable to work until it is reset, rebooted or
-replaced is a failure. Where a detail decides (a sub-code, a repeat, what the driver says in Xid 154 or as its recovery
+replaced is a failure. Where a detail decides (a sub-code, a repeat, what the driver asks for in Xid 154 or as its recovery
 action), the row holds the class that is right without the detail, `repeated` the class of what keeps coming back, and the
-note says what else the detail changes; `xid_rules.py` looks at the details.
+note names what else the detail changes; `rules.py` examines the details.
 
-Fleets disagree with each other about many numbers. What they are known to do is kept in `_FLEETS` and told with the
+Fleets disagree with each other about many numbers. What they are known to do is kept in `_FLEETS` and shown with the
 row. Two more have a rule for all numbers: Azure's healthagent calls an error whatever it does not warn about, NVIDIA's
 NVSentinel calls fatal whatever the vendor answers with more than ignoring it or restarting the application.
 """
@@ -32,7 +32,7 @@ class XidClass(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Xid:
-    """`action` is the vendor's bucket for the immediate action, in its own word ("" where the vendor gives none).
+    """`action` is the vendor's bucket for the immediate action, in its own term ("" where the vendor gives none).
 
     `repeated`: the class of one that keeps coming back, None if that changes nothing. `escalation`: what to do when it
     comes back though `advice` was followed; it follows the vendor's investigatory action. NONE: nothing more.
@@ -129,8 +129,8 @@ _ROWS: tuple[tuple[str, str, XidClass, str, Advice, str], ...] = (
     ("168", "Errors in the write-protected memory region; ECC off or memory reduced", W, "", A.REBOOT, "a failure if memory is missing after the reboot"),
     ("169", "SEC2 microcontroller halted", F, "", A.RESET_GPU, ""),
     ("170", "Interrupt in confidential-computing mode", W, "", A.OBSERVE, ""),
-    ("171", "Detail of an uncorrectable ECC error in DRAM", W, "", A.OBSERVE, "goes with Xid 48, which decides; alone, its line was lost: look at the ECC counters"),
-    ("172", "Detail of an uncorrectable ECC error in SRAM", W, "", A.OBSERVE, "goes with Xid 48, which decides; alone, its line was lost: look at the ECC counters"),
+    ("171", "Detail of an uncorrectable ECC error in DRAM", W, "", A.OBSERVE, "goes with Xid 48, which decides; alone, its line was lost: check the ECC counters"),
+    ("172", "Detail of an uncorrectable ECC error in SRAM", W, "", A.OBSERVE, "goes with Xid 48, which decides; alone, its line was lost: check the ECC counters"),
     ("173", "C2C link failed fatally (Grace)", F, "", A.REBOOT, "classed like 167, the same event on PCIe"),
 )  # fmt: skip
 
@@ -254,7 +254,7 @@ XIDS: dict[int, Xid] = {row.xid: row for row in _catalogue()}
 
 
 def xid_row(xid: int) -> Xid:
-    """The row of an Xid; a number nobody has described is a warning, never dropped."""
+    """The row of an Xid; an unknown number is a warning, never dropped."""
     known = XIDS.get(xid)
     return known or Xid(
         xid=xid,

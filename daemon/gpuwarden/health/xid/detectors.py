@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gpuwarden.health.detection import Detection
 from gpuwarden.health.inventory import Presence, presence
-from gpuwarden.health.look import Look
 from gpuwarden.health.memory import Record, State, buried, counts
 from gpuwarden.health.model import Advice, Evidence, Json, Latch, Severity, Sighting
 from gpuwarden.health.view import Sight
@@ -64,38 +64,38 @@ def _evidence(record: Record, **more: Json) -> Evidence:
     return {**more, "text": record.text}
 
 
-def _look(state: State, code: str, sightings: list[Sighting]) -> Look:
-    return Look(tuple(sightings), frozenset(track.key.subject for track in state.tracks_of(code)))
+def _detection(state: State, code: str, sightings: list[Sighting]) -> Detection:
+    return Detection(tuple(sightings), frozenset(track.key.subject for track in state.tracks_of(code)))
 
 
-def _sighting(state: State, record: Record, said: Ruling, evidence: Evidence) -> Sighting | None:
-    """None where it is only recorded, or where the finding says all of it already: a failure is never made milder.
+def _sighting(state: State, record: Record, decided: Ruling, evidence: Evidence) -> Sighting | None:
+    """None where it is only recorded, or where the finding has all of it already: a failure is never made milder.
 
-    What comes back after a reset is said again, since the reset did not help.
+    What comes back after a reset is reported again, since the reset did not help.
     """
-    if said.klass is XidClass.RECORD:
+    if decided.klass is XidClass.RECORD:
         return None
-    severity, track = Severity(said.klass.value), state.tracks.get(record.key)
+    severity, track = Severity(decided.klass.value), state.tracks.get(record.key)
     if track is not None and track.latch is not Latch.NONE and track.released is None:
         reset = state.resets.get(record.key.subject.slot)
         in_vain = reset is not None and reset > track.first_seen
         milder = severity is Severity.WARNING and track.severity is Severity.FAILURE
         if milder or (track.latched and severity is track.severity and not in_vain):
             return None
-    return Sighting(record.key, {**evidence, **said.evidence}, severity, said.advice, count=record.batch)
+    return Sighting(record.key, {**evidence, **decided.evidence}, severity, decided.advice, count=record.batch)
 
 
-def xid(state: State, sight: Sight) -> Look:
+def xid(state: State, sight: Sight) -> Detection:
     sightings = []
     for record in recent(state, sight, "xid"):
-        if (said := ruling(state, sight, record)) is not None:
+        if (decided := ruling(state, sight, record)) is not None:
             row = xid_row(int(record.key.detail))
             evidence = _evidence(record, xid=row.xid, meaning=row.meaning)
-            sightings.append(_sighting(state, record, said, evidence))
-    return _look(state, "xid", [each for each in sightings if each is not None])
+            sightings.append(_sighting(state, record, decided, evidence))
+    return _detection(state, "xid", [each for each in sightings if each is not None])
 
 
-def sxid(state: State, sight: Sight) -> Look:
+def sxid(state: State, sight: Sight) -> Detection:
     sightings = []
     news = list(recent(state, sight, "sxid"))
     for record in (*news, *_pending(state, sight, news)):
@@ -103,9 +103,9 @@ def sxid(state: State, sight: Sight) -> Look:
         table = sxid_ruling(state, record, row)
         if table.klass is not XidClass.FAILURE and record not in news:
             continue
-        said = of_site(table, sight.rules.sxids.get(record.key.detail), Advice.REBOOT)
-        sightings.append(_sighting(state, record, said, _evidence(record, sxid=row.sxid, meaning=row.meaning)))
-    return _look(state, "sxid", [each for each in sightings if each is not None])
+        decided = of_site(table, sight.rules.sxids.get(record.key.detail), Advice.REBOOT)
+        sightings.append(_sighting(state, record, decided, _evidence(record, sxid=row.sxid, meaning=row.meaning)))
+    return _detection(state, "sxid", [each for each in sightings if each is not None])
 
 
 def _pending(state: State, sight: Sight, news: Sequence[Record]) -> Iterator[Record]:
@@ -118,6 +118,6 @@ def _pending(state: State, sight: Sight, news: Sequence[Record]) -> Iterator[Rec
             yield record
 
 
-def pcie_aer_fatal(state: State, sight: Sight) -> Look:
+def pcie_aer_fatal(state: State, sight: Sight) -> Detection:
     records = recent(state, sight, "pcie_aer_fatal")
-    return _look(state, "pcie_aer_fatal", [Sighting(r.key, _evidence(r), count=r.batch) for r in records])
+    return _detection(state, "pcie_aer_fatal", [Sighting(r.key, _evidence(r), count=r.batch) for r in records])

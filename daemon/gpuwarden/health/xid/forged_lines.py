@@ -1,11 +1,11 @@
-"""What older versions made of lines of the kernel log that the kernel had not written: left out of what their ledgers say.
+"""What older versions made of lines of the kernel log that the kernel had not written: left out when their ledgers are read.
 
 Records of every facility counted, and were only marked. Of such a ledger these events are not folded:
 
     XID, SXID, AER   with a `facility` other than 0
     RAISED           with `written_by` in its evidence; what follows (LATCHED, CLEARED) finds no track
     RAISED, RESET    made of such an Xid 154
-    CLEARED          by such an Xid, or "by reset, reboot or replacement", where nothing but such a RESET had released the latch: it stands again
+    CLEARED          by such an Xid, or "by reset, reboot or replacement", where nothing but such a RESET had released the latch: it is active again
 
 A reset made of a line "reset done" carries no facility, nor does one that was already summed up in a checkpoint: these count.
 """
@@ -21,7 +21,7 @@ from gpuwarden.health.state import fold
 from gpuwarden.health.xid.lines import asks_for_nothing
 
 RELEASED = "reset, reboot or replacement"
-"""By what a latch ended, in the event that says so."""
+"""The `by` of the event that ended a latch."""
 _LINES = (EventKind.XID, EventKind.SXID, EventKind.AER)
 
 

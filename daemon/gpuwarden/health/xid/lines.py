@@ -1,15 +1,15 @@
-"""What the line of an Xid says beyond its number, as far as a rule asks for it: its *sign*, a short text of our own.
+"""What the line of an Xid has beyond its number, as far as a rule asks for it: its *sign*, a short text of gpuwarden's.
 
 | Xid | sign |
 |---|---|
 | 13 | where: `GPC 7 TPC 3` |
 | 31 | where: `GPC 2 T1_3`, or without the GPC, which older drivers do not print |
-| 45 | `after 31`, if the line says what it followed; else `process`, if it names one; else `unnamed` |
-| 144 to 150 | unit, its word, the bits that decide (`nvlink5.py`) |
+| 45 | `after 31`, if the line names what it followed; else `process`, if it names one; else `unnamed` |
+| 144 to 150 | unit, its severity, the bits that decide (`nvlink5.py`) |
 | 154 | `to 2`: the new recovery action, as NVML numbers them |
 
 Only the kernel log has this: NVML and DCGM report the bare number, which gives "". A line of one of these Xids in a form that
-nobody has described has the sign `unreadable` (13 and 31: none, since most of their lines name no place).
+of an unknown form has the sign `unreadable` (13 and 31: none, since most of their lines name no place).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def sign(event: XidEvent) -> str:
 
 
 def recovery_action(sign: str) -> int | None:
-    """The action that the driver asks for from then on; None if the line did not say."""
+    """The action that the driver asks for from then on; None if the line has none."""
     word, _, number = sign.partition(" ")
     return int(number) if word == "to" and number.isdecimal() else None
 
@@ -48,7 +48,7 @@ def asks_for_nothing(text: str) -> bool:
 
 
 def followed(sign: str) -> str:
-    """The number of the Xid that an Xid 45 followed by its own word, or ""."""
+    """The number of the Xid that an Xid 45 followed according to its line, or ""."""
     word, _, number = sign.partition(" ")
     return number if word == "after" else ""
 

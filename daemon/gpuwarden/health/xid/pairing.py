@@ -1,6 +1,6 @@
-"""One Xid, up to three reports: the kernel log, NVML's event set and DCGM tell of the same one, in any order.
+"""One Xid, up to three reports: the kernel log, NVML's event set and DCGM report the same one, in any order.
 
-A report is of an Xid that another source has told of already, if there is one that this source has not told of and that is
+A report is of an Xid that another source has reported already, if there is one that this source has not reported and that is
 young enough; else it is news. What is open is kept as numbers for each set of sources that have reported, so that a storm of
 any length needs no more memory than one line.
 """
@@ -25,12 +25,14 @@ def _name(sources: tuple[Source, ...]) -> str:
 
 
 def _partners(source: Source) -> tuple[tuple[str, str, float], ...]:
-    """The sets of other sources that may have told already, rather two than one; with this one; and within what time."""
+    """The sets of other sources that may have reported already, rather two than one; with this one; and within what time."""
     one, other = (each for each in Source if each is not source)
     sets = ((one, other), (one,), (other,))
-    slow = [source is Source.DCGM or told == (Source.DCGM,) for told in sets]
+    slow = [source is Source.DCGM or reported == (Source.DCGM,) for reported in sets]
     within = [PAIRED_WITHIN_DCGM if late else PAIRED_WITHIN for late in slow]
-    return tuple((_name(told), _name((*told, source)), most) for told, most in zip(sets, within, strict=True))
+    return tuple(
+        (_name(reported), _name((*reported, source)), most) for reported, most in zip(sets, within, strict=True)
+    )
 
 
 _PARTNERS = {source: _partners(source) for source in Source}
@@ -38,13 +40,13 @@ _EVERYBODY = _name(tuple(Source))
 
 
 def paired(unpaired: _Open, key: Key, source: Source, at: float) -> bool:
-    """Whether another source has told of this Xid; if not, it is open from now on. Changes `unpaired`."""
-    for told, now_told, within in _PARTNERS[source]:
-        then, count = unpaired.get((key, told), (0.0, 0))
+    """Whether another source has reported this Xid; if not, it is open from now on. Changes `unpaired`."""
+    for reported, reported_now, within in _PARTNERS[source]:
+        then, count = unpaired.get((key, reported), (0.0, 0))
         if count > 0 and abs(at - then) <= within:
-            unpaired[key, told] = (then, count - 1)
-            if now_told != _EVERYBODY:
-                _add(unpaired, (key, now_told), then)
+            unpaired[key, reported] = (then, count - 1)
+            if reported_now != _EVERYBODY:
+                _add(unpaired, (key, reported_now), then)
             return True
     _add(unpaired, (key, source.value), at)
     return False

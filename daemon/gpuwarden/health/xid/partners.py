@@ -12,14 +12,14 @@ from gpuwarden.health.xid.ruling import Ruling, newest_signs, of_boot, plain
 WITHIN = 10.0
 """Seconds between an Xid 48 and its details: they come within one second; the rest is for readers that are slow."""
 CAUSE_WITHIN = 60.0
-"""Seconds before an Xid 45 in which its cause is looked for: a job is torn down on all its GPUs within that time."""
+"""Seconds before an Xid 45 in which its cause is searched: a job is torn down on all its GPUs within that time."""
 DETAILS_OF_48 = (63, 94, 171, 172)
 CANCELS = {"162": "163"}
 """What a number ends: the same GPU's finding about the other."""
 
 
 def cleanup(state: State, _: Sight, record: Record, row: Xid) -> Ruling:
-    """45. Its line may say what it followed; else any error of the node will do, since jobs span GPUs."""
+    """45. Its line may name what it followed; else any error of the node will do, since jobs span GPUs."""
     signs = newest_signs(record)
     if causes := [cause for sign in signs if (cause := followed(sign))]:
         return Ruling(row.klass, row.advice, {"after": " ".join(causes)})
@@ -42,7 +42,7 @@ def _cause(state: State, record: Record) -> bool:
 
 
 def detail_of_48(state: State, sight: Sight, record: Record, row: Xid) -> Ruling:
-    """63, 94, 171, 172: the 48 says it, unless this site does not want to hear of 48."""
+    """63, 94, 171, 172: the 48 decides, unless this site ignores 48."""
     partner = state.records.get(Key("xid", record.key.subject, "48"))
     rule = sight.rules.xids.get("48")
     heard = rule is None or rule.severity != XidClass.RECORD.value

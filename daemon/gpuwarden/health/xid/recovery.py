@@ -1,17 +1,17 @@
-"""What the driver asks for to recover a GPU: the level that NVML reports, and the edge that Xid 154 tells of.
+"""What the driver asks for to recover a GPU: the level that NVML reports, and the edge that Xid 154 reports.
 
 Both are one condition, so that one fault is one finding. The line counts at once and until a pass of NVML that is younger
 has the GPU's own answer; from then on that answer decides. A driver that prints the line and has no such reading (R565) keeps
-the finding until the line says *None*, the GPU is reset, or the node boots.
+the finding until the line has *None*, the GPU is reset, or the node boots.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpuwarden.health.detection import Detection
 from gpuwarden.health.gpu.detectors import RECOVERY_ACTIONS
 from gpuwarden.health.gpu.detectors import gpu_recovery_action as level_of
-from gpuwarden.health.look import Look
 from gpuwarden.health.memory import Record, State, counts
 from gpuwarden.health.model import Advice, Evidence, Key, Severity, Sighting, Subject, gpu
 from gpuwarden.health.view import Sight
@@ -24,7 +24,7 @@ CODE = "gpu_recovery_action"
 SAID_BY = "Xid 154"
 
 
-def gpu_recovery_action(state: State, sight: Sight) -> Look:
+def gpu_recovery_action(state: State, sight: Sight) -> Detection:
     lines = {record.key.subject: record for record in _lines(state, sight)}
     sightings: list[Sighting] = []
     examined: set[Subject] = set()
@@ -37,11 +37,11 @@ def gpu_recovery_action(state: State, sight: Sight) -> Look:
             if (level := level_of(state, sight, facts)) is not None:
                 sightings.append(level)
         elif not known and line is None and _from_line(state, subject):
-            examined.add(subject)  # the line was taken back, and there is no reading that could say otherwise
+            examined.add(subject)  # the line was taken back, and there is no reading that could contradict it
     for subject, line in lines.items():
         if line.key in state.news or sight.now.boottime - line.last.boottime <= SEEN_FOR:
             sightings.append(_edge(subject, line))
-    return Look(tuple(sightings), frozenset(examined))
+    return Detection(tuple(sightings), frozenset(examined))
 
 
 def _lines(state: State, sight: Sight) -> Iterator[Record]:

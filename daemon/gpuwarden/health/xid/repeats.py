@@ -16,7 +16,7 @@ DAY, HOUR = 86_400.0, 3_600.0
 BURSTS_OF_A_DAY = 5
 """Bursts within a day that are a repeat: the figure of NVSentinel's analyser, which then asks for the vendor's support."""
 COMPARABLE = 2
-"""GPUs that belong here, from which on it says something that one of them is alone with an error."""
+"""GPUs that belong here, from which on it is significant that only one of them has an error."""
 NVLINK_BURSTS = 2
 """NVLinks that fail go on failing: 66 % of Xid 74 recur on the same GPU (Delta study)."""
 
@@ -26,11 +26,11 @@ def of_application(state: State, _: Sight, record: Record, row: Xid) -> Ruling:
     return repeated(state, record, plain(row), row, row.escalation)
 
 
-def repeated(state: State, record: Record, said: Ruling, row: Xid, advice: Advice) -> Ruling:
+def repeated(state: State, record: Record, given: Ruling, row: Xid, advice: Advice) -> Ruling:
     times = len(_of_a_day(record.bursts, record))
     if row.repeated is None or times < BURSTS_OF_A_DAY or _elsewhere(state, record) * 2 >= times:
-        return said
-    evidence: Evidence = {**said.evidence, "bursts_within_a_day": times}
+        return given
+    evidence: Evidence = {**given.evidence, "bursts_within_a_day": times}
     return Ruling(row.repeated, advice, evidence)
 
 

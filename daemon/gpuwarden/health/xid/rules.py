@@ -12,7 +12,7 @@
 | 154 | `gpu_recovery_action` is made of it (`xid_recovery.py`); an unreadable one is a warning |
 | 163 | nothing any more after a 162 |
 
-The site's word for a number goes before all that. All of it follows from records and the time alone.
+The site's rule for a number wins over all that. All of it follows from records and the time alone.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from gpuwarden.health.xid.ruling import Ruling, newest_signs, of_site, plain
 from gpuwarden.health.xid.witnesses import fallen_off
 
 TEXT_WITHIN = 5.0
-"""Seconds for the kernel log to tell what a bare number from NVML or DCGM means."""
+"""Seconds for the line in the kernel log of a bare number from NVML or DCGM."""
 _UNDESCRIBED: Evidence = {"decoded": "nobody has described this line"}
 _ORDER = (XidClass.RECORD, XidClass.WARNING, XidClass.FAILURE)
 
 
 def ruling(state: State, sight: Sight, record: Record) -> Ruling | None:
-    """None: it is too early to say."""
+    """None: it is too early to decide."""
     row = xid_row(int(record.key.detail))
     rule = sight.rules.xids.get(record.key.detail)
     settled = rule is not None and rule.severity != ""
@@ -56,11 +56,11 @@ def unread(record: Record) -> bool:
 
 
 def _decoded(state: State, sight: Sight, record: Record, row: Xid) -> Ruling:
-    """144 to 150: the worst of what the lines of the newest burst say."""
-    said = [_line(sight, row, sign) for sign in newest_signs(record)]
-    if not said:
+    """144 to 150: the worst of the lines of the newest burst."""
+    rulings = [_line(sight, row, sign) for sign in newest_signs(record)]
+    if not rulings:
         return replace(plain(row), evidence={"decoded": "the kernel log has no line of it"})
-    worst = max(said, key=lambda each: _ORDER.index(each.klass))
+    worst = max(rulings, key=lambda each: _ORDER.index(each.klass))
     if worst.klass is not XidClass.RECORD:
         return worst
     return repeated(state, record, worst, row, row.escalation)

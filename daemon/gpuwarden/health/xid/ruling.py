@@ -1,4 +1,4 @@
-"""What is made of one record of an Xid or SXid, and the site's word about it."""
+"""The ruling on one record of an Xid or SXid, and the site's rule for it."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def plain(row: Xid) -> Ruling:
     return Ruling(row.klass, row.advice)
 
 
-def of_site(said: Ruling, rule: XidRule | None, cure: Advice) -> Ruling:
+def of_site(given: Ruling, rule: XidRule | None, cure: Advice) -> Ruling:
     """As the site wants it. `cure`: what a failure needs where neither table nor site names anything that helps."""
-    if rule is None or said.over:
-        return said
-    klass = XidClass(rule.severity) if rule.severity else said.klass
-    helpless = klass is XidClass.FAILURE and said.advice in (Advice.NONE, Advice.OBSERVE)
-    advice = rule.advice or (cure if helpless else said.advice)
-    changed = (klass, advice) != (said.klass, said.advice)
+    if rule is None or given.over:
+        return given
+    klass = XidClass(rule.severity) if rule.severity else given.klass
+    helpless = klass is XidClass.FAILURE and given.advice in (Advice.NONE, Advice.OBSERVE)
+    advice = rule.advice or (cure if helpless else given.advice)
+    changed = (klass, advice) != (given.klass, given.advice)
     by = {"classed_by": "this site's configuration"} if changed else {}
-    return replace(said, klass=klass, advice=advice, evidence={**said.evidence, **by})
+    return replace(given, klass=klass, advice=advice, evidence={**given.evidence, **by})
 
 
 def newest_signs(record: Record) -> tuple[str, ...]:
-    """What told the lines of the newest burst apart, the newest last."""
+    """The different signs of the lines of the newest burst, the newest last."""
     return record.bursts[-1].signs if record.bursts else ()
 
 

@@ -3,7 +3,7 @@
 A switch has ports (ingress, egress, routing, tag state, source tracking), links (transport and data layer), a crossbar
 between the ports and a microcontroller for the links (Minion). Most single-bit errors and replays were corrected and
 stop nothing; double-bit errors, overflows, timeouts and faulted links stop traffic until the GPUs and switches are
-reset. A line says `Fatal`, `Non-fatal` or `Correctable` itself, or a severity as a number; what it says goes before the table, but
+reset. A line has `Fatal`, `Non-fatal` or `Correctable` itself, or a severity as a number; that wins over the table, but
 for a number after which the GPU behind the port may hang all the same (`sxid_rules.py`).
 """
 
@@ -163,6 +163,6 @@ SXIDS: dict[int, Sxid] = {
 
 
 def sxid_row(sxid: int) -> Sxid:
-    """The row of an SXid; a number nobody has described is not dropped, and not fatal unless its line says so."""
+    """The row of an SXid; an unknown number is not dropped, and not fatal unless its line is."""
     known = SXIDS.get(sxid)
     return known or Sxid(sxid=sxid, meaning="not described", fatal=False, provenance="unknown numbers are warnings")

@@ -2,13 +2,13 @@
 
 | the line | class |
 |---|---|
-| says Fatal, or says nothing and the table calls it fatal | a failure; a warning within a minute after a GPU was lost: its links end here |
-| says Non-fatal, of a number that the table calls fatal | a warning; a failure at the second occasion of a day at one port, or if a GPU suffers within ten minutes |
+| Fatal, or without severity and fatal in the table | a failure; a warning within a minute after a GPU was lost: its links end here |
+| Non-fatal, of a number that is fatal in the table | a warning; a failure at the second occasion of a day at one port, or if a GPU suffers within ten minutes |
 | of a number that fleets see on healthy hosts | a record; a warning from the fifth burst of a day on |
 | any other | a warning |
 
-A GPU suffers that has an Xid of NVLink or one that fails, an inactive link, or no answer. Which GPU is behind which port nobody says: it
-counts whichever GPU of the node it is. The site's word for a number goes before all that.
+A GPU suffers that has an Xid of NVLink or one that fails, an inactive link, or no answer. No source shows which GPU is behind which port: it
+counts whichever GPU of the node it is. The site's rule for a number wins over all that.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ AGAIN = "again at the same port more than three minutes later, or with a GPU tha
 
 
 def first_class(row: Sxid, fatal: bool | None) -> XidClass:
-    """Of the first line of a number. `fatal`: what the line itself says; None: nothing."""
+    """Of the first line of a number. `fatal`: by the line itself; None: it has no severity."""
     if fatal or (row.fatal and fatal is None and not row.listed_nonfatal):
         return XidClass.FAILURE
     return XidClass.RECORD if row.harmless else XidClass.WARNING
@@ -90,5 +90,5 @@ def _near(state: State, record: Record, within: float) -> list[Track]:
 
 
 def _apart(one: Stamp, other: Stamp) -> float:
-    """Seconds by both clocks: of a finding that outlived a reboot the clock of the boot says nothing."""
+    """Seconds by both clocks: of a finding that outlived a reboot the clock of the boot means nothing."""
     return max(abs(one.boottime - other.boottime), abs(one.wall - other.wall))

@@ -1,17 +1,17 @@
-"""What the PCI bus and NVML say to a line of the kernel log, which may be false.
+"""The PCI bus and NVML as witnesses for a line of the kernel log, which may be false.
 
 A line about a slot that holds no GPU and no switch is no line of the driver's. A *witness* is a bus on which NVIDIA functions
 were seen in this boot (a container's sysfs may show none); without one every line counts. Lines that name no slot count, and so
 do those of PCIe errors, which may name any device on the way, also of other vendors, and only warn.
 
-Xid 79 says that a GPU is gone, which bus and NVML can deny: they are asked when the line comes.
+Xid 79 means that a GPU is gone, which bus and NVML can deny: they are asked when the line comes.
 
 | bus and NVML, each read after the line | Xid 79 is |
 |---|---|
-| one says that the GPU is gone, also before the line | a failure at once |
+| one shows the GPU gone, also before the line | a failure at once |
 | both have it: a readable configuration space, and an answer | a warning, `contradicted`; sighted, and so judged anew, for a minute |
 | one has not answered yet | undecided, for `ANSWERED_WITHIN` at most |
-| one cannot say: switched off, hung, failed | a failure |
+| one cannot answer: switched off, hung, failed | a failure |
 
 A failure once raised is never made milder.
 """
@@ -57,13 +57,13 @@ def observed(state: State, sight: Sight) -> State:
     return replace(state, slots=state.slots | slots, bus_observed=bus_observed)
 
 
-def believed(state: State, happened: Sequence[HostEvent]) -> Sequence[HostEvent]:
-    """What happened, without lines of the kernel log about slots that were never pinned, and never seen in this boot."""
-    if not happened or not state.bus_observed:
-        return happened
+def believed(state: State, host_events: Sequence[HostEvent]) -> Sequence[HostEvent]:
+    """The host events without lines of the kernel log about slots that were never pinned, and never seen in this boot."""
+    if not host_events or not state.bus_observed:
+        return host_events
     recorded = {key.subject.slot for key, record in state.records.items() if record.boot_id == state.boot_id}
     known = {"", *state.pins, *state.given_up, *state.slots, *recorded}
-    return [event for event in happened if _slot(event) in known]
+    return [event for event in host_events if _slot(event) in known]
 
 
 def _slot(event: HostEvent) -> str:
