@@ -52,7 +52,7 @@ def join() -> Ranks:
 
 
 def batch(samples: range, where: Any) -> tuple[Any, Any]:
-    """The same sample always looks the same, whoever computes it."""
+    """The same sample is the same on every rank."""
     numbers = torch.tensor(list(samples), dtype=torch.float32, device=where)
     x = torch.stack([(numbers * 37 % 101) / 101, (numbers * 61 % 103) / 103], dim=1)
     return x, (3 * x[:, :1] - 2 * x[:, 1:] + 1)

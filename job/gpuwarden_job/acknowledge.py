@@ -1,8 +1,8 @@
-"""Telling the daemon that the job has saved: through its socket, else by a file. Neither is needed, and failing is quiet.
+"""Acknowledges a notice once the job has saved: through the daemon's socket, else by a file. Neither is required; errors are ignored.
 
 It shortens the wait: without it the daemon waits for the job's end or for the deadline. Of a job of several nodes an
-acknowledgement holds for its own rank only, unless `all_ranks` says that every rank of the job is done. A daemon that does not
-know the rank yet, or has too many to listen to, says "try again", and is asked again.
+acknowledgement holds for its own rank only, unless `all_ranks` is set: every rank of the job is done. A daemon that does not
+know the rank yet, or has too many clients, answers "try again", and the rank does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 _PATIENCE = 3.0  # s, for all tries; the daemon takes 2 at most to find out whose process this is
-_PAUSES = (0.1, 0.2, 0.4, 0.8)  # s between tries, half of it to one and a half: all ranks of a node speak at once
+_PAUSES = (0.1, 0.2, 0.4, 0.8)  # s between tries, half of it to one and a half: all ranks of a node connect at once
 _LIMIT = 4096  # bytes of an answer
 _TRY_AGAIN = 75  # EX_TEMPFAIL
 _JOB = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -29,13 +29,13 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def job_name(environ: Mapping[str, str]) -> str | None:
-    """What the daemon calls this job, as far as the environment says; safe as the name of a folder."""
+    """The daemon's name of this job, as far as the environment gives it; safe as the name of a folder."""
     named = (environ.get(name, "") for name in _JOB_VARIABLES)
     return next((name for name in named if _JOB.fullmatch(name)), None)
 
 
 def spans_job(environ: Mapping[str, str], size: int) -> bool:
-    """Whether `size` ranks that have agreed are all of the job, as far as the environment says. A step of Slurm's may have fewer
+    """Whether `size` ranks that have agreed are all of the job, as far as the environment shows. A step of Slurm's may have fewer
     nodes than its job, beside other steps that train something else.
     """
     parts = min(_number(environ, "SLURM_HET_SIZE"), _PARTS)
@@ -46,7 +46,7 @@ def spans_job(environ: Mapping[str, str], size: int) -> bool:
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:
-    """0 where it says nothing."""
+    """0 where it is not set."""
     text = environ.get(name, "").strip()
     return int(text) if _NUMBER.fullmatch(text) else 0
 
@@ -54,22 +54,22 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 def acknowledge(
     run_dir: Path, job: str | None, notice: str, rank: int, *, saved: bool, step: int | None, all_ranks: bool = False
 ) -> bool:
-    """Whether anybody was told. Takes a few milliseconds, three seconds at most; raises nothing."""
-    said: dict[str, object] = {"notice": notice, "rank": rank, "saved": saved, "step": step}
+    """Whether the daemon or the file took it. Takes a few milliseconds, three seconds at most; raises nothing."""
+    document: dict[str, object] = {"notice": notice, "rank": rank, "saved": saved, "step": step}
     if all_ranks:
-        said["all_ranks"] = True
+        document["all_ranks"] = True
     with suppress(Exception):
-        if _by_socket(run_dir / "job.sock", {"verb": "acknowledge", **said}):
+        if _by_socket(run_dir / "job.sock", {"verb": "acknowledge", **document}):
             return True
     with suppress(Exception):
-        return job is not None and _by_file(run_dir / "ack" / job, rank, said)
+        return job is not None and _by_file(run_dir / "ack" / job, rank, document)
     return False
 
 
 def _by_socket(path: Path, message: Mapping[str, object]) -> bool:
     """Raises OSError, ValueError."""
     until = time.monotonic() + _PATIENCE
-    chance = random.SystemRandom()  # the other one is the training's: what it draws next is not ours to change
+    chance = random.SystemRandom()  # the other one is the training's: its sequence must not change
     for pause in _PAUSES:
         answer = _answer(path, message, until)
         if answer.get("code") != _TRY_AGAIN:
@@ -98,13 +98,13 @@ def _answer(path: Path, message: Mapping[str, object], until: float) -> Mapping[
     return parsed if isinstance(parsed, dict) else {}
 
 
-def _by_file(folder: Path, rank: int, said: Mapping[str, object]) -> bool:
-    """Not flushed: the daemon of this boot reads it, or nobody. Raises OSError."""
+def _by_file(folder: Path, rank: int, document: Mapping[str, object]) -> bool:
+    """Not flushed: only the daemon of this boot reads it. Raises OSError."""
     with suppress(FileExistsError, FileNotFoundError):
         folder.mkdir(mode=0o755)
     temporary = folder / f".{rank}.{os.getpid()}"
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump(said, file)
+        json.dump(document, file)
     temporary.replace(folder / f"{rank}.json")
     return True

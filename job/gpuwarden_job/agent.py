@@ -1,4 +1,4 @@
-"""The agent of torchrun that started this rank. It starts ranks again that have left, as often as --max-restarts says.
+"""The agent of torchrun that started this rank. It starts ranks again that have left, up to --max-restarts times.
 
 On a node that is taken away it has to end, or it would do so there; the agents of the other nodes then form a smaller
 world. It ends by SIGTERM. (PyTorch from 2.3 to 2.7 then closes the rendezvous, and all nodes end.)

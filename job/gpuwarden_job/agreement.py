@@ -9,7 +9,7 @@ from gpuwarden_job.notice import boottime
 from gpuwarden_job.ranks import Ranks
 
 _log = logging.getLogger("gpuwarden_job")
-_FAR = 1 << 40  # ms, some 35 years: a deadline that nobody knows
+_FAR = 1 << 40  # ms, some 35 years: an unknown deadline
 
 
 @dataclass(frozen=True)
@@ -19,14 +19,14 @@ class Deadline:
     at: float | None
 
 
-def agree(ranks: Ranks, told: bool, deadline: float | None) -> Deadline | None:
-    """None: no rank was told. Else the soonest deadline of all. Raises nothing: without an answer this rank decides alone.
+def agree(ranks: Ranks, interrupted: bool, deadline: float | None) -> Deadline | None:
+    """None: no rank was interrupted. Else the soonest deadline of all. Raises nothing: without an answer this rank decides alone.
 
     What is sent is 0, or 1 + how much sooner than never the deadline is: the largest is the soonest. It is sent as what
     remains, since nodes do not share a clock.
     """
     left = _FAR if deadline is None else min(max(int((deadline - boottime()) * 1000), 0), _FAR)
-    mine = 1 + _FAR - left if told else 0
+    mine = 1 + _FAR - left if interrupted else 0
     try:
         largest = ranks.largest(mine)
     except Exception:  # noqa: BLE001 - nothing here may end a training

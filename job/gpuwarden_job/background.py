@@ -1,4 +1,4 @@
-"""One save at a time beside the training. What it raised is kept until somebody asks."""
+"""One save at a time beside the training. What it raised is kept until `take_error`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Background:
         def run() -> None:
             try:
                 job()
-            except Exception as error:  # noqa: BLE001 - handed to whoever asks next
+            except Exception as error:  # noqa: BLE001 - kept for `take_error`
                 self._error = error
 
         # A daemon thread: a save to storage that hangs must not keep a finished process.

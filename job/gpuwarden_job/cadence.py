@@ -28,12 +28,12 @@ class Cadence:
         self._since = clock()
 
     def due(self, step: int) -> bool:
-        """Collective where `seconds` is given. Say `done` when the save was made or begun, so that a skipped one is tried again."""
+        """Collective where `seconds` is given. Call `done` when the save was made or begun, so that a skipped one is tried again."""
         if self._steps is not None and step > 0 and step % self._steps == 0:
             return True
         if self._seconds is None or step % self._agree_every:
             return False
-        return self._ranks.told(int(self._clock() - self._since >= self._seconds)) > 0
+        return self._ranks.broadcast(int(self._clock() - self._since >= self._seconds)) > 0
 
     def done(self) -> None:
         self._since = self._clock()

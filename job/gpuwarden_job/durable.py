@@ -1,6 +1,6 @@
 """Files that are there after a power cut: written, flushed, renamed, and the folder that names them flushed too.
 
-Without the flush of the file the new name may stand for an empty file after a crash; without that of the folder the name may be gone.
+Without the flush of the file the new name may be an empty file after a crash; without that of the folder the name may be gone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def flush(path: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        # Some file systems in user space and over the network know no flushing of folders: the manifest has to tell there.
+        # Some file systems in user space and over the network cannot flush folders: there the manifest shows what is missing.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not path.is_dir():
             raise
     finally:
@@ -32,7 +32,7 @@ def flush_folders(folder: Path) -> None:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """`path` is the old file or the new one, never half of it. The name that it has meanwhile is nobody else's."""
+    """`path` is the old file or the new one, never half of it. No other writer uses its temporary name."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)

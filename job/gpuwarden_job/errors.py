@@ -5,7 +5,7 @@ CheckpointError        the root: nothing else leaves the store, whatever the dis
     Refused            nor will any later one: the job gives what a restart could not load. Its code has to change.
   NothingLoadable      there are checkpoints and none is whole. To begin anew would throw work away: a person decides.
   Undecodable          a checkpoint is whole, and the code that reads it cannot, or not without trust: older ones would fail alike
-  WorldChanged         saved in shards by another number of ranks, and nobody said how to deal them out anew
+  WorldChanged         saved in shards by another number of ranks, and no `reshard` was given
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class CheckpointError(Exception):
     pass
 
 
-class SaveFailed(CheckpointError):  # noqa: N818 - says what happened
+class SaveFailed(CheckpointError):  # noqa: N818 - the name of the outcome
     pass
 
 

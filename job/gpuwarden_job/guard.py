@@ -8,7 +8,7 @@
             leave(guard)
 
 A signal only sets a flag: saving inside a handler can meet a save that is under way, a lock that is held, or a collective
-that no other rank enters. The flag is looked at between steps, by all ranks at the same step, since a save is collective.
+that no other rank enters. The flag is checked between steps, by all ranks at the same step, since a save is collective.
 Python runs handlers in the main thread between two bytecodes: a rank that waits inside a kernel or a collective sees the
 signal when it comes out. `PeerWatch` is for those that never do.
 
@@ -37,17 +37,17 @@ _log = logging.getLogger("gpuwarden_job")
 
 RUN_DIR = "/run/gpuwarden"
 SIGNALS = ("TERM", "INT", "USR1")
-# The daemon writes its notice and signals at once, ranks look at different moments, and a failing switch ends many nodes:
+# The daemon writes its notice and signals at once, ranks read it at different moments, and a failing switch ends many nodes:
 # a notice first seen within this time of an answer is what was answered.
 _SAME_EVENT = 30.0  # s
 
 
 @dataclass(frozen=True)
 class Interruption:
-    """`deadline`: the soonest that any rank knows, in seconds of CLOCK_BOOTTIME; None if nobody knows.
+    """`deadline`: the soonest that any rank knows, in seconds of CLOCK_BOOTTIME; None if no rank knows.
 
     `notice` is the id if this node has one; `signals` are the names of those that came to this rank. Both may be empty:
-    another rank was told.
+    another rank was interrupted.
     """
 
     deadline: float | None
@@ -57,12 +57,12 @@ class Interruption:
 
     @property
     def remaining(self) -> float | None:
-        """Seconds, never less than 0; None if nobody knows."""
+        """Seconds, never less than 0; None if no rank knows."""
         return None if self.deadline is None else max(0.0, self.deadline - boottime())
 
 
 class CheckpointGuard:
-    """`every`: the ranks agree at each step that it divides. `poll`: seconds between looks at the notice, on each rank.
+    """`every`: the ranks agree at each step that it divides. `poll`: seconds between reads of the notice, on each rank.
 
     SIGINT a second time interrupts as ever. A signal that the job declares to the daemon (GPUWARDEN_SIGNAL) is caught too.
     """
@@ -92,7 +92,7 @@ class CheckpointGuard:
         self._before: dict[int, object] = {}
         self._came: list[int] = []
         self._notice: Notice | None = None
-        self._looked: float | None = None
+        self._read_at: float | None = None
         self._complained = ""
         self._handled: set[str] = set()
         self._handled_signals = 0
@@ -129,10 +129,10 @@ class CheckpointGuard:
     def pending(self) -> bool:
         """Whether this rank knows of something not yet answered. No collective: for long stretches between two checks."""
         try:
-            self._look()
+            self._read_notice()
             return self._news()
         except Exception:  # noqa: BLE001 - nothing here may end a training
-            _log.exception("the notice could not be looked at")
+            _log.exception("the notice could not be read")
             return len(self._came) > self._handled_signals
 
     def check(self, step: int) -> Interruption | None:
@@ -168,10 +168,10 @@ class CheckpointGuard:
             return False
         if all_ranks is None:
             all_ranks = self.ranks.size > 1 and self._all_done()
-        if (told := self.interruption.notice) is None:
+        if (notice_id := self.interruption.notice) is None:
             return False
         return acknowledge.acknowledge(
-            self.run_dir, self.job, told, self.ranks.rank, saved=saved, step=step, all_ranks=all_ranks
+            self.run_dir, self.job, notice_id, self.ranks.rank, saved=saved, step=step, all_ranks=all_ranks
         )
 
     def _all_done(self) -> bool:
@@ -182,12 +182,12 @@ class CheckpointGuard:
             _log.exception("the ranks could not agree: this one answers for itself")
             return False
 
-    def _look(self, *, at_once: bool = False) -> None:
+    def _read_notice(self, *, at_once: bool = False) -> None:
         now = self._clock()
-        fresh = self._looked is not None and now - self._looked < self._poll
+        fresh = self._read_at is not None and now - self._read_at < self._poll
         if fresh and not at_once and len(self._came) == self._handled_signals:
             return
-        self._looked = now
+        self._read_at = now
         try:
             found = notice.read(self.run_dir / "notice.json", self._boot_id)
         except Unknown as error:
@@ -209,7 +209,7 @@ class CheckpointGuard:
     def _news(self) -> bool:
         if self._notice is not None and self._notice.id not in self._handled:
             return True
-        if self._notice is not None and self._just_answered:  # the signal says the same again
+        if self._notice is not None and self._just_answered:  # the signal repeats the notice
             self._handled_signals = len(self._came)
         return len(self._came) > self._handled_signals
 
@@ -219,7 +219,7 @@ class CheckpointGuard:
         self._answered_at = self._clock()
         if self._notice is None:  # it may be written by now
             with suppress(Exception):
-                self._look(at_once=True)
+                self._read_notice(at_once=True)
         found = self._notice
         if found is not None:
             self._handled.add(found.id)

@@ -82,8 +82,8 @@ class Loader:
         sequence = 0
         if self._ranks.first:
             sequence = next((number for path in order if (number := self._readable(path))), 0)
-        sequence = self._ranks.told(sequence)
-        # A rank that does not see it passes a folder on that cannot be read, and says so to the others.
+        sequence = self._ranks.broadcast(sequence)
+        # A rank that does not see it passes a folder on that cannot be read, which the others then see.
         return publishing.folders(self._root).get(sequence, self._root / f"{sequence:08d}") if sequence else None
 
     def _readable(self, folder: Path) -> int:
@@ -106,7 +106,7 @@ class Loader:
         state, error = None, None
         try:
             state = None if made is None else self._read(folder, made)
-        except Exception as failed:  # noqa: BLE001 - told to all ranks before it is raised
+        except Exception as failed:  # noqa: BLE001 - shared with all ranks before it is raised
             error = failed
         if self._ranks.any(error is not None) or made is None:
             if isinstance(error, CheckpointError):

@@ -1,7 +1,7 @@
-"""What a checkpoint consists of. A folder is a checkpoint if its manifest is whole and every file is what the manifest says.
+"""What a checkpoint consists of. A folder is a checkpoint if its manifest is whole and every file matches the manifest.
 
 `manifest.json` is written last. It names each file with its size and SHA-256 and ends with a digest of itself, so that a
-truncated or altered one, or a copy that was made while we wrote, is told from a good one.
+truncated or altered one, or a copy that was made while we wrote, is distinguished from a good one.
 """
 
 from __future__ import annotations

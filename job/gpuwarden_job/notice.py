@@ -6,7 +6,7 @@
     deadline_boottime   seconds of CLOCK_BOOTTIME; `deadline` the same as RFC 3339 or seconds since 1970. Either may be null.
     boot_id             of the boot that it is about
 
-Whoever reads it may be in a container, on a node without the daemon, or meet a file of another boot or none at all. There
+Its reader may be in a container, on a node without the daemon, or meet a file of another boot or none at all. There
 are three answers: a notice, none, and unknown. Unknown neither begins nor ends anything.
 """
 
@@ -28,12 +28,12 @@ _LATEST = 1e11  # no time is later than this
 
 
 class Unknown(Exception):  # noqa: N818
-    """What the file says cannot be told."""
+    """The content of the file cannot be determined."""
 
 
 @dataclass(frozen=True)
 class Notice:
-    """`deadline` in seconds of CLOCK_BOOTTIME; None if nobody said when."""
+    """`deadline` in seconds of CLOCK_BOOTTIME; None if the notice gives none."""
 
     id: str
     kind: str = ""
@@ -59,7 +59,7 @@ def read(path: Path, boot_id: str) -> Notice | None:
 
 def _text(path: Path) -> bytes:
     """Raises OSError, Unknown."""
-    # Not blocking: what stands there might be a pipe.
+    # Not blocking: it might be a pipe.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -76,11 +76,11 @@ def _parsed(text: bytes, boot_id: str) -> Notice | None:
     except (ValueError, RecursionError) as error:
         raise Unknown(f"the notice is not JSON: {error}") from error
     if not isinstance(content, dict) or not isinstance(content.get("act"), bool):
-        raise Unknown("the notice does not say whether to act")
+        raise Unknown('the notice has no valid "act"')
     if not content["act"]:
         return None
     if not boot_id or not isinstance(content.get("boot_id"), str):
-        raise Unknown("whether the notice is about this boot cannot be told")
+        raise Unknown("it is not known whether the notice is of this boot")
     if content["boot_id"] != boot_id:
         return None
     number = content.get("id")

@@ -18,7 +18,7 @@ _LONG = 2000  # bits of a number, from which on pickle writes it in a way that t
 
 
 def check(state: Any) -> None:
-    """Cheap: of tensors and arrays only the kind is looked at. Raises NotPlain, naming the part."""
+    """Cheap: of tensors and arrays only the kind is checked. Raises NotPlain, naming the part."""
     known: dict[Hashable, bool] = {}
     for path, value in _odd(state, ()):
         kind = _kind(value)

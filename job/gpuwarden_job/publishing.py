@@ -25,10 +25,10 @@ from gpuwarden_job.manifest import Broken, File, Manifest
 LATEST = "latest"
 _NAME = re.compile(r"(\d{8,})-step-(\d+)")
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
-_LOOK = 0.05  # s between looks for the shards of others
+_POLL = 0.05  # s between checks for the shards of others
 
 Write = Callable[[Path], Iterable[Path]]
-"""Writes this rank's files into the folder given, or folders in it, and says which they are."""
+"""Writes this rank's files into the folder given, or folders in it, and returns their names."""
 
 
 @dataclass(frozen=True)
@@ -101,13 +101,13 @@ def _gather(folder: Path, plan: Plan) -> dict[str, File]:
     for rank in range(plan.world):
         while not _shard(folder, rank).exists():
             if not folder.exists():
-                raise SaveFailed(f"step {plan.step} was not saved: another rank gave up; its own message says why")
+                raise SaveFailed(f"step {plan.step} was not saved: another rank gave up; see its own message")
             if time.monotonic() > until:
                 raise SaveFailed(
                     f"step {plan.step} was not saved: rank {rank} wrote nothing within {plan.patience:g} s. "
                     f"Is {folder.parent} the same folder on all nodes?"
                 )
-            time.sleep(_LOOK)
+            time.sleep(_POLL)
         try:
             mine = manifest.files_of(json.loads(_shard(folder, rank).read_bytes()))
         except (ValueError, Broken) as error:

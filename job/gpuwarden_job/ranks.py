@@ -1,6 +1,6 @@
 """How the ranks of a job agree: by the largest of one whole number each, and nothing else.
 
-`largest` is a collective: every rank calls it the same number of times in the same order. Whoever has another way than
+`largest` is a collective: every rank calls it the same number of times in the same order. A job with another way than
 torch.distributed (MPI, JAX, a socket) gives a `Ranks` with that one function; values lie between -1 and 2**62.
 """
 
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-_NOBODY = -1
+_NO_VALUE = -1
 
 
 def _itself(value: int) -> int:
@@ -32,15 +32,15 @@ class Ranks:
         """Whether it holds on some rank; the same answer on all."""
         return self.largest(int(fact)) > 0
 
-    def told(self, value: int) -> int:
-        """What rank 0 gave (0 or more); what the others gave does not count."""
-        return self.largest(value if self.first else _NOBODY)
+    def broadcast(self, value: int) -> int:
+        """The value of rank 0 (0 or more), on all ranks; the values of the others do not count."""
+        return self.largest(value if self.first else _NO_VALUE)
 
     @classmethod
     def detect(cls, environ: Mapping[str, str] = os.environ) -> Ranks:
         """Those of torch.distributed where it is initialised, else this process alone.
 
-        Raises RuntimeError where WORLD_SIZE says that there are others and nothing is known to reach them: ranks that each
+        Raises RuntimeError where WORLD_SIZE shows that there are others and nothing is known to reach them: ranks that each
         think themselves alone would save different steps.
         """
         torch = sys.modules.get("torch")

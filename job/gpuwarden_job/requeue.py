@@ -29,7 +29,7 @@ from gpuwarden_job.reschedule import mark
 _log = logging.getLogger("gpuwarden_job")
 
 REQUEUE = 75
-_LARGEST = 125  # above, shells speak of signals and of commands that they could not start
+_LARGEST = 125  # above, shells mean signals and commands that they could not start
 _AFTER = 60.0  # s past the deadline: the machine was spared
 _WITHOUT_DEADLINE = 900.0  # s
 _SETTLED = 3.0  # s within which the daemon has sent the signal that goes with its notice

@@ -1,4 +1,4 @@
-"""A mark that says "not my fault, try me elsewhere", for launchers that lose the exit codes of their ranks.
+"""A mark that asks for a restart on another node, for launchers that lose the exit codes of their ranks.
 
 torchrun exits with 1 whatever its workers exited with. A rank that fails for a reason that another node does not have, or
 that saved and left, writes a file; the script that started torchrun turns it into the scheduler's code:
@@ -33,7 +33,7 @@ _TEXTS = (
 
 
 def transient(error: BaseException) -> bool:
-    """Whether another node may fare better, as far as class and text tell."""
+    """Whether another node may fare better, as far as class and text show."""
     named = any(kind.__name__ in _CLASSES for kind in type(error).__mro__)
     return named or any(text in str(error) for text in _TEXTS)
 

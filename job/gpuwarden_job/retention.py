@@ -1,4 +1,4 @@
-"""Which checkpoints may go: all but the last N, the best one, and those that somebody reads.
+"""Which checkpoints may go: all but the last N, the best one, and those that are being read.
 
 A reader holds a shared lock on the manifest; it goes with its process, so that a killed reader holds nothing up.
 """
@@ -38,7 +38,7 @@ def superfluous(saved: Sequence[Manifest], keep_last: int, keep_best: str | None
 
 @contextmanager
 def reading(folder: Path) -> Iterator[None]:
-    """Nobody prunes it meanwhile. Quiet where it cannot be locked: the hash then tells."""
+    """Keeps others from pruning it meanwhile. Raises nothing where it cannot be locked: the hash then shows what is missing."""
     handle = None
     try:
         with suppress(OSError):
@@ -53,7 +53,7 @@ def reading(folder: Path) -> Iterator[None]:
 def prune(folder: Path) -> None:
     """Unless it is being read. Quiet: what cannot go now goes after the next save."""
     with suppress(OSError):
-        # For writing, since NFS grants an exclusive lock to nobody else.
+        # For writing, since NFS grants an exclusive lock only on a file that is open for writing.
         handle = os.open(folder / NAME, os.O_RDWR | os.O_CLOEXEC)
         try:
             if _locked(handle):

@@ -1,8 +1,8 @@
-"""Where a checkpoint is while it is written, and how what a killed process left behind is told from what is being written.
+"""Where a checkpoint is while it is written, and how the remains of a killed process are distinguished from what is being written.
 
 The folder's name starts with a dot and ends in a token of that one attempt, so that no two attempts meet and no reader
-takes it for a checkpoint. `owner` inside says who writes. A process of this boot and this PID namespace is asked for by
-its pid and start time; of any other only silence tells: nothing in the folder was touched for a quarter of an hour,
+takes it for a checkpoint. `owner` inside names the writer. A process of this boot and this PID namespace is checked by
+its pid and start time; any other counts as gone after silence: nothing in the folder was touched for a quarter of an hour,
 by the clock of the file system.
 """
 
@@ -19,10 +19,10 @@ from gpuwarden_job import durable
 PREFIX = ".saving-"
 _DOOMED = ".removing-"
 _OWNER = "owner"
-_SILENT = 15 * 60.0  # s
+_UNTOUCHED_FOR = 15 * 60.0  # s
 
 
-def place(root: Path, token: int) -> Path:
+def folder_of(root: Path, token: int) -> Path:
     return root / f"{PREFIX}{token:016x}"
 
 
@@ -33,7 +33,7 @@ def claim(folder: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Gone under its name at once, so that nobody publishes or reads half of it. Quiet: what is left is taken up later."""
+    """Gone under its name at once, so that no process publishes or reads half of it. Quiet: what is left is taken up later."""
     doomed = folder.with_name(f"{_DOOMED}{folder.name.lstrip('.')}")
     with suppress(OSError):
         folder.rename(doomed)
@@ -63,7 +63,7 @@ def _alive(folder: Path, now: float) -> bool:
         return isinstance(pid, int) and owner.get("started") == _started(pid)
     with suppress(OSError):
         newest = max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
-        return now - newest < _SILENT
+        return now - newest < _UNTOUCHED_FOR
     return True
 
 

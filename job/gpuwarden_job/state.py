@@ -42,8 +42,8 @@ def restore(state: Mapping[str, Any], *, same_random: bool = True, **parts: Any)
 
 
 def random_state() -> State:
-    version, words, gauss = random.getstate()
-    found: State = {"python": [version, list(words), gauss]}
+    version, numbers, gauss = random.getstate()
+    found: State = {"python": [version, list(numbers), gauss]}
     if (numpy := sys.modules.get("numpy")) is not None:
         found["numpy"] = _plain(numpy.random.get_state(legacy=False))
     if (torch := sys.modules.get("torch")) is not None:
@@ -55,8 +55,8 @@ def random_state() -> State:
 
 def restore_random(state: Mapping[str, Any]) -> None:
     """What was not saved, or is not loaded now, stays as it is. Checkpoints from before had tuples and arrays of numpy."""
-    version, words, gauss = state["python"]
-    random.setstate((version, tuple(words), gauss))
+    version, numbers, gauss = state["python"]
+    random.setstate((version, tuple(numbers), gauss))
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None and "numpy" in state:
         numpy.random.set_state(state["numpy"])

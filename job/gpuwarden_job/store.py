@@ -1,4 +1,4 @@
-"""Checkpoints in a folder: saved as a whole or not at all, kept as long as told, loaded from the newest that is whole.
+"""Checkpoints in a folder: saved as a whole or not at all, kept as configured, loaded from the newest that is whole.
 
 Every method but `saved` is collective where there are several ranks: all of them call it, in the same order. Give a folder
 that outlives the node, the same on all nodes, and one for each run of a training (not for each restart of it).
@@ -6,8 +6,8 @@ that outlives the node, the same on all nodes, and one for each run of a trainin
 `sharded`: every rank saves its own state (FSDP, ZeRO). Otherwise all have the same (DDP): rank 0 saves, all load that.
 The newest is the one saved last, whatever its step: who goes back to an older one and trains on resumes from there.
 
-The default format runs no code that the folder brings along; see formats.py and plain.py. The hash tells a broken checkpoint, not a
-forged one. With `dump` and `load` of your own, or `load_trusted`, whoever may write the folder may run code in the job.
+The default format runs no code that the folder brings along; see formats.py and plain.py. The hash detects a broken checkpoint, not a
+forged one. With `dump` and `load` of your own, or `load_trusted`, everyone who may write the folder may run code in the job.
 """
 
 from __future__ import annotations
@@ -129,10 +129,10 @@ class CheckpointStore:
 
     def load_best(self, *, reshard: Reshard | None = None, read: Read | None = None) -> Loaded | None:
         """The best by its metric, else the next best; None if none has a metric. Raises as `load_latest`."""
-        places, saved, order = publishing.folders(self.folder), self.saved(), []
+        folders, saved, order = publishing.folders(self.folder), self.saved(), []
         while self._keep[1] is not None and (winner := retention.best(saved, self._keep[1])) is not None:
             saved.remove(winner)
-            order.append(places[winner.sequence])
+            order.append(folders[winner.sequence])
         return self._loader(reshard, read).first_whole(iter(order))
 
     @property
@@ -145,7 +145,7 @@ class CheckpointStore:
             plain.check(state)
 
     def _settle(self) -> None:
-        """Nothing is in flight. What failed there is made good by the save that follows, which tells its own fault."""
+        """Nothing is in flight. What failed there is made good by the save that follows, which reports its own fault."""
         self._background.wait()
         if (error := self._background.take_error()) is not None:
             _log.warning("the save beside the training failed: %s", error)
@@ -176,12 +176,12 @@ class CheckpointStore:
         if self.ranks.first:
             token = secrets.randbits(62) or 1
             error = _error_of(lambda: self._claim(token))
-        token = self.ranks.told(0 if error else token)
-        folder = staging.place(self.folder, token)
+        token = self.ranks.broadcast(0 if error else token)
+        folder = staging.folder_of(self.folder, token)
 
         def job() -> None:
             if error is not None or not token:
-                raise error or SaveFailed("rank 0 could not begin; its own message says why")
+                raise error or SaveFailed("rank 0 could not begin; see its own message")
             began = time.monotonic()
             if self._writes:
                 self._write(folder, write, plan)
@@ -191,8 +191,8 @@ class CheckpointStore:
 
     def _claim(self, token: int) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        staging.claim(staging.place(self.folder, token))
-        staging.sweep(self.folder, staging.place(self.folder, token))
+        staging.claim(staging.folder_of(self.folder, token))
+        staging.sweep(self.folder, staging.folder_of(self.folder, token))
 
     def _write(self, folder: Path, write: Write, plan: Plan) -> None:
         try:
@@ -209,9 +209,9 @@ class CheckpointStore:
             self._prune()
 
     def _prune(self) -> None:
-        places = publishing.folders(self.folder)
+        folders = publishing.folders(self.folder)
         for one in retention.superfluous(self.saved(), *self._keep):
-            retention.prune(places[one.sequence])
+            retention.prune(folders[one.sequence])
 
     def _agree(self, error: Exception | None, step: int) -> None:
         if self.ranks.any(error is not None):
@@ -225,6 +225,6 @@ class CheckpointStore:
 def _error_of(job: Callable[[], object]) -> Exception | None:
     try:
         job()
-    except Exception as error:  # noqa: BLE001 - told to all ranks before it is raised
+    except Exception as error:  # noqa: BLE001 - shared with all ranks before it is raised
         return error
     return None

@@ -1,4 +1,4 @@
-"""Agreement through torch.distributed, on the CPU: asking must not wait for what is queued on the GPU."""
+"""Agreement through torch.distributed, on the CPU: it must not wait for what is queued on the GPU."""
 
 from __future__ import annotations
 

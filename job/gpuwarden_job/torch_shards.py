@@ -7,7 +7,7 @@
     store.save_files(sharded_writer(step=step, samples=samples, **parts), step)
 
 Each rank writes what it holds and nothing is gathered. All of it is collective, so that it cannot run beside the training.
-PyTorch reads this format by unpickling: whoever may write the folder may run code in the job.
+PyTorch reads this format by unpickling: everyone who may write the folder may run code in the job.
 """
 
 from __future__ import annotations

@@ -78,10 +78,10 @@ class PeerWatch:
                 self._lost()
                 return
 
-    def _stalled(self, silent: float) -> bool:
-        if silent >= self._stall:
+    def _stalled(self, idle: float) -> bool:
+        if idle >= self._stall:
             return True
-        if silent < self._margin:
+        if idle < self._margin:
             return False
         with suppress(Exception):
             found = notice.read(self._guard.run_dir / "notice.json", self._boot_id)
