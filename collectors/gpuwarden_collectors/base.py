@@ -35,36 +35,51 @@ class PassOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """The life of a worker process, for the judge and the metrics.
-
-    `missed`: deadlines missed since the last answer. `silent_since`: when the worker was last known to answer (or was
-    first asked), None while it answers. `stuck`: the process is in D state. `abandoned`: it could not be ended and was
-    left behind. `parked`: the kill budget is used up, the worker is left alone and reported.
-    """
+    """The life of a worker process, for the judge and the metrics. Counts are since the daemon started."""
 
     pid: int | None = None
+    """Process number of the running worker; None while there is none."""
     missed: int = 0
+    """Deadlines missed since the last answer."""
     silent_since: Stamp | None = None
+    """When the worker last answered (or was first asked); None while it answers."""
     ever_answered: bool = False
+    """It has answered at least once since the daemon started."""
     stuck: bool = False
+    """The process is in D state."""
     abandoned: bool = False
+    """It could not be ended and was left behind."""
     parked: bool = False
+    """The budget of kills is used up: the worker is left alone and reported."""
     restarts: int = 0
+    """Workers started after the first."""
     kills: int = 0
+    """Workers ended with SIGKILL."""
     timeouts: int = 0
+    """Passes that missed their deadline."""
     crashes: int = 0
+    """Workers that ended by themselves."""
     events_dropped: int = 0
+    """Host events that came faster than they were taken."""
     last_error: str = ""
+    """Text of the newest error; empty if there was none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation(Generic[Facts]):
-    """One pass of one collector, with the time it started and ended. Facts are there exactly when it observed."""
+    """One pass of one collector."""
 
     collector: str
+    """Name of the collector, as in the configuration."""
     outcome: PassOutcome
+    """How the pass ended."""
     started: Stamp
+    """When the pass began."""
     finished: Stamp
+    """When it ended."""
     facts: Facts | None = None
+    """What it found; None unless the outcome is OBSERVED."""
     error: str = ""
+    """Why it failed, timed out or is absent; empty if it observed."""
     worker: WorkerReport | None = None
+    """State of the worker process; None for a collector without one."""

@@ -31,10 +31,12 @@ def slot_of(address: str) -> str:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Stamp:
-    """One instant on two clocks: `boottime` (CLOCK_BOOTTIME, seconds, never steps) measures, `wall` (Unix, seconds) is shown."""
+    """One instant on two clocks."""
 
     boottime: float
+    """Seconds of CLOCK_BOOTTIME, which never steps; for measuring."""
     wall: float
+    """Unix time in seconds; for showing."""
 
 
 # --- GPUs, as NVML sees them ---------------------------------------------------------------------------------------
@@ -229,82 +231,130 @@ class GpuReadings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFacts:
-    """One NVLink of one GPU. Counters since driver load; which of them exist depends on the NVLink generation."""
+    """One NVLink of one GPU. Counters are since driver load; which of them exist depends on the NVLink generation."""
 
     link: int
+    """Number of the link at this GPU, from 0."""
     active: bool | None = None
+    """NVLINK state is enabled; None if not known."""
     version: int | None = None
+    """NVLink version as NVML numbers it."""
     crc_flit_errors: int | None = None
+    """CRC errors of control flits (NVLink 1 to 4)."""
     crc_data_errors: int | None = None
+    """CRC errors of data (NVLink 1 to 4)."""
     replay_errors: int | None = None
+    """Replays after errors (NVLink 1 to 4)."""
     recovery_errors: int | None = None
+    """Recoveries after errors (NVLink 1 to 4)."""
     rx_errors: int | None = None
+    """Packets received with an error (NVLink 5)."""
     rx_symbol_errors: int | None = None
+    """Errors in received symbols (NVLink 5, nvml.h)."""
     recoveries: int | None = None
+    """Link recoveries that succeeded (NVLink 5)."""
     recovery_failures: int | None = None
+    """Link recoveries that failed (NVLink 5)."""
     effective_errors: int | None = None
+    """Sum of the errors in each packet (NVLink 5, nvml.h)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigInstance:
-    """A compute instance, with readings of the GPU instance that it is part of under the names that a GPU has them by."""
+    """A compute instance, with readings of the GPU instance that it is part of, under the names of `GpuReadings`."""
 
     gpu_instance: int
+    """Id of the GPU instance."""
     compute_instance: int
+    """Id of the compute instance in it."""
     uuid: str = ""
+    """UUID of the MIG device; empty if not known."""
     profile: str = ""
+    """Name of its profile, as `1g.10gb`."""
     memory_total_bytes: int | None = None
+    """Memory of the GPU instance, bytes."""
     memory_reserved_bytes: int | None = None
+    """Memory that the driver reserves, bytes."""
     memory_free_bytes: int | None = None
+    """Free memory, bytes."""
     memory_used_bytes: int | None = None
+    """Used memory, bytes."""
     bar1_total_bytes: int | None = None
+    """BAR1 address space, bytes."""
     bar1_used_bytes: int | None = None
+    """Used BAR1 address space, bytes."""
     bar1_free_bytes: int | None = None
+    """Free BAR1 address space, bytes."""
     gpm_graphics_active: float | None = None
+    """Share of time that graphics or compute was active, 0 to 1."""
     gpm_sm_active: float | None = None
+    """Share of time that SMs had a warp, 0 to 1."""
     gpm_sm_occupancy: float | None = None
+    """Share of warps resident on SMs, 0 to 1."""
     gpm_tensor_active: float | None = None
+    """Share of time that tensor cores were active, 0 to 1."""
     gpm_dram_active: float | None = None
+    """Share of time that memory transferred data, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuProcess:
+    """A process that has a context on a GPU."""
+
     pid: int
+    """Process number, in the PID namespace of the daemon."""
     memory_bytes: int | None = None
+    """GPU memory that it uses, bytes; None if NVML does not give it."""
     gpu_instance: int | None = None
+    """Id of its GPU instance; None without MIG."""
     compute_instance: int | None = None
+    """Id of its compute instance; None without MIG."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallError:
-    """A call that failed in this pass for another reason than "not supported". `code` is the nvmlReturn."""
+    """A call that failed in this pass for another reason than "not supported"."""
 
     call: str
+    """Name of the function of NVML."""
     code: int
+    """Its nvmlReturn."""
     text: str = ""
+    """NVML's text for the code; empty if it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFacts:
-    """One GPU in one pass. `slot` is empty if NVML would not even say where the GPU is.
-
-    `read_at`: of the readings that are not read in each pass, when they were, by attribute (seconds of CLOCK_BOOTTIME).
-    """
+    """One GPU in one pass."""
 
     slot: str
+    """PCI address; empty if NVML did not give it."""
     index: int
+    """NVML's index, which can change with a reboot."""
     answer: GpuAnswer = GpuAnswer.OK
+    """How the GPU answered."""
     uuid: str = ""
+    """UUID as NVML gives it; empty if not known."""
     name: str = ""
+    """Product name."""
     serial: str = ""
+    """Serial number of the board; empty if it has none."""
     vbios: str = ""
+    """Version of its VBIOS."""
     minor: int | None = None
+    """Number of its device file /dev/nvidiaN."""
     readings: GpuReadings = field(default_factory=GpuReadings)
+    """What it reports of itself."""
     links: tuple[LinkFacts, ...] = ()
+    """Its NVLinks."""
     mig: tuple[MigInstance, ...] = ()
+    """Its MIG compute instances; empty without MIG."""
     processes: tuple[GpuProcess, ...] = ()
+    """Processes that have a context on it."""
     errors: tuple[CallError, ...] = ()
+    """Calls that failed in this pass."""
     read_at: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """Of the readings that are not read in each pass: when they were read, by attribute, seconds of CLOCK_BOOTTIME."""
 
 
 class NvmlProblem(StrEnum):
@@ -320,15 +370,22 @@ class NvmlProblem(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlFacts:
-    """One pass over all GPUs. With a `problem` there are no GPUs and `problem_text` is NVML's message."""
+    """One pass over all GPUs. With a `problem` there are no GPUs."""
 
     gpus: tuple[GpuFacts, ...] = ()
+    """The GPUs by NVML's index."""
     driver_version: str = ""
+    """Version of the loaded driver."""
     nvml_version: str = ""
+    """Version of the NVML library."""
     cuda_version: str = ""
+    """Newest CUDA version that the driver supports."""
     problem: NvmlProblem | None = None
+    """Why NVML as a whole gave no GPUs; None if it did."""
     problem_text: str = ""
+    """NVML's message for the problem."""
     simulated: bool = False
+    """The GPUs are simulated."""
 
 
 # --- PCI bus -------------------------------------------------------------------------------------------------------
@@ -342,25 +399,40 @@ class PciKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PciDevice:
-    """One NVIDIA function in sysfs. Speeds in GT/s; AER totals are cumulative since boot."""
+    """One NVIDIA function in sysfs. AER totals are cumulative since boot."""
 
     slot: str
+    """PCI address."""
     kind: PciKind
+    """What the function is, by its class code."""
     device_id: int
+    """PCI device id."""
     driver: str = ""
-    responds: bool | None = None  # False: configuration space reads 0xFFFFFFFF; None: it could not be read
+    """Name of the driver that it is bound to; empty if none."""
+    responds: bool | None = None
+    """False: its configuration space reads 0xFFFFFFFF; None: it could not be read."""
     speed: float | None = None
+    """Current link speed, GT/s."""
     speed_max: float | None = None
+    """Highest link speed of the device, GT/s."""
     width: int | None = None
+    """Current link width, lanes."""
     width_max: int | None = None
+    """Largest link width of the device, lanes."""
     aer_correctable: int | None = None
+    """Correctable errors."""
     aer_nonfatal: int | None = None
+    """Uncorrectable errors that are not fatal."""
     aer_fatal: int | None = None
+    """Fatal errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PciFacts:
+    """One pass over the PCI bus."""
+
     devices: tuple[PciDevice, ...] = ()
+    """The NVIDIA functions, in order of their addresses."""
 
 
 # --- Kernel log and NVML events ------------------------------------------------------------------------------------
@@ -374,11 +446,14 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOrigin:
-    """Where a line stood: `sequence` within `boot_id`; `facility` 0 is the kernel itself, others are written by root."""
+    """Where a line came from in the kernel log."""
 
     boot_id: str
+    """The boot whose log it is."""
     sequence: int
+    """Number of the record within that boot."""
     facility: int = 0
+    """syslog facility: 0 is the kernel, others are written by root."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,42 +461,61 @@ class LogPosition:
     """Everything in the kernel log up to and with this record has been read."""
 
     boot_id: str
+    """The boot whose log it is."""
     sequence: int
+    """Number of the record within that boot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidEvent:
-    """An Xid. `slot` is empty when the line names no GPU; `inferred`: a fallen-off-the-bus line without a number.
-
-    `history`: the line was older than the first start allows (see the kernel log reader).
-    """
+    """An Xid, by whatever source reported it."""
 
     at: Stamp
+    """When it occurred."""
     source: Source
+    """Which source reported it."""
     slot: str
+    """PCI address of the GPU; empty when the line names none."""
     xid: int
+    """Number of the Xid."""
     text: str = ""
+    """The line, or a description by the other sources."""
     pid: int | None = None
+    """Process that the line names; None if it names none."""
     gpu_instance: int | None = None
+    """Id of the GPU instance that the line names."""
     compute_instance: int | None = None
+    """Id of the compute instance that the line names."""
     inferred: bool = False
+    """From a fallen-off-the-bus line that has no number."""
     history: bool = False
+    """Older than the first start of the daemon allows (see the kernel log reader)."""
     origin: LogOrigin | None = None
+    """Where the line came from; None for other sources."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SxidEvent:
-    """An NVSwitch error. `fatal`: what the line says (*Correctable* is not); None where it gives a number as `severity`."""
+    """An NVSwitch error."""
 
     at: Stamp
+    """When it occurred."""
     slot: str
+    """PCI address of the switch."""
     sxid: int
+    """Number of the SXid."""
     fatal: bool | None
+    """By the line (*Correctable* is not); None where it gives a number as `severity`."""
     link: int | None = None
+    """Port of the switch; None if the line names none."""
     severity: int | None = None
+    """Number in the line (0: non-fatal, 1: fatal); None if it has none."""
     text: str = ""
+    """The line."""
     history: bool = False
+    """Older than the first start of the daemon allows."""
     origin: LogOrigin | None = None
+    """Where the line came from."""
 
 
 class AerSeverity(StrEnum):
@@ -432,35 +526,50 @@ class AerSeverity(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AerEvent:
-    """A PCIe Advanced Error Reporting line of the kernel; `slot` is the device that the line names (any vendor)."""
+    """A PCIe Advanced Error Reporting line of the kernel."""
 
     at: Stamp
+    """When it occurred."""
     slot: str
+    """PCI address of the device that the line names, of any vendor."""
     severity: AerSeverity
+    """By the line."""
     text: str = ""
+    """The line."""
     history: bool = False
+    """Older than the first start of the daemon allows."""
     origin: LogOrigin | None = None
+    """Where the line came from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuResetEvent:
-    """A GPU was reset (`ok`) or a reset failed."""
+    """A GPU was reset, or a reset failed."""
 
     at: Stamp
+    """When it occurred."""
     slot: str
+    """PCI address of the GPU."""
     ok: bool
+    """The reset succeeded."""
     text: str = ""
+    """The line."""
     history: bool = False
+    """Older than the first start of the daemon allows."""
     origin: LogOrigin | None = None
+    """Where the line came from; None if a reset was recognised by other means."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogGap:
-    """`lost` records of the kernel log were overwritten before they could be read (0: an unknown number)."""
+    """Records of the kernel log were overwritten before they could be read."""
 
     at: Stamp
+    """When the gap was found."""
     lost: int
+    """How many records; 0: an unknown number."""
     origin: LogOrigin | None = None
+    """The record at which the gap was found."""
 
 
 HostEvent = XidEvent | SxidEvent | AerEvent | GpuResetEvent | LogGap

@@ -16,32 +16,44 @@ from gpuwarden_collectors.facts import Stamp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortFacts:
-    """One port of an RDMA device. `state` and `physical_state` in the kernel's terms, lower case: `active`, `linkup`.
-
-    Counters are cumulative as the device keeps them. Those of InfiniBand (`link_downed` … `symbol_error`) are as narrow
-    as the specification makes them and stop at their maximum: `link_downed` at 255. `carrier_down` is the kernel's own
-    count for the network device of a RoCE port. `seen_down`: how often passes saw the port go from active to another state,
-    counted since the reader began. `default_route`: the host's goes over this RoCE port; None: there is none just now.
-    """
+    """One port of an RDMA device. Counters are cumulative as the device keeps them; those of InfiniBand stop at their maximum."""
 
     device: str
+    """Name of the device, as `mlx5_0`."""
     port: int
+    """Number of the port, from 1."""
     link_layer: str = ""
+    """`infiniband` or `ethernet`."""
     state: str = ""
+    """Logical state in the kernel's terms, lower case: `active`, `down` …."""
     physical_state: str = ""
+    """Physical state in the kernel's terms, lower case: `linkup`, `polling` …."""
     rate_gbps: float | None = None
+    """Current rate, Gb/s."""
     link_downed: int | None = None
+    """Times that the link went down; stops at 255."""
     link_error_recovery: int | None = None
+    """Successful recoveries of the link; stops at 255."""
     symbol_error: int | None = None
+    """Minor link errors; stops at 65,535."""
     port_rcv_errors: int | None = None
+    """Packets received with an error; stops at 65,535."""
     local_link_integrity_errors: int | None = None
+    """Local physical errors beyond the threshold; stops at 15."""
     excessive_buffer_overrun_errors: int | None = None
+    """Buffer overruns beyond the threshold; stops at 15."""
     local_ack_timeout_err: int | None = None
+    """ACK timeouts of queue pairs (RoCE and InfiniBand of mlx5)."""
     rnr_nak_retry_err: int | None = None
+    """Receiver-not-ready retries that were exhausted."""
     roce_slow_restart: int | None = None
+    """Slow restarts of RoCE after congestion."""
     carrier_down: int | None = None
+    """The kernel's count of lost carriers of the network device of a RoCE port."""
     seen_down: int | None = None
+    """How often passes saw the port go from active to another state, since the reader began."""
     default_route: bool | None = None
+    """The host's default route goes over this RoCE port; None: there is no default route just now."""
 
     @property
     def name(self) -> str:
@@ -50,10 +62,12 @@ class PortFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InfinibandFacts:
-    """`excluded`: regular expressions for the names of devices that the configuration leaves out."""
+    """One pass over the RDMA ports."""
 
     ports: tuple[PortFacts, ...] = ()
+    """All ports that the configuration does not leave out."""
     excluded: tuple[str, ...] = ()
+    """Regular expressions for the names of devices that the configuration leaves out."""
 
 
 # --- Mounts --------------------------------------------------------------------------------------------------------
@@ -61,33 +75,46 @@ class InfinibandFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountFacts:
-    """One mount point. `expected`: the configuration says that it must be there.
-
-    `mounted` False: nothing is mounted there. `automount`: it is mounted on first use, and was not probed lest that be
-    this one. `read_only`: the file system itself is, whatever its mount options say. `hung_for`: seconds that it has
-    not answered a probe; `error`: what it answered instead of numbers. Not `asked`: too many others hang.
-    """
+    """One mount point."""
 
     path: str
+    """Where it is mounted."""
     expected: bool = False
+    """The configuration requires it."""
     mounted: bool = True
+    """False: nothing is mounted there."""
     automount: bool = False
+    """It is mounted on first use; not probed, since a probe would be that use."""
     type: str = ""
+    """Type of the file system, as `nfs4`."""
     source: str = ""
+    """What is mounted: a device, or a server and its export."""
     read_only: bool = False
+    """The file system itself is, whatever its mount options are."""
     bytes_total: int | None = None
+    """Size, bytes."""
     bytes_free: int | None = None
+    """Free bytes, those reserved for root included."""
     bytes_available: int | None = None
+    """Free bytes for other users."""
     inodes_total: int | None = None
+    """All inodes; None where the file system has no fixed number."""
     inodes_free: int | None = None
+    """Free inodes."""
     hung_for: float | None = None
+    """Seconds for which a probe has had no answer; None if it answered."""
     error: str = ""
+    """Error of the probe; empty if it gave numbers."""
     asked: bool = True
+    """False: not probed, since too many other mounts hang."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageFacts:
+    """One pass over the mounts."""
+
     mounts: tuple[MountFacts, ...] = ()
+    """The mounts that are watched."""
 
 
 # --- Memory --------------------------------------------------------------------------------------------------------
@@ -98,23 +125,35 @@ class MemoryController:
     """Errors that one memory controller counted since its EDAC driver was loaded."""
 
     name: str
+    """Its name in sysfs, as `mc0`."""
     corrected: int | None = None
+    """Corrected errors."""
     uncorrected: int | None = None
+    """Uncorrected errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFacts:
-    """Main memory in bytes. Reserved huge pages are part of the total and never available. `oom_kills`: since boot."""
+    """Main memory. Reserved huge pages are part of the total and never available."""
 
     total_bytes: int
+    """All memory, bytes."""
     available_bytes: int | None = None
+    """The kernel's estimate of what can be allocated without swapping, bytes."""
     swap_total_bytes: int | None = None
+    """Swap space, bytes."""
     swap_free_bytes: int | None = None
+    """Free swap space, bytes."""
     huge_pages_total: int | None = None
+    """Reserved huge pages of the default size."""
     huge_pages_free: int | None = None
+    """Those of them that are free."""
     huge_page_bytes: int | None = None
+    """The default size, bytes."""
     oom_kills: int | None = None
+    """Processes killed for lack of memory, since boot."""
     controllers: tuple[MemoryController, ...] = ()
+    """Memory controllers of EDAC."""
 
 
 # --- Processes -----------------------------------------------------------------------------------------------------
@@ -122,31 +161,34 @@ class MemoryFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StuckProcess:
-    """A process of which one thread sleeps uninterruptibly (D state) and did not run once for `seen_for` seconds.
-
-    `gpu`: it has an NVIDIA device open; None where that may not be read. `wait_channel`: the kernel function it is in.
-    """
+    """A process of which one thread sleeps uninterruptibly (D state) without running once."""
 
     pid: int
+    """Process number."""
     comm: str
+    """Its name, as the kernel has it."""
     seen_for: float
+    """Seconds for which it was seen so."""
     gpu: bool | None = None
+    """It has an NVIDIA device open; None where that may not be read."""
     wait_channel: str = ""
+    """The kernel function it is in; empty if not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessesFacts:
-    """`stuck`: those that use a GPU first, then those stuck for longest. `followed_for`: seconds since the first pass.
-
-    Nothing can be seen to be stuck for longer than that (None: not known). `fabric_manager`: a process of NVIDIA's fabric
-    manager runs, in whatever container; None: none is seen, and not all processes of the host are.
-    """
+    """One pass over the processes of the host."""
 
     stuck: tuple[StuckProcess, ...] = ()
+    """Those that use a GPU first, then those stuck for longest."""
     total: int = 0
+    """Number of processes."""
     zombies: int = 0
+    """Those of them that have ended and were not reaped."""
     followed_for: float | None = None
+    """Seconds since the first pass: nothing can be seen to be stuck for longer; None: not known."""
     fabric_manager: bool | None = None
+    """A process of NVIDIA's fabric manager runs, in whatever container; None: none is seen, and not all processes of the host are."""
 
 
 # --- Services ------------------------------------------------------------------------------------------------------
@@ -154,21 +196,26 @@ class ProcessesFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceFacts:
-    """One unit of systemd, in its terms: `load` (loaded, masked, not-found …), `active` (active, failed …), `sub`, `result`.
-
-    `enabled`: it is to start at boot. `restarts`: automatic ones, counted by systemd since the unit was loaded.
-    `since`: when it entered its state, in seconds of CLOCK_MONOTONIC; None if it never left its first one.
-    """
+    """One unit of systemd, in its terms."""
 
     unit: str
+    """Name of the unit."""
     configured: bool = False
+    """The configuration names it."""
     load: str = ""
+    """`loaded`, `masked`, `not-found` …."""
     active: str = ""
+    """`active`, `failed`, `inactive` …."""
     sub: str = ""
+    """Sub-state, as `running` or `dead`."""
     result: str = ""
+    """Result of its last run, as `success` or `exit-code`."""
     enabled: bool = False
+    """It is to start at boot."""
     restarts: int | None = None
+    """Automatic restarts, counted by systemd since the unit was loaded."""
     since: float | None = None
+    """When it entered its state, seconds of CLOCK_MONOTONIC; None if it never left its first one."""
 
     @property
     def installed(self) -> bool:
@@ -177,7 +224,10 @@ class ServiceFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServicesFacts:
+    """One pass over the units."""
+
     services: tuple[ServiceFacts, ...] = ()
+    """The units that are watched."""
 
 
 # --- Site checks ---------------------------------------------------------------------------------------------------
@@ -192,26 +242,33 @@ class PluginState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginResult:
-    """The newest run of one site check. `text`: the first line of its output; `output`: the first 4 KiB of it.
-
-    `exit_code` None: it did not end by itself. `unknown_runs`: how many runs in a row, this one included, gave no result.
-    `fresh_for`: seconds for which it speaks; by then the next run is long overdue. None: for ever.
-    """
+    """The newest run of one site check."""
 
     name: str
+    """Name of the check in the configuration."""
     state: PluginState
+    """Its result, by exit code."""
     at: Stamp
+    """When the run ended."""
     text: str = ""
+    """The first line of its output."""
     output: str = ""
+    """The first 4 KiB of its output."""
     exit_code: int | None = None
+    """None: it did not end by itself."""
     seconds: float = 0.0
+    """How long it ran."""
     unknown_runs: int = 0
+    """How many runs in a row, this one included, gave no result."""
     fresh_for: float | None = None
+    """Seconds for which the result holds; by then the next run is long overdue. None: for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginFacts:
-    """`names`: the site checks that there are; `results`: of those that have run at least once."""
+    """The site checks of this host."""
 
     names: tuple[str, ...] = ()
+    """All that are configured."""
     results: tuple[PluginResult, ...] = ()
+    """The newest result of those that have run at least once."""

@@ -14,9 +14,10 @@ _FAR = 1 << 40  # ms, some 35 years: an unknown deadline
 
 @dataclass(frozen=True)
 class Deadline:
-    """`at` in seconds of this node's CLOCK_BOOTTIME; None if no rank knows."""
+    """Until when all ranks save."""
 
     at: float | None
+    """Seconds of this node's CLOCK_BOOTTIME; None if no rank knows."""
 
 
 def agree(ranks: Ranks, interrupted: bool, deadline: float | None) -> Deadline | None:

@@ -44,16 +44,16 @@ _SAME_EVENT = 30.0  # s
 
 @dataclass(frozen=True)
 class Interruption:
-    """`deadline`: the soonest that any rank knows, in seconds of CLOCK_BOOTTIME; None if no rank knows.
-
-    `notice` is the id if this node has one; `signals` are the names of those that came to this rank. Both may be empty:
-    another rank was interrupted.
-    """
+    """Why all ranks save and leave. Notice and signals may both be empty: another rank was interrupted."""
 
     deadline: float | None
+    """The soonest that any rank knows, seconds of CLOCK_BOOTTIME; None if no rank knows."""
     notice: str | None = None
+    """Id of the notice, if this node has one."""
     reason: str = ""
+    """Text of the notice."""
     signals: tuple[str, ...] = ()
+    """Names of the signals that came to this rank."""
 
     @property
     def remaining(self) -> float | None:

@@ -26,9 +26,14 @@ Reshard = Callable[[Sequence[Any], Ranks], Any]
 
 @dataclass(frozen=True)
 class Loaded:
+    """A checkpoint that was loaded."""
+
     state: Any
+    """What was saved, as `load` returned it."""
     folder: Path
+    """Folder of the checkpoint."""
     manifest: Manifest
+    """Its manifest."""
 
     @property
     def step(self) -> int:

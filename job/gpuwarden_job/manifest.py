@@ -28,20 +28,30 @@ class Broken(ValueError):  # noqa: N818
 
 @dataclass(frozen=True)
 class File:
+    """One file of a checkpoint."""
+
     size: int
+    """Bytes."""
     sha256: str
+    """Hash of the content, hexadecimal."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """`world`: how many ranks wrote it. `metric` is None where none was given or it was not a number."""
+    """What one checkpoint consists of."""
 
     sequence: int
+    """Number of the checkpoint in its folder, growing."""
     step: int
+    """Training step that was saved."""
     world: int
+    """How many ranks wrote it."""
     files: Mapping[str, File]
+    """The files by name."""
     metric: float | None = None
+    """None where none was given or it was not a number."""
     extra: Mapping[str, Any] = field(default_factory=dict)
+    """What the job stored beside it."""
 
 
 def digest(path: Path) -> File:

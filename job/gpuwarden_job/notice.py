@@ -33,12 +33,16 @@ class Unknown(Exception):  # noqa: N818
 
 @dataclass(frozen=True)
 class Notice:
-    """`deadline` in seconds of CLOCK_BOOTTIME; None if the notice gives none."""
+    """The imminent notice of this machine."""
 
     id: str
+    """Another one if the same is announced again after its end."""
     kind: str = ""
+    """What is going to happen."""
     reason: str = ""
+    """Text for people."""
     deadline: float | None = None
+    """Seconds of CLOCK_BOOTTIME; None if the notice gives none."""
 
 
 def boottime() -> float:

@@ -20,9 +20,14 @@ def _itself(value: int) -> int:
 
 @dataclass(frozen=True)
 class Ranks:
+    """The ranks of the job, as this one sees them."""
+
     rank: int = 0
+    """Number of this rank."""
     size: int = 1
+    """Number of ranks that agree."""
     largest: Callable[[int], int] = _itself
+    """Collective: the largest of one number of each rank."""
 
     @property
     def first(self) -> bool:

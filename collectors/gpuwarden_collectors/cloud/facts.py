@@ -37,20 +37,24 @@ class Approval(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TerminationNotice:
-    """One announced end. `id` is the same in each answer that contains it, and begins with the question that it answers.
-
-    `hard`: the machine will stop or reboot; a soft one is a hint. `deadline` None: the source gives no time. `estimated`: the source
-    names no time, and `deadline` is its documented lead time after the first sight.
-    """
+    """One announced end of this machine."""
 
     source: str
+    """Name of the source, as in the configuration."""
     kind: Kind
+    """What is going to happen."""
     id: str
+    """The same in each answer that contains the notice; begins with the question that it answers."""
     hard: bool
+    """The machine will stop or reboot; a soft one is a hint."""
     deadline: Stamp | None = None
+    """When it ends; None: the source gives no time."""
     estimated: bool = False
+    """The source names no time: `deadline` is its documented lead time after the notice was first seen."""
     reason: str = ""
+    """Text for people, on one line."""
     approval: Approval = Approval.NONE
+    """Whether this machine may start the end early."""
 
 
 class AnswerKind(StrEnum):
@@ -61,12 +65,16 @@ class AnswerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to one question. `partial`: not all of it could be read, so that what is absent means nothing."""
+    """The answer to one question."""
 
     kind: AnswerKind
+    """Whether there is a notice."""
     notices: tuple[TerminationNotice, ...] = field(default=())
+    """The notices that could be read."""
     error: str = ""
+    """Why the answer, or a part of it, could not be read; empty if it could."""
     partial: bool = False
+    """Not all of it could be read, so that the absence of a notice means nothing."""
 
 
 NONE = Answer(AnswerKind.NONE)

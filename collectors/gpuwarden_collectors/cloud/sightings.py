@@ -23,11 +23,14 @@ LATER_BY = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """`latest`: the deadline in the last answer, which need not be the one that counts. `missing`: good answers without it."""
+    """One notice that is in force."""
 
     notice: TerminationNotice
+    """The notice, with the deadline that counts."""
     latest: Stamp | None
+    """The deadline in the newest answer, which need not be the one that counts."""
     missing: int = 0
+    """Good answers in a row without it."""
 
 
 Held = Mapping[str, Announced]

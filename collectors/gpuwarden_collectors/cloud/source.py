@@ -22,14 +22,20 @@ CONFIRM_MOST = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """`ask` never raises. `interval` in seconds; `hangs`: the answer may take that much longer. `main`: without it the source is blind."""
+    """One request that a source repeats."""
 
     name: str
+    """Short name, unique in its source."""
     kind: Kind
+    """The kind of end that it announces."""
     ask: Callable[[], Coroutine[Any, Any, Answer]]
+    """Makes the request; never raises."""
     interval: float
+    """Seconds from the beginning of one request to the next."""
     hangs: float = 0.0
+    """Seconds that the answer may take beyond the usual timeout."""
     main: bool = False
+    """Without an answer to it the source counts as down."""
 
 
 class CloudSource(Protocol):

@@ -34,67 +34,86 @@ class DcgmGpuStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcgmReadings:
-    """Fields that DCGM alone has, or that it alone has on GPUs before Hopper; None where it gives no value.
-
-    `last_xid_at` is when the engine noted `last_xid`, Unix seconds. The recovery action is NVML's number, of which
-    DCGM 4.6 itself leaves 5 to 7 unreported. `temperature` (°C) is there to show that the engine can read this GPU at
-    all. Profiling: shares from 0 to 1, bytes a second.
-    """
+    """Fields that only DCGM has, or that only DCGM has on GPUs before Hopper; None where it gives no value."""
 
     temperature: int | None = None
+    """°C; shows that the engine can read this GPU at all."""
     last_xid: int | None = None
+    """The newest Xid (field 230)."""
     last_xid_at: float | None = None
+    """When the engine noted `last_xid`, Unix time in seconds."""
     memory_unrepairable: int | None = None
+    """Memory beyond repair (field 1507); 0: none."""
     recovery_action: int | None = None
+    """NVML's number of the recovery action (field 1523), of which DCGM 4.6 leaves 5 to 7 unreported."""
     graphics_active: float | None = None
+    """Share of time that graphics or compute was active, 0 to 1."""
     sm_active: float | None = None
+    """Share of time that SMs had a warp, 0 to 1."""
     sm_occupancy: float | None = None
+    """Share of warps resident on SMs, 0 to 1."""
     tensor_active: float | None = None
+    """Share of time that tensor cores were active, 0 to 1."""
     dram_active: float | None = None
+    """Share of time that memory transferred data, 0 to 1."""
     pcie_tx_bytes: float | None = None
+    """Bytes a second that the GPU sends over PCIe."""
     pcie_rx_bytes: float | None = None
+    """Bytes a second that the GPU receives over PCIe."""
     nvlink_tx_bytes: float | None = None
+    """Bytes a second that the GPU sends over NVLink."""
     nvlink_rx_bytes: float | None = None
+    """Bytes a second that the GPU receives over NVLink."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcgmGpu:
-    """One GPU that the engine knows. `slot` is empty if the engine never learned where it is.
-
-    `watched`: its health watches are on. Incidents of a GPU with any other status than ok are not reported by DCGM.
-    """
+    """One GPU that the engine knows."""
 
     id: int
+    """The engine's number of it."""
     slot: str = ""
+    """PCI address; empty if the engine never learned it."""
     uuid: str = ""
+    """UUID of the GPU."""
     name: str = ""
+    """Product name."""
     status: DcgmGpuStatus = DcgmGpuStatus.OK
+    """DCGM reports no incidents of a GPU with any status but ok."""
     watched: bool = True
+    """Its health watches are on."""
     readings: DcgmReadings = field(default_factory=DcgmReadings)
+    """Its fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcgmIncident:
-    """One incident of a health check. `system` is a DCGM_HEALTH_WATCH bit (all bits: an Xid); `health` 0, 10 or 20.
-
-    `entity_kind` and `entity_id` say what it is about (dcgm_fields.h: 1 a GPU, 3 a switch, 7 a CPU, 9 a ConnectX
-    adapter, 0 the node), `slot` where that GPU is. `xid` and `link` are read from the text. `latched`: the engine
-    keeps it until it is restarted, whatever becomes of the GPU. `first_seen` is when this connection first saw it;
-    `preexisting`: it was there at the first check of this GPU, so it may be of any age.
-    """
+    """One incident of a health check."""
 
     system: int
+    """A DCGM_HEALTH_WATCH bit; all bits: an Xid."""
     health: int
+    """0, 10 (warn) or 20 (fail)."""
     code: int
+    """Error code (dcgm_errors.h)."""
     entity_kind: int
+    """What it is about (dcgm_fields.h): 1 a GPU, 3 a switch, 7 a CPU, 9 a ConnectX adapter, 0 the node."""
     entity_id: int
+    """Number of that entity."""
     first_seen: Stamp
+    """When this connection first saw it."""
     message: str = ""
+    """DCGM's text."""
     slot: str = ""
+    """PCI address of the GPU that it is about; empty for other entities."""
     xid: int | None = None
+    """Number of the Xid in the text; None without one."""
     link: int | None = None
+    """Number of the link in the text; None without one."""
     latched: bool = False
+    """The engine keeps it until it is restarted, whatever becomes of the GPU."""
     preexisting: bool = False
+    """It was there at the first check of this GPU, so it may be of any age."""
 
 
 class DcgmProblemKind(StrEnum):
@@ -110,27 +129,37 @@ class DcgmProblemKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcgmProblem:
+    """Why the answers of an engine mean less than they seem to."""
+
     trouble: DcgmProblemKind
+    """The kind of the problem."""
     text: str
+    """A description for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcgmFacts:
-    """One pass. `overall` is DCGM's own 0, 10 or 20; `watches` the mask of health watches as the engine gave it back.
-
-    `watched_since`: when the watches were last set. Checks that compare two samples say nothing for a minute after it.
-    IMEX: the state of the domain, and of the daemon as its number, where there is one. `profiling_error`: why the
-    profiling fields are not there.
-    """
+    """One pass."""
 
     engine_version: str = ""
+    """Version of the engine."""
     address: str = ""
+    """Where it was reached; empty for an embedded engine."""
     gpus: tuple[DcgmGpu, ...] = ()
+    """The GPUs that it knows."""
     incidents: tuple[DcgmIncident, ...] = ()
+    """Incidents of its health check."""
     overall: int = 0
+    """DCGM's own overall health: 0, 10 or 20."""
     watches: int = 0
+    """Mask of the health watches as the engine returned it."""
     watched_since: Stamp
+    """When the watches were last set; checks that compare two samples report nothing for a minute after it."""
     imex_domain: str = ""
+    """State of the IMEX domain; empty where there is none."""
     imex_daemon: int | None = None
+    """Status number of the IMEX daemon; None where there is none."""
     profiling_error: str = ""
+    """Why the profiling fields are missing; empty if they are not."""
     problems: tuple[DcgmProblem, ...] = ()
+    """Limits of this pass."""

@@ -32,23 +32,30 @@ Identity = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declarations:
-    """`declared` and `directory` as in Receiver. `job` and `step` are Slurm's, `task` is dstack's name of the job.
-
-    `folder`: under which name its acknowledgements are looked for. `title`: what people call the job. `nodes` and `world`: how many
-    nodes, and how many ranks, it says that the job has; 0 where it says nothing.
-    """
+    """What one process declares."""
 
     command: tuple[str, ...] = ()
+    """The first arguments of its command line."""
     declared: str = ""
+    """As in Receiver."""
     identity: Identity | None = None
+    """Its number as a rank; None if it has none."""
     directory: str = ""
+    """As in Receiver."""
     job: int | None = None
+    """Slurm's number of the job; None outside of Slurm."""
     step: str = ""
+    """Slurm's step; empty outside of Slurm."""
     task: str = ""
+    """dstack's name of the job; empty outside of dstack."""
     folder: str = ""
+    """Name of its folder of acknowledgements; empty if it has none."""
     title: str = ""
+    """Name of the job for people."""
     nodes: int = 0
+    """Number of nodes that the job has; 0 if not declared."""
     world: int = 0
+    """Number of ranks that the job has; 0 if not declared."""
 
 
 UNREAD = Declarations()

@@ -29,46 +29,53 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receiver:
-    """A process of a job. `pid` and `started` (ticks since boot, field 22 of proc(5) stat) name it for good. `uid`: its real one.
-
-    `catches`: those of SIGNALS for which it has a handler now (SigCgt). `declared`: what its environment says in
-    GPUWARDEN_SIGNAL: one of SIGNALS, NOTHING, or empty. `step` and `leader` are Slurm's: the step it runs in (a number,
-    batch, interactive, extern), and whether slurmstepd itself started it. `rank`: its number in the job, if it is known.
-    `directory`: where it says that it leaves its checkpoints. `stuck`: it sleeps where no signal reaches it, and what
-    it says was not known before: nothing of its environment and command line was read.
-    """
+    """A process of a job. `pid` and `started` identify it for good."""
 
     pid: int
+    """Process number."""
     started: int
+    """Ticks since boot (field 22 of proc(5) stat)."""
     uid: int
+    """Its real user."""
     name: str
+    """Its name, as the kernel has it."""
     role: Role
+    """What it is to its job."""
     catches: frozenset[str] = frozenset()
+    """Those of SIGNALS for which it has a handler now (SigCgt)."""
     declared: str = ""
+    """GPUWARDEN_SIGNAL in its environment: one of SIGNALS, NOTHING, or empty."""
     step: str = ""
+    """Slurm's step that it runs in: a number, batch, interactive or extern; empty outside of Slurm."""
     leader: bool = False
+    """slurmstepd itself started it."""
     rank: int | None = None
+    """Its number in the job; None if not known."""
     gpu: bool = False
+    """It holds a GPU."""
     directory: str = ""
+    """The folder of its checkpoints, as its environment names it; empty if it does not."""
     stuck: bool = False
+    """It sleeps where no signal reaches it, and its environment and command line were never read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalJob:
-    """What runs on this host under one name. `id`: Slurm's number of the job, dstack's or the runtime's name of the container, or
-    a process number.
-
-    `uid`: the job's user; of a container, its first rank's. `name`: what people call it (GPUWARDEN_JOB, Slurm's or the container's
-    name). `folder`: under which name its ranks look for their folder of acknowledgements, empty if they do not; they choose it.
-    `declared` as in Receiver, from the container's label. `elsewhere`: its ranks' environment says that it has more of them, or more
-    nodes, than are here.
-    """
+    """What runs on this host under one name."""
 
     kind: Kind
+    """What holds its processes together."""
     id: str
+    """Slurm's number of the job, dstack's or the runtime's name of the container, or a process number."""
     uid: int
+    """The job's user; of a container, its first rank's."""
     name: str = ""
+    """Its name for people: GPUWARDEN_JOB, Slurm's or the container's name."""
     folder: str = ""
+    """Name under which its ranks find their folder of acknowledgements, which they choose; empty if they have none."""
     declared: str = ""
+    """As in Receiver, from the container's label."""
     elsewhere: bool = False
+    """By its ranks' environment it has more ranks or nodes than are here."""
     processes: tuple[Receiver, ...] = ()
+    """Its processes."""

@@ -7,30 +7,40 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmJob:
-    """`state` is Slurm's, in lower case. `nodes`: its host list as written, `node_count` how many these are.
-
-    `requeue`: it may be requeued. `started`: when this run of it began, Unix time by the controller's clock. `restarts`: how
-    often it was requeued. `comment` is the user's, `admin_comment` the administrators', None where it was not asked for.
-    `called`: the only name by which Slurm's commands mean this job and no other: 12, 7_3 of an array, 9+1 of a
-    heterogeneous job; the plain number of an array's last task means them all. `pinned`: the nodes it must have, as written.
-    """
+    """A job on a node that is about to end."""
 
     id: int
+    """Number of the job."""
     uid: int
+    """Its user."""
     state: str
+    """Slurm's state, in lower case."""
     nodes: str
+    """Its host list as Slurm writes it."""
     node_count: int
+    """How many nodes these are."""
     partition: str = ""
+    """Its partition."""
     batch: bool = False
+    """It has a batch script."""
     batch_host: str = ""
+    """The node that runs the batch script."""
     requeue: bool = False
+    """It may be requeued."""
     restarts: int = 0
+    """How often it was requeued."""
     started: float = 0.0
+    """When this run of it began, Unix time by the controller's clock."""
     comment: str = ""
+    """The user's comment."""
     admin_comment: str | None = None
+    """The administrators' comment; None where it was not requested."""
     called: str = ""
+    """The only name by which Slurm's commands mean this job and no other: 12, 7_3 of an array, 9+1 of a heterogeneous job; the plain number of an array's last task means them all."""
     name: str = ""
+    """Name of the job."""
     pinned: str = ""
+    """The nodes that it must have, as written."""
 
     @property
     def part(self) -> bool:
@@ -45,13 +55,13 @@ class SlurmJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedPid:
-    """A process of a job's step, as slurmd lists it. `step`: a number, batch, extern or interactive; 0+1 is the second part of
-    a step that was started in parts (`srun a : b`), which no signal of Slurm's reaches by a name.
-
-    `local` and `rank`: its number on this node and in the step, None for what no slurmstepd started itself (no task leader).
-    """
+    """A process of a job's step, as slurmd lists it."""
 
     job: int
+    """Number of the job."""
     step: str
+    """A number, batch, extern or interactive; 0+1 is the second part of a step started in parts (`srun a : b`), which no signal of Slurm's reaches by a name."""
     local: int | None = None
+    """Its number on this node; None for what no slurmstepd started itself (no task leader)."""
     rank: int | None = None
+    """Its number in the step; None as `local`."""

@@ -7,22 +7,28 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """`base` is one of idle, mixed, allocated, down, error, future, unknown; `flags` all that follow it (drain, …).
-
-    `reason` is empty if there is none, `reason_at` is Unix time by the controller's clock, `reason_by` the user's name.
-    `partitions`: those that it is in. `has_gpu`: it has a GRES of the name gpu.
-    """
+    """One node as Slurm reports it."""
 
     name: str
+    """Slurm's name of the node."""
     base: str
+    """One of idle, mixed, allocated, down, error, future, unknown."""
     flags: frozenset[str] = frozenset()
+    """All that follows the base state (drain, maint, reboot …)."""
     reason: str = ""
+    """Text of the reason; empty if there is none."""
     reason_at: float | None = None
+    """When it was set, Unix time by the controller's clock."""
     reason_by: str = ""
+    """Name of the user who set it."""
     partitions: tuple[str, ...] = ()
+    """Those that the node is in."""
     has_gpu: bool = False
+    """It has a GRES of the name gpu."""
     comment: str = ""
+    """Comment of the node."""
     extra: str = ""
+    """Extra field of the node."""
 
     @property
     def state(self) -> str:
@@ -32,7 +38,9 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:
-    """`members` by name, each with this partition only."""
+    """One partition."""
 
     name: str
+    """Its name."""
     members: tuple[NodeFacts, ...] = field(default=())
+    """Its nodes by name, each with this partition only."""

@@ -7,39 +7,47 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A job that is or was on this node. `gpus` are Slurm's own numbers (IDX), counted on the node's GPU list.
-
-    `started` and `ended` are CLOCK_BOOTTIME; `ended` is None while no source reports its end here. `uid` is None,
-    and `user` and `job_name` are empty, where no source gives them.
-    """
+    """A job that is or was on this node."""
 
     id: int
+    """Number of the job."""
     uid: int | None = None
+    """User of the job; None where no source gives it."""
     user: str = ""
+    """Name of the user; empty where no source gives it."""
     job_name: str = ""
+    """Name of the job; empty where no source gives it."""
     gpus: tuple[int, ...] = ()
+    """Slurm's own numbers (IDX), counted on the node's GPU list."""
     started: float | None = None
+    """Seconds of CLOCK_BOOTTIME; None if not known."""
     ended: float | None = None
+    """Seconds of CLOCK_BOOTTIME; None while no source reports its end here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobProcess:
-    """A process that has a GPU open, and the job it belongs to: None if no source knows one.
-
-    `known_from`: cgroup, listpids, environ or user, in falling order of trust. `ended`: when its job ended here.
-    """
+    """A process that has a GPU open."""
 
     pid: int
+    """Process number."""
     uid: int
+    """Its user."""
     job: int | None = None
+    """Number of the job that it belongs to; None if no source knows one."""
     known_from: str = ""
+    """cgroup, listpids, environ or user, in falling order of trust."""
     ended: float | None = None
+    """When its job ended here, seconds of CLOCK_BOOTTIME; None while it runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsFacts:
-    """`minors` are the device files of Slurm's GPU list in its order, by minor number; empty where it is sorted by PCI address."""
+    """One pass over the jobs of this node."""
 
     jobs: tuple[Job, ...] = ()
+    """The jobs that are or were here."""
     processes: tuple[JobProcess, ...] = ()
+    """Processes that have a GPU open."""
     minors: tuple[int, ...] = ()
+    """Minor numbers of the device files in Slurm's GPU list, in its order; empty where it is sorted by PCI address."""

@@ -9,24 +9,34 @@ from gpuwarden.health.model import Advice, Latch, Severity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """`scope` is the kind of subject: node, gpu, link, switch, port, mount or service. `severity` is the worst it can have.
-
-    `flaps`: raised so often within an hour, it stays until it was quiet for an hour (see `flaps.py`); 0: never.
-    """
+    """One row of the table."""
 
     code: str
+    """Lower snake case, stable: it is published and configured."""
     scope: str
+    """Kind of its subject: node, gpu, link, switch, port, mount or service."""
     severity: Severity
+    """The worst that it can have."""
     title: str
+    """What is wrong, for people."""
     advice: Advice
+    """The next step."""
     why: str
+    """When it holds, and what it means."""
     source: str
+    """Where the rule comes from."""
     rise: float = 0.0
+    """Seconds for which it must be seen."""
     fall: float = 0.0
+    """Seconds for which it must be examined and not seen."""
     latch: Latch = Latch.NONE
+    """What ends it once it is no longer seen."""
     depends_on: tuple[str, ...] = ()
+    """Codes of the conditions that it can be a consequence of."""
     history: float = 0.0
+    """Seconds for which the counters of a GPU must have been followed before its absence counts."""
     flaps: int = 5
+    """Raised so often within an hour, it stays until it was quiet for an hour (see `flaps.py`); 0: never."""
 
 
 W, F = Severity.WARNING, Severity.FAILURE

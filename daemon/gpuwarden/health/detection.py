@@ -18,8 +18,12 @@ from gpuwarden_collectors.facts import GpuFacts
 
 @dataclass(frozen=True, slots=True)
 class Detection:
+    """What one detector found in one step."""
+
     sightings: tuple[Sighting, ...] = ()
+    """What it saw wrong."""
     examined: frozenset[Subject] = field(default_factory=frozenset)
+    """The subjects that it could examine; only their findings may end."""
 
 
 Detector = Callable[[State, Sight], Detection]

@@ -22,26 +22,34 @@ LEMON_NODE = "lemon_node"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
-    """One condition on one subject, from its first sighting on. It is a finding once `raised`.
-
-    `clean_since`: since when it was examined and not seen. `released`: something was done that ends its latch (reset,
-    reboot, replacement); it ends when a pass after `released` does not see it. `counters`: what the GPU had counted since
-    driver load when the latch was raised, by which a reset is recognised.
-    """
+    """One condition on one subject, from its first sighting on. It is a finding once `raised`."""
 
     key: Key
+    """What is wrong, and with what."""
     severity: Severity
+    """Of the newest sighting."""
     advice: Advice
+    """Of the newest sighting."""
     latch: Latch
+    """What ends it once it is no longer seen."""
     evidence: Evidence
+    """Of the newest sighting."""
     first_seen: Stamp
+    """First sighting."""
     last_seen: Stamp
+    """Newest sighting."""
     raised: bool = False
+    """It is a finding."""
     latched: bool = False
+    """It is no longer seen and is kept by its latch."""
     clean_since: Stamp | None = None
+    """Since when it was examined and not seen; None while it is seen."""
     released: Stamp | None = None
+    """When something ended its latch (reset, reboot, replacement): it ends with a pass after that which does not see it."""
     count: int = 1
+    """How many events it stands for."""
     counters: str = ""
+    """What the GPU had counted since driver load when the latch was raised, by which a reset is recognised."""
 
     def seen(self, severity: Severity, advice: Advice, evidence: Evidence, now: Stamp) -> Track:
         """Seen again. Spelled out, since it is done for every finding in every pass, and `replace` takes thrice as long."""
@@ -54,27 +62,34 @@ class Track:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """Momentary events of one kind on one subject (`xid.79@gpu/…`): how often ever, how many the last time, and when.
-
-    `history`: this boot's were all older than the first start of the ledger allows; they need confirmation, once.
-    `fatal`, `nonfatal`: the severity in the lines themselves; `ports`: when each port had lines in this boot (all three of NVSwitch errors
-    only). `sequence`: of the newest line, in the kernel log of that boot.
-    `acknowledged`: events until then make no finding any more. `bursts`: when this boot's lines came.
-    """
+    """Momentary events of one kind on one subject (`xid.79@gpu/…`)."""
 
     key: Key
+    """Kind and subject."""
     count: int = 0
+    """How many ever."""
     batch: int = 0
+    """How many in the newest step."""
     last: Stamp
+    """The newest."""
     boot_id: str
+    """The boot of the newest."""
     history: bool = False
+    """This boot's were all older than the first start of the ledger allows; they need confirmation, once."""
     fatal: bool = False
+    """Of NVSwitch errors: a line of this boot was fatal."""
     nonfatal: bool = False
+    """Of NVSwitch errors: all lines of the newest step were non-fatal."""
     text: str = ""
+    """The newest line."""
     sequence: int = -1
+    """Number of the newest line in the kernel log of that boot; -1: it has none."""
     acknowledged: Stamp | None = None
+    """Events until then make no finding any more."""
     bursts: Bursts = ()
+    """When this boot's lines came."""
     ports: Ports = field(default_factory=dict)
+    """Of NVSwitch errors: when each port had lines in this boot."""
 
 
 Unpaired = Mapping[tuple[Key, str], tuple[float, int]]

@@ -60,8 +60,11 @@ class Subject:
     """
 
     kind: str
+    """node, gpu, link, switch, port, mount, service, plugin …."""
     slot: str = ""
+    """PCI address; empty for what is in no slot."""
     part: str = ""
+    """Link or port below the slot, or the name of what is in no slot; empty for the whole."""
 
     def __str__(self) -> str:
         return "/".join(filter(None, (self.kind, self.slot, self.part)))
@@ -92,11 +95,14 @@ def link(slot: str, number: int) -> Subject:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Key:
-    """One thing that can be wrong with one subject. `detail` distinguishes several of one code: the Xid number, a service name."""
+    """One thing that can be wrong with one subject."""
 
     code: str
+    """Code of the condition, as `xid`."""
     subject: Subject
+    """What it is about."""
     detail: str = ""
+    """Distinguishes several of one code on one subject: the number of the Xid, the name of a service."""
 
     def __hash__(self) -> int:
         """In one call instead of three: keys are looked up some thousand times in a pass."""
@@ -115,50 +121,70 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A condition seen to hold right now. Severity, rise and advice override the row of the condition where they are given."""
+    """A condition seen to hold right now. What is None is as the row of the condition has it."""
 
     key: Key
+    """What is wrong, and with what."""
     evidence: Evidence = field(default_factory=dict)
+    """What was seen, by name; published with the finding."""
     severity: Severity | None = None
+    """Instead of the row's."""
     advice: Advice | None = None
+    """Instead of the row's."""
     rise: float | None = None
+    """Seconds for which it must be seen, instead of the row's; infinite: it never becomes a finding by time."""
     count: int = 1
+    """How many events it stands for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A condition that holds. `latched`: no longer seen, kept until reset, reboot or acknowledgement as `latch` says.
-
-    `shadow`: it is reported, and nothing follows from it. `fall`: seconds without a sighting after which it ends, if it does
-    not latch; None: as the table has it. Not `confirmed`: it is remembered from before the daemon started and was not found again
-    since.
-    """
+    """A condition that holds."""
 
     key: Key
+    """What is wrong, and with what; `str()` is the id of the finding."""
     severity: Severity
+    """How bad it is."""
     title: str
+    """What is wrong, for people."""
     advice: Advice
+    """The next step."""
     evidence: Evidence
+    """What was seen, by name."""
     first_seen: Stamp
+    """First sighting."""
     last_seen: Stamp
+    """Newest sighting."""
     count: int = 1
+    """How many events it stands for."""
     latch: Latch = Latch.NONE
+    """What ends it once it is no longer seen."""
     latched: bool = False
+    """No longer seen, kept until reset, reboot or acknowledgement as `latch` has it."""
     silenced_by: str = ""
+    """Id of the finding that it is a consequence of; empty if of none."""
     shadow: bool = False
+    """It is reported, and nothing follows from it."""
     fall: float | None = None
+    """Seconds without a sighting after which it ends, if it does not latch; None: as the table has it."""
     confirmed: bool = True
+    """False: it is remembered from before the daemon started and was not found again since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A change at an instant. State is the fold of these, in order; `kind` is one of `EventKind`."""
+    """A change at an instant. State is the fold of events, in order."""
 
     kind: str
+    """One of `EventKind`; a text, since a newer version may have written it."""
     at: Stamp
+    """When it occurred."""
     boot_id: str
+    """The boot in which it occurred."""
     key: Key | None = None
+    """What it is about; None: the node or the daemon as a whole."""
     data: Evidence = field(default_factory=dict)
+    """Details by name, as the ledger keeps them."""
 
 
 class EventKind(StrEnum):
@@ -212,59 +238,83 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """A GPU that belongs in this machine. `links`: a bit for each NVLink that was ever active, against which a loss is noticed.
-
-    `pcie_width`: the lanes that were accepted as all that its slot has; 0: as many as card and slot say.
-    """
+    """A GPU that belongs in this machine."""
 
     slot: str
+    """PCI address."""
     uuid: str = ""
+    """UUID; empty until NVML gave it."""
     name: str = ""
+    """Product name."""
     serial: str = ""
+    """Serial number of the board."""
     first_seen: Stamp = field(default_factory=lambda: Stamp(0.0, 0.0))
+    """When it was first seen here."""
     links: int = 0
+    """A bit for each NVLink that was ever active, against which a loss is noticed."""
     pcie_width: int = 0
+    """Lanes that were accepted as all that its slot has; 0: as many as card and slot allow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuVerdict:
-    """One expected or present GPU. `index` is None while NVML does not list it."""
+    """One expected or present GPU."""
 
     slot: str
+    """PCI address."""
     health: Health
+    """Worst of its findings, or unknown."""
     index: int | None = None
+    """NVML's index; None while NVML does not list it."""
     uuid: str = ""
+    """UUID; empty if not known."""
     name: str = ""
+    """Product name."""
     serial: str = ""
+    """Serial number of the board."""
     expected: bool = True
+    """It belongs in this machine."""
     present: bool = True
+    """It is here."""
     reasons: tuple[str, ...] = ()
+    """Short codes, worst first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LemonDays:
-    """On how many of the last 28 days `what` came on the GPU in `slot`; of the node as a whole if that is empty."""
+    """How often one kind of fault came lately."""
 
     what: str
+    """Kind of fault."""
     days: int
+    """On how many of the last 28 days it came."""
     slot: str = ""
+    """PCI address of the GPU; empty: the node as a whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The whole judgement at one instant. `reasons` are short codes, worst first; `unknown` says what could not be observed.
-
-    `health` is failure if any finding says so, else unknown if something needed was not observed, else the worst finding.
-    """
+    """The whole judgement at one instant."""
 
     at: Stamp
+    """The instant."""
     health: Health
+    """Failure if any finding is one, else unknown if something needed was not observed, else the worst finding."""
     reasons: tuple[str, ...] = ()
+    """Short codes, worst first."""
     unknown: tuple[str, ...] = ()
+    """What could not be observed."""
     findings: tuple[Finding, ...] = ()
+    """Those in force, worst first."""
     silenced: tuple[Finding, ...] = ()
+    """Findings that are consequences of others."""
     gpus: tuple[GpuVerdict, ...] = ()
+    """Every expected or present GPU."""
     expected: int | None = None
-    expected_from: str = ""  # "configured", "learned" or ""
+    """How many GPUs belong here; None if not known."""
+    expected_from: str = ""
+    """`configured`, `learned` or empty."""
     present: int = 0
+    """How many GPUs are here."""
     lemons: tuple[LemonDays, ...] = ()
+    """Kinds of fault that came on several days."""

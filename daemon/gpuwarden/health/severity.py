@@ -24,10 +24,16 @@ NO_RULE = CheckRule()
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
+    """What becomes of a sighting."""
+
     severity: Severity
+    """Severity of the finding."""
     advice: Advice
+    """The next step."""
     latch: Latch
+    """What ends the finding."""
     evidence: Evidence
+    """Evidence of the sighting and of the assessment."""
 
 
 def rise(row: Condition, rule: CheckRule, sighting: Sighting) -> float:

@@ -28,12 +28,16 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True)
 class Seen(Generic[Facts]):
-    """One collector: its newest pass, whatever came of it, and its newest facts with the time they were read (`started`: begun)."""
+    """One collector: its newest pass and its newest facts."""
 
     latest: Observation[Facts] | None = None
+    """The newest pass, whatever its outcome; None before the first."""
     facts: Facts | None = None
+    """The newest facts; None before the first, and while the source is absent."""
     at: Stamp | None = None
+    """When the pass of these facts ended."""
     started: Stamp | None = None
+    """When that pass began."""
 
     def after(self, observation: Observation[Facts]) -> Seen[Facts]:
         if observation.outcome is PassOutcome.OBSERVED:
@@ -54,48 +58,62 @@ class Seen(Generic[Facts]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRule:
-    """What a site wants of one condition, by its code. None: as the table has it. Seconds.
-
-    `shadow`: it is reported and nothing follows from it. Not `enabled`: its detector does not run.
-    """
+    """What a site wants of one condition. None: as the table has it."""
 
     enabled: bool = True
+    """False: its detector does not run."""
     shadow: bool = False
+    """It is reported, and nothing follows from it."""
     rise: float | None = None
+    """Seconds for which it must be seen."""
     fall: float | None = None
+    """Seconds for which it must be examined and not seen."""
     severity: Severity | None = None
+    """Severity of its findings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidRule:
-    """What a site makes of one Xid or SXid, by its number: `record`, `warning` or `failure`. Empty, None: as the table has it."""
+    """What a site wants of one Xid or SXid, by its number."""
 
     severity: str = ""
+    """`record`, `warning` or `failure`; empty: as the table has it."""
     advice: Advice | None = None
+    """None: as the table has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The site's choices. Seconds. The graces are what a driver reload, a GPU reset or a MIG change takes, and a slow boot.
-
-    `dcgm_fresh_for` 0: DCGM is not read here. `off`: collectors of the host beside its GPUs that are switched off: what
-    they found before is over.
-    """
+    """The site's choices. The graces are what a driver reload, a GPU reset or a MIG change takes, and a slow boot."""
 
     expected_gpus: int | None = None
+    """How many GPUs belong here; None: as learned."""
     nvml_fresh_for: float = 15.0
+    """Seconds for which facts of NVML count."""
     pci_fresh_for: float = 30.0
+    """Seconds for which facts of the PCI bus count."""
     dcgm_fresh_for: float = 45.0
+    """Seconds for which facts of DCGM count; 0: DCGM is not read here."""
     host_fresh_for: float = 180.0
+    """Seconds for which facts of the other collectors count."""
     missing_grace: float = 30.0
+    """Seconds for which a GPU may be missing from NVML."""
     driver_grace: float = 120.0
+    """Seconds for which the driver may give no GPU at all."""
     boot_grace: float = 600.0
+    """Seconds of uptime in which a driver may still be loading."""
     unresponsive_after: float = 20.0
+    """Seconds without an answer after which the driver is unresponsive."""
     unresponsive_misses: int = 2
+    """Deadlines that it must have missed for that."""
     off: tuple[str, ...] = ()
+    """Collectors beside NVML, PCI and DCGM that are switched off: what they found before is over."""
     checks: Mapping[str, CheckRule] = field(default_factory=dict)
+    """Rules by code of the condition."""
     xids: Mapping[str, XidRule] = field(default_factory=dict)
+    """Rules by number of the Xid."""
     sxids: Mapping[str, XidRule] = field(default_factory=dict)
+    """Rules by number of the SXid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,12 +18,16 @@ FACTS: Mapping[str, Any] = {name: facts | None for name, facts in COLLECTORS.ite
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Began:
-    """A daemon starts on the boot `boot_id`. `memory`: the events of its ledger; None: those before, in this trace."""
+    """A daemon starts."""
 
     at: Stamp
+    """When."""
     boot_id: str
+    """The boot."""
     rules: Rules = field(default_factory=Rules)
+    """The rules in force."""
     memory: tuple[Event, ...] | None = None
+    """The events of its ledger; None: those before, in this trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,7 @@ class Passed:
     """A collector finished a pass."""
 
     observation: Observation[Any]
+    """The pass; facts as the collector gave them."""
 
     @property
     def at(self) -> Stamp:
@@ -42,7 +47,9 @@ class HostEventsSeen:
     """Events of the host, as from the kernel log."""
 
     at: Stamp
+    """When they were taken."""
     events: tuple[HostEvent, ...]
+    """In the order of the sources."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +57,19 @@ class ErrorsChanged:
     """The errors of the daemon's own components, in force until the next such record."""
 
     at: Stamp
+    """From when on."""
     troubles: Mapping[str, str]
     """Error by component, as in the judge's view; empty when all work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RulesChanged:
-    """From now on other rules are in force: the configuration was read again."""
+    """The configuration was read again: other rules are in force."""
 
     at: Stamp
+    """From when on."""
     rules: Rules
+    """The new rules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +77,7 @@ class Acknowledged:
     """An operator acknowledged a finding."""
 
     at: Stamp
+    """When."""
     finding: str
     """Its id, as `xid.79@gpu/0000:4e:00.0`."""
     by: str = ""
@@ -78,6 +89,7 @@ class Accepted:
     """An operator accepted the inventory as it is."""
 
     at: Stamp
+    """When."""
 
 
 Record = Began | Passed | HostEventsSeen | ErrorsChanged | RulesChanged | Acknowledged | Accepted

@@ -32,17 +32,20 @@ _ENTITIES = {1: "gpu", 3: "switch", 7: "cpu", _CONNECTX: "connectx"}  # dcgm_fie
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """What DCGM holds against one subject. `severity` None: only worth quoting. `lasts` as in the table of codes.
-
-    `fresh`: it began within `FRESH`, before our eyes.
-    """
+    """What DCGM reports about one subject."""
 
     key: Key
+    """Condition and subject."""
     text: str
+    """Quoted as evidence."""
     severity: Severity | None
+    """None: only quoted, no finding."""
     advice: Advice
+    """The next step."""
     lasts: float
+    """Seconds, as in the table of codes."""
     fresh: bool
+    """It began within `FRESH`, seen by this connection."""
 
 
 def statements(state: State, sight: Sight, condition: str = "") -> dict[Key, Statement]:

@@ -13,12 +13,16 @@ from gpuwarden.health.xid.catalogue import Xid, XidClass
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """`over`: it is done with, whatever a site makes of the number."""
+    """What follows from one record."""
 
     klass: XidClass
+    """Record, warning or failure."""
     advice: Advice
+    """The next step."""
     evidence: Evidence = field(default_factory=dict)
+    """Why, by name."""
     over: bool = False
+    """The record is done with, whatever a site makes of the number."""
 
 
 def plain(row: Xid) -> Ruling:
