@@ -77,7 +77,7 @@ class Record:
     history: bool = False
     """This boot's were all older than the first start of the ledger allows; they need confirmation, once."""
     fatal: bool = False
-    """Of NVSwitch errors: a line of this boot was fatal."""
+    """Of NVSwitch errors: a line of the newest step was fatal."""
     nonfatal: bool = False
     """Of NVSwitch errors: all lines of the newest step were non-fatal."""
     text: str = ""
