@@ -5,7 +5,7 @@ functions of other vendors are remembered by name and inode: a pass over a host 
 directory listing and some dozen small files for each NVIDIA function, and hot-plug is seen.
 
 A function can vanish, or make room for another, between any two of these steps. It is read through a handle on its
-folder, and what was read counts if the slot still leads to that folder afterwards; else it is looked at again.
+folder, and what was read counts if the slot still leads to that folder afterwards; else it is read again.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _read_device(path: Path) -> PciDevice | None:
         finally:
             os.close(folder)
         if not known:
-            raise CollectorError(f"cannot tell what {path} is: vendor, class or device unreadable; is this a sysfs?")
+            raise CollectorError(f"cannot identify {path}: vendor, class or device unreadable; is this a sysfs?")
         return device
     raise _Vanished
 
@@ -127,7 +127,7 @@ def _describe(folder: int, name: str, klass: str, device_id: int) -> PciDevice |
     # A virtual function (SR-IOV) has the class of its GPU but is no GPU that could go missing.
     kind = PciKind.OTHER if _link(folder, "physfn") else _KINDS.get(klass[:6], PciKind.OTHER)
     driver = _link(folder, "driver")
-    if "vfio" in driver:  # It belongs to a guest: asking would wake it up, or wait for the guest's reset of it.
+    if "vfio" in driver:  # It belongs to a guest: reading would wake it up, or wait for the guest's reset of it.
         return PciDevice(slot=slot, kind=kind, device_id=device_id, driver=driver)
     return PciDevice(
         slot=slot,

@@ -19,7 +19,7 @@ class ProcessStat:
 
     @property
     def over(self) -> bool:
-        """It has ended. A process whose first thread has ended before the others looks like a zombie and is none."""
+        """It has ended. A process whose first thread has ended before the others has the state of a zombie and is none."""
         return self.state in "XxZ" and self.threads <= 1
 
 

@@ -1,13 +1,13 @@
 """Processes that cannot be ended: threads asleep in the kernel where no signal reaches them (D state).
 
-Everybody is in D state for moments; a checkpoint being written looks like it in every sample. What tells a stuck thread
-is that it never ran between two looks: the kernel counts how often a thread was given a processor (schedstat), and that
-count stands still. So a thread is followed from the first look that found it asleep with the same count, and what is
+Every process is in D state for moments; one that writes a checkpoint is in every sample. The mark of a stuck thread
+is that it never ran between two passes: the kernel counts how often a thread was given a processor (schedstat), and that
+count does not change. So a thread is followed from the first pass that found it asleep with the same count, and what is
 seen once is not reported.
 
 Files that need the memory lock of a process (`cmdline`, `maps`, `smaps`) are never read: the reader of a stuck process
-would be stuck with it. Threads are looked at one by one only in processes that have an NVIDIA device open, since a
-host has tens of thousands; of the others the first thread stands for all.
+would be stuck with it. Threads are examined one by one only in processes that have an NVIDIA device open, since a
+host has tens of thousands; of the others only the first thread is.
 
 The processes of containers are seen with the host's own, under the names that the kernel has for them. Whether all are seen shows
 in the kernel's threads: they are in the first PID namespace alone, and hidden from whom `hidepid` hides others.
@@ -28,7 +28,7 @@ from gpuwarden_collectors.host_files import number, read_bytes, read_text
 
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD, linux/sched.h
 _FABRIC_MANAGER = b"nv-fabricmanage"  # nv-fabricmanager, cut to the 15 bytes of a name (TASK_COMM_LEN)
-_MANY = 4096  # descriptors of a process and threads of a process that are looked at
+_MANY = 4096  # descriptors of a process and threads of a process that are examined
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class ProcessesCollector:
         self._gpu_users: set[tuple[int, int]] = set()
 
     def read(self) -> ProcessesFacts:
-        """One look at all processes. Raises SourceAbsent without /proc, CollectorError if it cannot be listed."""
+        """One pass over all processes. Raises SourceAbsent without /proc, CollectorError if it cannot be listed."""
         now = self._clock().boottime
         self._began = now if self._began is None else self._began
         since: dict[_Sleep, float] = {}
@@ -108,7 +108,7 @@ class ProcessesCollector:
         except OSError as error:
             raise CollectorError(f"cannot list processes in {self._proc}: {error.strerror}") from error
         if len(names) > self._max_processes:
-            raise CollectorError(f"cannot look at processes: {self._proc} lists more than {self._max_processes}")
+            raise CollectorError(f"cannot scan processes: {self._proc} lists more than {self._max_processes}")
         for name in names:
             if (stat := _stat(f"{self._proc}/{name}/stat")) is not None:
                 yield stat

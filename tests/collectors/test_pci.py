@@ -179,7 +179,7 @@ def test_a_device_that_vanished_after_it_was_listed_is_not_there(tmp_path: Path)
 
 def test_a_function_that_does_not_say_what_it_is_fails_the_pass(tmp_path: Path) -> None:
     add_function(tmp_path, SLOT, device="0x2330", **{"class": "0x030200"})
-    with pytest.raises(CollectorError, match=f"cannot tell what .*{SLOT} is"):
+    with pytest.raises(CollectorError, match=f"cannot identify .*{SLOT}:"):
         collector_of(tmp_path).read()
 
 

@@ -237,7 +237,7 @@ class SimulatedNvml:
         self._gpus = gpus
 
     def _gpu(self, handle: Any, *, identify: bool = False) -> SimulatedGpu:
-        """The GPU of a handle. `identify`: for a call that tells who it is. Raises NVMLError as its faults say."""
+        """The GPU of a handle. `identify`: for a call that returns its identity. Raises NVMLError as its faults say."""
         number = _number(handle)
         gpu = self._gpus[number]
         if gpu.stall:

@@ -1,4 +1,4 @@
-"""Faults for simulated GPUs: one table of what can be injected, and the file in which they stand.
+"""Faults for simulated GPUs: one table of what can be injected, and the file that holds them.
 
 `gpuwarden inject` puts faults into `faults.json` in the folder of the simulation; the simulated library reads it in
 each pass. A fault holds until it is cleared, except those that happen once (an Xid, a crash): they take themselves
@@ -57,7 +57,7 @@ def _set_to_number(name: str) -> Effect:
 
 
 def _add(*names: str) -> Effect:
-    """The counters stand higher by the number of the fault."""
+    """The counters are higher by the number of the fault."""
 
     def effect(gpu: SimulatedGpu, number: int, _age: float) -> None:
         for name in names:
@@ -208,7 +208,7 @@ def faults_file(directory: Path) -> Path:
 
 
 def load(directory: Path) -> tuple[Fault, ...]:
-    """The faults that hold; none if there is no file. Raises ValueError for a file that is none of ours, OSError."""
+    """The faults that hold; none if there is no file. Raises ValueError for a file that is not gpuwarden's, OSError."""
     try:
         with faults_file(directory).open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
@@ -229,7 +229,7 @@ def save(directory: Path, faults: Iterable[Fault]) -> None:
 
 
 def update(directory: Path, change: Callable[[tuple[Fault, ...]], tuple[Fault, ...]]) -> tuple[Fault, ...]:
-    """Load, change, save, while nobody else does. Returns what was saved. Raises as `load` and `save` and `change` do."""
+    """Load, change, save, under a lock. Returns what was saved. Raises as `load` and `save` and `change` do."""
     with (directory / "faults.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         faults = change(load(directory))
@@ -238,7 +238,7 @@ def update(directory: Path, change: Callable[[tuple[Fault, ...]], tuple[Fault, .
 
 
 def first_time(directory: Path, fault: Fault) -> bool:
-    """Take a fault that happens once out of the file; whether it was still there."""
+    """Takes a fault that occurs once out of the file; whether it was still there."""
     before: list[Fault] = []
 
     def without(faults: tuple[Fault, ...]) -> tuple[Fault, ...]:

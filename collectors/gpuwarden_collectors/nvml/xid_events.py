@@ -20,17 +20,17 @@ from gpuwarden_collectors.nvml.library import Code, read_text
 from gpuwarden_collectors.nvml.mig import instance_id
 
 _WAIT_MS = 250  # how long `stop` may take to be heard
-_IDLE = 0.1  # seconds between looks while NVML is not initialised
+_IDLE = 0.1  # seconds between checks while NVML is not initialised
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds after an error, doubling
 _XID_CRITICAL = 0x8  # nvmlEventTypeXidCriticalError
-_XID_UNKNOWN = 999  # nvml.h, nvmlEventData_t: an Xid that the library could not tell
+_XID_UNKNOWN = 999  # nvml.h, nvmlEventData_t: an Xid whose number the library does not know
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Session:
     """An initialised library and the (handle, slot) of its GPUs. Another session, another event set.
 
-    `initialisation` tells whether two sessions are of one nvmlInit: an event set does not outlive it.
+    `initialisation` shows whether two sessions are of one nvmlInit: an event set does not outlive it.
     """
 
     nvml: Any

@@ -28,7 +28,7 @@ _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", "HOME", "HOSTNA
 _LONGEST_TEXT = 200
 _FIRST_WITHIN = 10.0  # seconds
 _JITTER = 0.1  # of the interval, both ways
-_MISSED = 3  # intervals without a run after which the last result is nobody's any more
+_MISSED = 3  # intervals without a run after which the last result no longer counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class PluginOptions:
 def plugin_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """What a site check needs of the daemon's environment: where programs and Slurm are, nothing that names the daemon.
 
-    NOTIFY_SOCKET above all stays out: a child that has it speaks to systemd in the daemon's name.
+    NOTIFY_SOCKET above all stays out: a child that has it notifies systemd in the daemon's name.
     """
     passed = {name: value for name, value in environment.items() if name in _PASSED_ON or name.startswith("SLURM")}
     return {"PATH": os.defpath, **passed}

@@ -2,11 +2,11 @@
 
 The program leads a session and a process group of its own, and the whole group ends with it: SIGKILL for what it left
 behind when it ends by itself; SIGTERM and, some seconds later, SIGKILL when its time is up, and then for the whole session.
-Both are killed before their leader is reaped, for only until then does the number belong to nobody else. A process that
+Both are killed before their leader is reaped, for only until then can the number not be another process's. A process that
 escapes into a session of its own is no longer waited for, whatever it holds open.
 
 It is started by way of `/bin/sh -c 'exec "$0" "$@"'`: a program on a dead file system then hangs the new process in its
-exec and not the daemon, which waits for the exec of what it starts. No word of the command is read by that shell.
+exec and not the daemon, which waits for the exec of what it starts. That shell does not parse the command.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _START = ("/bin/sh", "-c", 'exec "$0" "$@"')
 _KEPT = 4096  # bytes of each stream
 _CHUNK = 65536
 _DRAIN_PAUSE = 0.01  # seconds between two chunks that are only dropped: a flood costs the loop less than 1 %
-_POLL = (0.005, 0.1)  # seconds between two looks at the process: soon at first, then seldom
+_POLL = (0.005, 0.1)  # seconds between two checks of the process: soon at first, then seldom
 _TERM_GRACE = 2.0
 _KILL_GRACE = 2.0
 
@@ -83,7 +83,7 @@ class _Stream:
 
 @contextlib.contextmanager
 def _input(given: bytes) -> Iterator[int]:
-    """A file in memory, which a program that does not read it holds nobody up with, as a pipe would."""
+    """A file in memory, which, unlike a pipe, never blocks its writer."""
     if not given:
         yield subprocess.DEVNULL
         return

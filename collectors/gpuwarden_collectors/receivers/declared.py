@@ -15,7 +15,7 @@ from gpuwarden_collectors.receivers.facts import NOTHING, SIGNALS
 ENVIRON_MOST = 1 << 20
 """Bytes. A kernel allows 2 MiB by default, 128 KiB for one variable; what lies beyond is as if it were not there."""
 COMMAND_MOST = 4096
-"""Bytes, of which the first few words are used."""
+"""Bytes, of which the first few arguments are used."""
 
 _ARGUMENTS_MOST = 32
 _REFUSALS = ("NONE", "NO", "OFF", "0")
@@ -127,7 +127,7 @@ class _Variables:
         return self.raw(name)[:1024].decode("utf-8", "replace")
 
     def number(self, name: bytes) -> str:
-        """Empty for anything else; those of Slurm's that stand for no step of tasks have ten digits."""
+        """Empty for anything else; those of Slurm's that mean no step of tasks have ten digits."""
         text = self.text(name)
         return text if text.isascii() and _NUMBER.fullmatch(text) else ""
 

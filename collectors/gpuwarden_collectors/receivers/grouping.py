@@ -128,7 +128,7 @@ class Gathering:
                 job = jobs.setdefault(number, ProcessGroup(job=number))
                 job.owner = pgroup.owner if job.owner is None else job.owner
                 job.members |= pgroup.members
-            elif not pgroup.sluid:  # whose number nobody says: Slurm could not be asked about it
+            elif not pgroup.sluid:  # whose number is not known: Slurm could not be reached
                 yield pgroup
         for number, job in jobs.items():
             job.owner = self._owners.get(number, job.user)

@@ -1,4 +1,4 @@
-"""What a process is by the name of its program. What is not in these tables is judged by where it stands (roles.py)."""
+"""What a process is by the name of its program. What is not in these tables is judged by its position in the tree (roles.py)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _TAKE_A_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
 def named(name: str, command: Sequence[str]) -> Role | None:
-    """By its command line; by the name that the kernel has for it only where that tells nothing. None if neither is known."""
+    """By its command line; by the name that the kernel has for it only where that is not conclusive. None if neither is known."""
     program = _base(command[0]) if command else ""
     if _PYTHON.fullmatch(program):
         return _python(command[1:])

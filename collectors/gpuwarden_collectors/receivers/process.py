@@ -18,7 +18,7 @@ from gpuwarden_collectors.receivers.facts import SIGNALS
 _BITS = {name: 1 << (getattr(signal, f"SIG{name}") - 1) for name in SIGNALS}
 _ANY = sum(_BITS.values())
 _PAGE = 16 << 10  # bytes; with more of them Python takes its time to make room for what mostly is one KiB
-_STATUS_MOST = 16 << 10  # bytes; what is needed stands before the lists of processors and memory nodes
+_STATUS_MOST = 16 << 10  # bytes; what is needed comes before the lists of processors and memory nodes
 _DATA = slice(
     42, 45
 )  # addresses of its data and heap: others with each program it executes, and left alone by setproctitle

@@ -80,7 +80,7 @@ def _node(record: dict[str, str]) -> NodeFacts:
 def shown_node(text: str) -> NodeFacts:
     """What `scontrol show node` says of one, which may be in no partition. Raises OddAnswer."""
     head, _, tail = text.partition("\n   Reason=")
-    pairs = dict(word.split("=", 1) for word in head.split() if "=" in word)
+    pairs = dict(item.split("=", 1) for item in head.split() if "=" in item)
     if "NodeName" not in pairs or "State" not in pairs:
         raise OddAnswer(f"scontrol says {one_line(text)!r}")
     base, flags = _state(pairs["State"])
@@ -119,11 +119,11 @@ def _shown(text: str, name: str) -> str:
 
 def _state(text: str) -> tuple[str, frozenset[str]]:
     """`*` at the end, which old releases write for a node that does not respond, is a flag as the others are."""
-    word, silent = text.removesuffix("*"), text.endswith("*")
-    if _STATE.fullmatch(word) is None:
+    item, not_responding = text.removesuffix("*"), text.endswith("*")
+    if _STATE.fullmatch(item) is None:
         raise OddAnswer(f"Slurm says that a node's state is {one_line(text)!r}")
-    base, *flags = word.lower().split("+")
-    return base, frozenset((*flags, "not_responding") if silent else flags)
+    base, *flags = item.lower().split("+")
+    return base, frozenset((*flags, "not_responding") if not_responding else flags)
 
 
 def _time(text: str) -> float | None:

@@ -28,7 +28,7 @@ from gpuwarden_collectors.worker.life import Allowance, Fate, WorkerLife, Worker
 _EXIT_TIME = 1.0  # seconds between the end of the stream and the end of the process that wrote it
 
 _STUCK_CHECKS, _STUCK_CHECK = 5, 0.2  # a process that waits for a disk is in D state, too, but not for a second
-# What a service manager hands to the daemon is not for its children: a worker must not speak in its name.
+# What a service manager hands to the daemon is not for its children: a worker must not notify in its name.
 _SERVICE_VARIABLES = frozenset(
     ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "MAINPID")
 )
