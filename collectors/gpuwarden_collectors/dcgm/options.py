@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-USUAL_PLACES = ("unix:///run/nv-hostengine.sock", "unix:///tmp/nv-hostengine", "127.0.0.1:5555")
+DEFAULT_ADDRESSES = ("unix:///run/nv-hostengine.sock", "unix:///tmp/nv-hostengine", "127.0.0.1:5555")
 """The last two are DCGM's defaults (dcgm_structs.h: DCGM_DEFAULT_SOCKET_PATH, DCGM_HE_PORT_NUMBER)."""
 
 
@@ -26,4 +26,4 @@ class DcgmOptions:
     address: str = ""
     embedded: bool = False
     profiling: bool = True
-    probe: tuple[str, ...] = USUAL_PLACES
+    probe: tuple[str, ...] = DEFAULT_ADDRESSES

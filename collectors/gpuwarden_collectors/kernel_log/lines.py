@@ -127,8 +127,8 @@ def _reset(line: re.Match[str], seen: _Seen) -> HostEvent:
 
 
 def _severity(line: re.Match[str]) -> AerSeverity:
-    word = line["severity"]
-    return AerSeverity.CORRECTED if word is None else AerSeverity.FATAL if word == "Fatal" else AerSeverity.NONFATAL
+    term = line["severity"]
+    return AerSeverity.CORRECTED if term is None else AerSeverity.FATAL if term == "Fatal" else AerSeverity.NONFATAL
 
 
 def _slot(address: str) -> str:

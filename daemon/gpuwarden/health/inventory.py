@@ -90,8 +90,8 @@ def expected_count(state: State, sight: Sight) -> tuple[int | None, str]:
     """How many GPUs should be here and how we know: `configured`, `learned` or, when nothing says, ``(None, "")``."""
     if sight.rules.expected_gpus is not None:
         return sight.rules.expected_gpus, "configured"
-    ours = known_count(state, sight)
-    return (ours, "learned") if ours else (None, "")
+    learned = known_count(state, sight)
+    return (learned, "learned") if learned else (None, "")
 
 
 def known_count(state: State, sight: Sight) -> int:
@@ -127,8 +127,8 @@ def learn(state: State, sight: Sight) -> Iterator[Event]:
     if sight.view.nvml.outcome is None:
         return  # NVML is about to say more of them than the bus can
     for slot, device in (sight.devices or {}).items():
-        ours = not foreign(device) and device.driver != "nouveau" and device.responds is not False
-        if ours and slot not in state.pins and slot not in sight.gpus and slot not in state.given_up:
+        native = not foreign(device) and device.driver != "nouveau" and device.responds is not False
+        if native and slot not in state.pins and slot not in sight.gpus and slot not in state.given_up:
             yield event(EventKind.GPU_PINNED, pin=Pin(slot=slot))
 
 

@@ -68,10 +68,10 @@ async def _record(site: Site, recorder: Recorder, seconds: float | None, clock: 
     now = clock()
     recorder.began(now, site.boot_id, site.rules, checkpoint(Desk("", site.rules, memory.events).state, now))
 
-    def happened(events: Sequence[HostEvent]) -> None:
+    def record_events(events: Sequence[HostEvent]) -> None:
         recorder.happened(clock(), events)
 
-    readers = Readers(site.sources.in_full(), site.boot_id, happened, clock)
+    readers = Readers(site.sources.in_full(), site.boot_id, record_events, clock)
     try:
         readers.run(recorder.observed)
         readers.follow_kernel_log(memory.position, first=memory.position is None)

@@ -31,7 +31,7 @@ class Pseudonyms:
         self._hosts = re.compile(rf"\b(?:{'|'.join(named)})\b") if named else None
         self._by_name: Mapping[str, Callable[[Any], Any]] = {
             "uuid": self._text, "serial": self._serial, "pid": self._pid, "began": self._uuid, "boot_id": self._uuid,
-            "by": lambda _: "operator", "uid": self._pid, "job": self._pid, "user": self._word, "job_name": self._word,
+            "by": lambda _: "operator", "uid": self._pid, "job": self._pid, "user": self._pseudonym, "job_name": self._pseudonym,
             "comm": self._comm, "output": lambda _: "", "source": self._source,
             "bursts": self._bursts,
         }  # fmt: skip
@@ -71,16 +71,16 @@ class Pseudonyms:
         bursts = (replace(burst, pids=tuple(map(self._pid, burst.pids))) for burst in from_text(text))
         return as_text(tuple(bursts))
 
-    def _word(self, name: str) -> str:
+    def _pseudonym(self, name: str) -> str:
         return f"x{self._digest(name).hex()[:8]}"
 
     def _comm(self, name: str) -> str:
         """The driver's own processes keep their names: they are judged by them."""
-        return name if name.startswith("nvidia") else self._word(name)
+        return name if name.startswith("nvidia") else self._pseudonym(name)
 
     def _source(self, name: str) -> str:
         """Of a mount, which names a server; of an Xid it is one of gpuwarden's."""
-        return name if name in _OUR_SOURCES else self._word(name)
+        return name if name in _OUR_SOURCES else self._pseudonym(name)
 
     def _digest(self, name: str) -> bytes:
         return hashlib.blake2b(name.encode("utf-8", "replace"), key=self._key, digest_size=16).digest()

@@ -64,7 +64,7 @@ DIAGNOSTIC = 4 * 3600.0
 
 
 # Problem: seconds for which it must be seen.
-_TROUBLES: dict[DcgmProblemKind, float] = {
+_RISE_OF_PROBLEM: dict[DcgmProblemKind, float] = {
     DcgmProblemKind.NO_GPUS: 120.0,  # an engine that was started before the driver, while the driver is loaded
     DcgmProblemKind.BLIND: 30.0,
 }
@@ -79,7 +79,7 @@ def dcgm_impaired(state: State, sight: Sight) -> Detection:
         problem.trouble: Sighting(
             Key("dcgm_impaired", NODE, problem.trouble.value),
             {"why": problem.text},
-            rise=_TROUBLES.get(problem.trouble),
+            rise=_RISE_OF_PROBLEM.get(problem.trouble),
         )
         for problem in facts.problems
     }

@@ -43,7 +43,7 @@ def counters(sight: Sight, slot: str) -> str:
 
 def _began_anew(before: str, readings: GpuReadings) -> bool:
     """Every counter that had counted `before` is lower now."""
-    pairs = [word.partition("=") for word in before.split()]
+    pairs = [item.partition("=") for item in before.split()]
     now = [(getattr(readings, name, None), int(value)) for name, _, value in pairs if value.isdecimal()]
     return len(now) >= ENOUGH and all(value is not None and value < old for value, old in now)
 

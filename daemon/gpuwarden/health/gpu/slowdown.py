@@ -18,4 +18,4 @@ def slowdown_offset(facts: GpuFacts) -> int:
     r = facts.readings
     if r.temperature_gpu_max and r.temperature_slowdown:
         return min(0, r.temperature_gpu_max - r.temperature_slowdown)
-    return next((_OFFSETS[word] for word in facts.name.split() if word in _OFFSETS), 0)
+    return next((_OFFSETS[item] for item in facts.name.split() if item in _OFFSETS), 0)

@@ -135,7 +135,7 @@ def _rules() -> Iterator[Nvlink5Rule]:
 
 
 def _numbers(text: str, base: int) -> list[int]:
-    return [int(word, base) for word in text.split()]
+    return [int(item, base) for item in text.split()]
 
 
 NVLINK5_RULES: tuple[Nvlink5Rule, ...] = tuple(_rules())

@@ -201,16 +201,16 @@ _ESCALATIONS: dict[Advice, str] = {
 
 def _numbers(text: str) -> Iterator[int]:
     """1, 2, 3, 7 from "1-3 7"."""
-    for word in text.split():
-        first, _, last = word.partition("-")
+    for item in text.split():
+        first, _, last = item.partition("-")
         yield from range(int(first), int(last or first) + 1)
 
 
 def _provenance(xid: int, basis: str) -> str:
     fleets = [does for does, numbers in _FLEETS if xid in _numbers(numbers)]
-    ours = ["class: our decision"] if xid in _numbers(_OUR_DECISION) else []
+    own = ["class: our decision"] if xid in _numbers(_OUR_DECISION) else []
     practice = [f"fleet practice: {', '.join(fleets)}"] if fleets else []
-    return "; ".join([basis, *ours, *practice])
+    return "; ".join([basis, *own, *practice])
 
 
 def _repeated(xid: int) -> XidClass | None:

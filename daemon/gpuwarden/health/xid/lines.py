@@ -37,8 +37,8 @@ def sign(event: XidEvent) -> str:
 
 def recovery_action(sign: str) -> int | None:
     """The action that the driver asks for from then on; None if the line has none."""
-    word, _, number = sign.partition(" ")
-    return int(number) if word == "to" and number.isdecimal() else None
+    verb, _, number = sign.partition(" ")
+    return int(number) if verb == "to" and number.isdecimal() else None
 
 
 def asks_for_nothing(text: str) -> bool:
@@ -49,8 +49,8 @@ def asks_for_nothing(text: str) -> bool:
 
 def followed(sign: str) -> str:
     """The number of the Xid that an Xid 45 followed according to its line, or ""."""
-    word, _, number = sign.partition(" ")
-    return number if word == "after" else ""
+    verb, _, number = sign.partition(" ")
+    return number if verb == "after" else ""
 
 
 def _exception(event: XidEvent) -> str:

@@ -21,7 +21,7 @@ from gpuwarden.health.xid.lines import recovery_action
 from gpuwarden.health.xid.ruling import newest_signs
 
 CODE = "gpu_recovery_action"
-SAID_BY = "Xid 154"
+REPORTED_BY = "Xid 154"
 
 
 def gpu_recovery_action(state: State, sight: Sight) -> Detection:
@@ -65,7 +65,7 @@ def _action(record: Record) -> int | None:
 def _edge(subject: Subject, line: Record) -> Sighting:
     value = _action(line) or 0
     name, severity, advice = RECOVERY_ACTIONS.get(value, ("unknown", Severity.FAILURE, Advice.CONTACT_SUPPORT))
-    evidence: Evidence = {"action": name, "value": value, "said_by": SAID_BY, "text": line.text}
+    evidence: Evidence = {"action": name, "value": value, "said_by": REPORTED_BY, "text": line.text}
     return Sighting(Key(CODE, subject), evidence, severity, advice)
 
 
@@ -77,4 +77,4 @@ def _read_since(sight: Sight, line: Record) -> bool:
 
 def _from_line(state: State, subject: Subject) -> bool:
     track = state.tracks.get(Key(CODE, subject))
-    return track is not None and track.evidence.get("said_by") == SAID_BY
+    return track is not None and track.evidence.get("said_by") == REPORTED_BY
