@@ -98,39 +98,48 @@ Unpaired = Mapping[tuple[Key, str], tuple[float, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """`resets`: by slot, when the GPU was last reset. `given_up`: slots whose GPU an operator no longer expects.
-
-    `raises`, `repairs` and `lemons`: see `flaps.py`, `repairs.py` and `lemons.py`. `news`: the records of this step.
-    `host`: ports and mounts, as `host_memory.py` has them; `host_windows`: its counters.
-
-    `slots`: where a GPU or another NVIDIA function was seen in this boot, `bus_observed`: on the bus too; `asked`: when bus and
-    NVML were asked about an Xid 79 (boottime), see `witnesses.py`.
-
-    `windows`, `host_windows`, `unpaired`, `news` and those three span a moment to some hours and are not kept over a restart; everything else is.
-    `unconfirmed`: findings of an earlier life that this one has not found again yet (`confirmation.py`).
-    `made`: what was derived from just this state, by name, so that it is derived once.
-    """
+    """All that the judge remembers: the fold of events, and windows of counters. What the fields below call *of moments* is not kept over a restart."""
 
     boot_id: str = ""
+    """The boot that is judged."""
     health: Health = Health.UNKNOWN
+    """The node's, as of the last step."""
     pins: Mapping[str, Pin] = field(default_factory=dict)
+    """By slot, the GPUs that belong in this machine."""
     tracks: Mapping[Key, Track] = field(default_factory=dict)
+    """Conditions that are seen, or were and have not ended."""
     records: Mapping[Key, Record] = field(default_factory=dict)
+    """Momentary events by kind and subject."""
     resets: Mapping[str, Stamp] = field(default_factory=dict)
+    """By slot, when the GPU was last reset."""
     given_up: frozenset[str] = frozenset()
+    """Slots whose GPU an operator no longer expects."""
     raises: Raises = field(default_factory=dict)
+    """When each condition was raised lately (`flaps.py`)."""
     repairs: RepairHistory = field(default_factory=dict)
+    """Repairs by board and kind of failure (`repair_history.py`)."""
     lemons: Lemons = field(default_factory=dict)
+    """Days on which each kind of fault came (`lemons/memory.py`)."""
     news: frozenset[Key] = frozenset()
+    """Keys of the records of this step; of moments."""
     windows: Windows = field(default_factory=dict)
+    """Windows of GPU counters; of moments."""
     unpaired: Unpaired = field(default_factory=dict)
+    """Reports of Xids that other sources have not made yet; of moments."""
     slots: frozenset[str] = frozenset()
+    """Where a GPU or another NVIDIA function was seen in this boot; of moments."""
     bus_observed: bool = False
+    """`slots` were seen on the bus too; of moments."""
     asked: Mapping[Key, float] = field(default_factory=dict)
+    """By Xid 79, when bus and NVML were asked about it, seconds of CLOCK_BOOTTIME (`witnesses.py`); of moments."""
     host: HostMemory = field(default_factory=HostMemory)
+    """What is known of ports, mounts and counters of the host (`host/memory.py`)."""
     host_windows: Windows = field(default_factory=dict)
+    """Windows of the host's counters; of moments."""
     unconfirmed: Mapping[Key, float | None] = field(default_factory=dict)
+    """Findings of an earlier life that this one has not found again yet (`confirmation.py`)."""
     made: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """What was derived from just this state, by name, so that it is derived once."""
 
     def tracks_of(self, code: str) -> Sequence[Track]:
         """The tracks of one condition."""

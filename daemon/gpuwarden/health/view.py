@@ -118,27 +118,36 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """The host as last seen: a field for each collector, under its name.
-
-    `troubles`: why a component of the daemon does not work, by its name (see `Component`). `log_read`: since this daemon started
-    the kernel log was read from where it is known on to its end, and no line was lost. `made`: what was derived from
-    what is seen, by name, with what it was derived from; it goes along from pass to pass.
-    """
+    """The host as last seen: a field for each collector, under its name."""
 
     boot_id: str
+    """The running boot."""
     nvml: Seen[NvmlFacts] = field(default_factory=Seen)
+    """GPUs by NVML."""
     pci: Seen[PciFacts] = field(default_factory=Seen)
+    """Functions on the PCI bus."""
     dcgm: Seen[DcgmFacts] = field(default_factory=Seen)
+    """GPUs and incidents by DCGM."""
     infiniband: Seen[InfinibandFacts] = field(default_factory=Seen)
+    """Ports of RDMA devices."""
     storage: Seen[StorageFacts] = field(default_factory=Seen)
+    """Mounts."""
     memory: Seen[MemoryFacts] = field(default_factory=Seen)
+    """Main memory and its controllers."""
     processes: Seen[ProcessesFacts] = field(default_factory=Seen)
+    """Processes that are stuck."""
     services: Seen[ServicesFacts] = field(default_factory=Seen)
+    """Units of systemd."""
     plugin: Seen[PluginFacts] = field(default_factory=Seen)
+    """Site checks."""
     jobs: Seen[JobsFacts] = field(default_factory=Seen)
+    """Jobs of Slurm."""
     troubles: Mapping[str, str] = field(default_factory=dict)
+    """Why a component of the daemon does not work, by its name (see `Component`)."""
     log_read: bool = True
+    """Since this daemon started the kernel log was read from the known position to its end, and no line was lost."""
     made: dict[str, tuple[tuple[object, ...], Any]] = field(default_factory=dict, compare=False, repr=False)
+    """What was derived from the facts, by name, with what it was derived from; kept from pass to pass."""
 
     def once(self, name: str, of: tuple[object, ...], make: Callable[[], Made]) -> Made:
         """What `make` makes; made anew only if one of the objects in `of` is another than the last time.
@@ -174,29 +183,38 @@ COLLECTORS: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """A view at `now`, with stale facts already dropped: the input of detectors.
-
-    `gpus`: by slot, NVML's facts, empty when NVML is not fresh; `answering`: those of them whose readings of this pass mean
-    something. `devices`: the GPUs on the PCI bus by slot, None when
-    the bus could not be observed. A device bound to a foreign driver (vfio) is in `devices` but belongs to another owner.
-    The rest is what each collector found, None where nothing fresh is known.
-    """
+    """A view at `now` without stale facts: the input of detectors. A collector's field is None where nothing fresh is known."""
 
     now: Stamp
+    """The instant of the step."""
     rules: Rules
+    """The rules in force."""
     view: View
+    """The whole view, stale facts included."""
     nvml: NvmlFacts | None
+    """Facts of NVML."""
     gpus: Mapping[str, GpuFacts]
+    """NVML's GPUs by slot; empty when NVML is not fresh."""
     answering: tuple[GpuFacts, ...]
+    """Those of them whose readings of this pass are valid."""
     devices: Mapping[str, PciDevice] | None
+    """The GPUs on the PCI bus by slot, those of a foreign driver (vfio) included; None when the bus could not be observed."""
     dcgm: DcgmFacts | None = None
+    """Facts of DCGM."""
     infiniband: InfinibandFacts | None = None
+    """Facts of the RDMA ports."""
     storage: StorageFacts | None = None
+    """Facts of the mounts."""
     memory: MemoryFacts | None = None
+    """Facts of the memory."""
     processes: ProcessesFacts | None = None
+    """Facts of the processes."""
     services: ServicesFacts | None = None
+    """Facts of the units."""
     plugin: PluginFacts | None = None
+    """Facts of the site checks."""
     jobs: JobsFacts | None = None
+    """Facts of the jobs."""
 
     @classmethod
     def of(cls, view: View, rules: Rules, now: Stamp) -> Sight:
