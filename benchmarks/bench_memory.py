@@ -22,7 +22,7 @@ from support.hosts import Host, slot
 
 GPUS, DAYS, SHOWN = 8, 30, 5
 PASSES = 80  # a day; some of them close together, most of them far apart
-PARTS = ("tracks", "records", "windows", "unpaired", "raises", "treatments", "lemons", "resets", "pins")
+PARTS = ("tracks", "records", "windows", "unpaired", "raises", "repairs", "lemons", "resets", "pins")
 
 
 def size(value: object, seen: set[int]) -> int:

@@ -1,7 +1,7 @@
 """Host events become records: counted once, though several sources may report them, and coalesced, though they may storm.
 
 All lines of one kind about one subject that come in one step are one event with a count. A report that another source
-made already is not counted (`xid_pairing.py`); if it is the first that brings the line itself, it is an event with the count
+made already is not counted (`pairing.py`); if it is the first that brings the line itself, it is an event with the count
 0, which carries the text.
 """
 

@@ -1,4 +1,4 @@
-"""The detectors of the rows in `host_conditions.py`.
+"""The detectors of the rows in `conditions.py`.
 
 A collector whose newest pass failed or is too old changes nothing: what is found stays found, and nothing is added. What a
 finding is about and the facts do not show now (a mount that hangs has no free space) is left as it is, too; everything

@@ -1,4 +1,4 @@
-"""Signs that a node is a lemon: what its memory of 28 days says (`lemons.py`)."""
+"""Detects that a node is a lemon, from its memory of 28 days (`memory.py`)."""
 
 from __future__ import annotations
 
