@@ -205,9 +205,9 @@ _ROWS: tuple[Condition, ...] = (
     # --- settings
     Condition(
         code="gpu_misconfigured", scope="gpu", severity=W, advice=Advice.FIX_CONFIGURATION, rise=600, fall=60,
-        title="A GPU is set otherwise than its siblings",
+        title="The settings of a GPU differ from those of its siblings",
         why="For 10 minutes its ECC mode, persistence mode or power limit differs from that of the GPUs of its model: of one in four at "
-        "most, from four GPUs on. What all of them have alike was meant, and is healthy. Where jobs set limits of their own, "
+        "most, from four GPUs on. A setting that all of them share is taken as intended. Where jobs set limits of their own, "
         "switch it off.",
         source="stackhpc/ansible-slurm-appliance#975, leptonai/gpud#1322 (alike on all GPUs of a node: healthy); Verda (ECC consistency)",
         depends_on=NO_GPU,
