@@ -23,7 +23,7 @@ from pathlib import Path
 from common import cpu_ns, spread, table
 from gpuwarden.fleet.queries import QUERIES
 from gpuwarden.prometheus.access import access
-from gpuwarden.prometheus.client import ask
+from gpuwarden.prometheus.client import query
 from support.daemons import children, listening_port
 from support.prometheus import prometheus, promtool
 from support.serving import serving
@@ -134,11 +134,11 @@ def _children() -> float:
 def parts(port: int) -> Iterator[list[str]]:
     """Each query by itself, after all of them were asked once."""
     reached = access(f"http://127.0.0.1:{port}")
-    for name, query in QUERIES.items():
+    for name, expression in QUERIES.items():
         took, samples = [], 0
         for _ in range(RUNS):
             began = time.perf_counter()
-            samples = len(ask(reached, {name: query}, 60).samples[name])
+            samples = len(query(reached, {name: expression}, 60).samples[name])
             took.append((time.perf_counter() - began) * 1e3)
         yield [name, str(samples), spread(took, 0)]
 

@@ -25,7 +25,7 @@ from common import spread, table
 
 sys.path.insert(1, str(Path(__file__).parents[1] / "daemon"))
 
-from gpuwarden.actuators.signals import Order, Result, tell
+from gpuwarden.actuators.signals import Order, Result, send_all
 
 JOBS, RANKS = 64, 8
 TURNS = 31
@@ -107,7 +107,7 @@ def told(orders: Sequence[Order], times: mmap.mmap) -> float:
     """Milliseconds until the last handler has run. As the daemon does it: from its loop, by a thread."""
     times[:] = bytes(len(times))
     began = time.monotonic_ns()
-    sent = asyncio.run(tell(orders, deadline=PATIENCE))
+    sent = asyncio.run(send_all(orders, deadline=PATIENCE))
     if {one.result for one in sent} != {Result.SENT}:
         raise RuntimeError(f"not all were told: {sent}")
     return (last(times) - began) / 1e6

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from common import cpu_ns, percentile, spread, table
-from gpuwarden.actuators.reconciler import Limits, Outbox
+from gpuwarden.actuators.reconciler import Limits, Reconciler
 from gpuwarden.config.policy import PolicyOptions
 from gpuwarden.policy.model import Act, Census, Held, Intent, Owner, Result, Standing, Why
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm.nodes import read_node, read_partitions
 from support.slurm import CONTROLLER, Slurm, missing_parts, running
-from support.slurm_outbox import FAILURE, an_actuator, an_outbox, exclude
+from support.slurm_reconciler import FAILURE, a_reconciler, an_actuator, exclude
 
 ROUNDS, RUNS = 40, 5
 LOOKS = 50
@@ -50,21 +50,21 @@ def cluster(**shape: Any) -> Iterator[Slurm]:
 
 
 async def drains(slurm: Slurm) -> tuple[list[float], list[float]]:
-    """Milliseconds of a drain by the outbox until the controller took it, and of a bare scontrol, one after the other."""
+    """Milliseconds of a drain by the reconciler until the controller took it, and of a bare scontrol, one after the other."""
     actuator = an_actuator(slurm)
     taken: list[float] = []
     apply = actuator.apply
 
-    async def noting(intent: Intent, standing: Standing) -> None:
-        await apply(intent, standing)
+    async def noting(intent: Intent, state: Standing) -> None:
+        await apply(intent, state)
         taken.append(time.perf_counter())
 
     actuator.apply = noting  # type: ignore[method-assign]
-    await actuator.look()
+    await actuator.read()
     ours, bare = [], []
     for _ in range(ROUNDS):
         started = time.perf_counter()
-        await an_outbox(actuator).attempt(exclude())
+        await a_reconciler(actuator).attempt(exclude())
         ours.append((taken.pop() - started) * 1e3)
         started = time.perf_counter()
         slurm.scontrol("update", "NodeName=n2", "State=DRAIN", f"Reason={FAILURE}")
@@ -204,7 +204,7 @@ class SimulatedNode:
         self.name = name
         self._slurm = slurm
 
-    async def look(self) -> Standing:
+    async def read(self) -> Standing:
         now = await self._slurm.request(RPCS_OF_A_LOOK)
         since = self._slurm.out.get(self.name)
         if since is None:
@@ -213,13 +213,13 @@ class SimulatedNode:
             at=Stamp(now, now), owner=Owner.OURS, why=Why.FAILURE, reason=FAILURE, since=since, pool=self._slurm.pool
         )
 
-    async def census(self) -> Census:
+    async def fleet_count(self) -> Census:
         now = await self._slurm.request(RPCS_OF_A_CENSUS)
         self._slurm.counted[int(now)] += 1
         held = tuple(Held(since, name) for name, since in self._slurm.out.items())
         return Census(node=self.name, pool=self._slurm.pool, held=held, now=now)
 
-    async def apply(self, intent: Intent, standing: Standing) -> None:  # noqa: ARG002 - as all actuators have it
+    async def apply(self, intent: Intent, state: Standing) -> None:  # noqa: ARG002 - as all actuators have it
         now = await self._slurm.request(RPCS_OF_A_WRITE)
         if intent.act is Act.EXCLUDE:
             self._slurm.out[self.name] = float(int(now))
@@ -236,11 +236,11 @@ async def fail(name: str, slurm: SimulatedSlurm) -> None:
     async def committed() -> bool:
         return True
 
-    box = Outbox(
-        SimulatedNode(name, slurm), committed=committed, wanted=lambda _: True, looked=lambda: None, limits=Limits(),
+    box = Reconciler(
+        SimulatedNode(name, slurm), committed=committed, wanted=lambda _: True, on_read=lambda: None, limits=Limits(),
         clock=lambda: Stamp(loop.time(), loop.time()),
     )  # fmt: skip
-    await box.look()  # as each daemon has done at its start
+    await box.read()  # as each daemon has done at its start
     at = loop.time()
     intent = Intent(act=Act.EXCLUDE, actuator=name, why=Why.FAILURE, reason=FAILURE, key=name, at=Stamp(at, at))
     while at < HOUR:

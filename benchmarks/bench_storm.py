@@ -1,6 +1,6 @@
 """What a thousand nodes ask of a controller when all of them fail in the same second.
 
-The real policy, outbox and breaker of each node, with the scheduler in memory and time made up: an hour passes in seconds.
+The real policy, reconciler and breaker of each node, with the scheduler in memory and time made up: an hour passes in seconds.
 `away`: the controller answers nothing for the first ten minutes.
 """
 

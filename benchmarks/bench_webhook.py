@@ -13,8 +13,8 @@ from pathlib import Path
 
 from common import spread, table
 from gpuwarden.config.notify import NotifyOptions, WebhookOptions
-from gpuwarden.notify.messages import Teller
-from gpuwarden.notify.notifications import QUEUE, Notifying
+from gpuwarden.notify.messages import Origin
+from gpuwarden.notify.notifications import QUEUE, Notifications
 from gpuwarden.notify.queue import Message, Queue
 from support.receiving import Receiving
 
@@ -50,9 +50,9 @@ async def replayed(folder: Path, url: str) -> float:
     return took
 
 
-def telling(folder: Path, url: str) -> Notifying:
+def telling(folder: Path, url: str) -> Notifications:
     options = NotifyOptions(webhook={"bench": WebhookOptions(url=url)})
-    return Notifying(options, Teller(node="bench", mode="observe", boot_id="b"), folder)
+    return Notifications(options, Origin(node="bench", mode="observe", boot_id="b"), folder)
 
 
 def idle(talk: Connection, folder: str, url: str) -> None:

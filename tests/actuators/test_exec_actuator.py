@@ -40,7 +40,7 @@ def answering(folder: Path, answer: str, code: int = 0, timeout: float = PATIENC
 async def test_who_holds_the_node_out_is_told_by_the_reason(
     tmp_path: Path, answer: str, owner: Owner, reason: str
 ) -> None:
-    standing = await answering(tmp_path, answer).look()
+    standing = await answering(tmp_path, answer).read()
     assert (standing.owner, standing.reason) == (owner, reason)
 
 
@@ -59,7 +59,7 @@ ODD = {
 @pytest.mark.parametrize("answer", ODD.values(), ids=ODD)
 async def test_an_odd_answer_is_none_and_says_what_was_expected(tmp_path: Path, answer: str) -> None:
     with pytest.raises(ActuatorUnavailable, match=r'expected \{"excluded":false\}'):
-        await answering(tmp_path, answer).look()
+        await answering(tmp_path, answer).read()
 
 
 @pytest.mark.parametrize(("code", "error"), [(77, ActuatorRefused), (127, ActuatorRefused), (1, ActuatorUnavailable)])
@@ -67,4 +67,4 @@ async def test_its_exit_code_says_whether_a_person_must_mend_something(
     tmp_path: Path, code: int, error: type[ActuatorError]
 ) -> None:
     with pytest.raises(error, match=f"cannot look n1: .*lb exits with {code}: no such pool"):
-        await answering(tmp_path, "no such pool", code).look()
+        await answering(tmp_path, "no such pool", code).read()

@@ -22,14 +22,14 @@ class Scheduler:
     def __init__(self) -> None:
         self.writes: list[Intent] = []
 
-    async def look(self) -> Standing:
+    async def read(self) -> Standing:
         owner = Owner.OURS if self.writes else Owner.NONE
         return Standing(at=host_clock(), owner=owner, pool=8)
 
-    async def census(self) -> Census:
+    async def fleet_count(self) -> Census:
         return Census(node="me", pool=8, held=(), now=100.0)
 
-    async def apply(self, intent: Intent, standing: Standing) -> None:
+    async def apply(self, intent: Intent, state: Standing) -> None:
         self.writes.append(intent)
 
     async def close(self) -> None:
@@ -40,20 +40,20 @@ async def test_a_gate_lets_through_only_for_a_while_after_the_hook_was_here() ->
     now = 1000.0
     gate = HookGate(Scheduler(), lambda: Stamp(now, now))
     with pytest.raises(ActuatorUnavailable, match="HealthCheckProgram"):
-        await gate.census()
-    gate.asked()
-    assert (await gate.census()).pool == 8
+        await gate.fleet_count()
+    gate.hook_ran()
+    assert (await gate.fleet_count()).pool == 8
     now += OPEN_FOR + 1
     with pytest.raises(ActuatorUnavailable):
-        await gate.census()
-    assert (await gate.look()).pool == 8, "a look is free"
+        await gate.fleet_count()
+    assert (await gate.read()).pool == 8, "a read is free"
 
 
 async def test_a_gate_that_let_a_drain_through_lets_the_breaker_count_again() -> None:
     """The hook was here almost too long ago when the node was drained; others may have been drained with it."""
     now = 1000.0
     gate = HookGate(Scheduler(), lambda: Stamp(now, now))
-    gate.asked()
+    gate.hook_ran()
     now += OPEN_FOR - 1
     about: dict[str, Any] = {
         "actuator": "slurm",
@@ -62,10 +62,10 @@ async def test_a_gate_that_let_a_drain_through_lets_the_breaker_count_again() ->
         "key": "k",
         "at": host_clock(),
     }
-    await gate.apply(Intent(act=Act.EXCLUDE, **about), await gate.look())
+    await gate.apply(Intent(act=Act.EXCLUDE, **about), await gate.read())
     now += 30
-    assert (await gate.census()).pool == 8
+    assert (await gate.fleet_count()).pool == 8
     now += OPEN_FOR
-    await gate.apply(Intent(act=Act.RESTORE, **about), await gate.look())
+    await gate.apply(Intent(act=Act.RESTORE, **about), await gate.read())
     with pytest.raises(ActuatorUnavailable):
-        await gate.census()
+        await gate.fleet_count()

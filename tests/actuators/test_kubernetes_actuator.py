@@ -53,11 +53,11 @@ def intent(act: Act, reason: str = REASON, why: Why = Why.FAILURE) -> Intent:
 
 
 async def exclude(acts: KubernetesActuator, reason: str = REASON, why: Why = Why.FAILURE) -> None:
-    await acts.apply(intent(Act.EXCLUDE, reason, why), await acts.look())
+    await acts.apply(intent(Act.EXCLUDE, reason, why), await acts.read())
 
 
 async def restore(acts: KubernetesActuator, reason: str = REASON) -> None:
-    await acts.apply(intent(Act.RESTORE, reason), await acts.look())
+    await acts.apply(intent(Act.RESTORE, reason), await acts.read())
 
 
 def plain(found: Json) -> Json:
@@ -77,18 +77,18 @@ async def test_an_exclusion_is_a_taint_a_label_and_an_annotation_and_its_restora
 ) -> None:
     before = plain(server.nodes["n1"])
     acts = actuator(server, tmp_path)
-    assert (await acts.look()).owner is Owner.NONE
+    assert (await acts.read()).owner is Owner.NONE
     await exclude(acts)
     stands = server.nodes["n1"]
     assert stands["spec"]["taints"] == [BUILT_IN, {"key": KEY, "value": "failure", "effect": "NoSchedule"}]
     assert stands["metadata"]["labels"][KEY] == "failure"
     assert "unschedulable" not in stands["spec"]
-    look = await acts.look()
-    assert (look.owner, look.why, look.reason, look.schedulable) == (Owner.OURS, Why.FAILURE, REASON, False)
-    assert look.since > 0
+    read = await acts.read()
+    assert (read.owner, read.why, read.reason, read.schedulable) == (Owner.OURS, Why.FAILURE, REASON, False)
+    assert read.since > 0
     await restore(acts)
     assert plain(server.nodes["n1"]) == before
-    assert (await acts.look()).owner is Owner.NONE
+    assert (await acts.read()).owner is Owner.NONE
     await acts.close()
 
 
@@ -126,16 +126,16 @@ async def test_the_taints_of_others_survive_a_hundred_edits_beside_ours(
 @pytest.mark.parametrize("by_hand", ["nothing", "uncordoned", "cordoned before"])
 async def test_a_cordon_is_lifted_only_where_it_is_ours(server: ApiServer, tmp_path: Path, by_hand: str) -> None:
     acts = actuator(server, tmp_path, cordon=True)
-    look = await acts.look()
+    read = await acts.read()
     if by_hand == "cordoned before":
         server.edit("n1", lambda found: found["spec"].update(unschedulable=True))
-        look = await acts.look()
-        assert (look.owner, look.reason) == (Owner.FOREIGN, "cordoned")
-    await acts.apply(intent(Act.EXCLUDE), look)
+        read = await acts.read()
+        assert (read.owner, read.reason) == (Owner.FOREIGN, "cordoned")
+    await acts.apply(intent(Act.EXCLUDE), read)
     assert server.nodes["n1"]["spec"]["unschedulable"] is True
     if by_hand == "uncordoned":
         server.edit("n1", lambda found: found["spec"].pop("unschedulable"))
-    assert (await acts.look()).owner is Owner.OURS
+    assert (await acts.read()).owner is Owner.OURS
     await restore(acts)
     assert server.nodes["n1"]["spec"].get("unschedulable", False) is (by_hand == "cordoned before")
     assert server.nodes["n1"]["spec"]["taints"] == [BUILT_IN]
@@ -145,8 +145,8 @@ async def test_a_cordon_is_lifted_only_where_it_is_ours(server: ApiServer, tmp_p
 async def test_a_taint_of_our_key_that_another_hand_wrote_is_not_ours(server: ApiServer, tmp_path: Path) -> None:
     server.edit("n1", lambda found: _taint(found, KEY))
     acts = actuator(server, tmp_path)
-    look = await acts.look()
-    assert (look.owner, look.reason) == (Owner.FOREIGN, f"taint {KEY} without our annotation")
+    read = await acts.read()
+    assert (read.owner, read.reason) == (Owner.FOREIGN, f"taint {KEY} without gpuwarden's annotation")
     await restore(acts)
     assert server.writes == []
     await acts.close()
@@ -157,10 +157,10 @@ async def test_a_taint_that_was_taken_away_by_hand_is_no_exclusion_and_does_not_
 ) -> None:
     acts = actuator(server, tmp_path)
     await exclude(acts)
-    assert [held.node for held in (await acts.census()).held] == ["n1"]
+    assert [held.node for held in (await acts.fleet_count()).held] == ["n1"]
     server.edit("n1", lambda found: found["spec"].update(taints=[BUILT_IN]))
-    assert (await acts.look()).owner is Owner.NONE
-    assert (await acts.census()).held == ()
+    assert (await acts.read()).owner is Owner.NONE
+    assert (await acts.fleet_count()).held == ()
     await acts.close()
 
 
@@ -171,14 +171,14 @@ async def test_a_cordon_of_later_is_not_ours_by_an_annotation_that_was_left_behi
     acts = actuator(server, tmp_path, cordon=True)
     await exclude(acts)
     server.edit("n1", lambda found: found["spec"].update(taints=[BUILT_IN], unschedulable=False))
-    assert (await acts.look()).owner is Owner.NONE
+    assert (await acts.read()).owner is Owner.NONE
     server.edit("n1", lambda found: found["spec"].update(unschedulable=True))
-    look = await acts.look()
-    assert (look.owner, look.reason) == (Owner.FOREIGN, "cordoned")
-    assert (await acts.census()).held == ()
-    await acts.apply(intent(Act.RESTORE), look)
+    read = await acts.read()
+    assert (read.owner, read.reason) == (Owner.FOREIGN, "cordoned")
+    assert (await acts.fleet_count()).held == ()
+    await acts.apply(intent(Act.RESTORE), read)
     assert server.nodes["n1"]["spec"]["unschedulable"] is True
-    await acts.apply(intent(Act.EXCLUDE), await acts.look())
+    await acts.apply(intent(Act.EXCLUDE), await acts.read())
     await restore(acts)
     assert server.nodes["n1"]["spec"]["unschedulable"] is True
     await acts.close()
@@ -186,10 +186,10 @@ async def test_a_cordon_of_later_is_not_ours_by_an_annotation_that_was_left_behi
 
 async def test_what_changed_between_look_and_write_is_looked_at_again(server: ApiServer, tmp_path: Path) -> None:
     acts = actuator(server, tmp_path)
-    look = await acts.look()
+    read = await acts.read()
     server.edit("n1", lambda found: found["spec"].update(unschedulable=True))
     with pytest.raises(ActuatorUnavailable, match="changed since"):
-        await acts.apply(intent(Act.EXCLUDE), look)
+        await acts.apply(intent(Act.EXCLUDE), read)
     assert server.writes == []
     await acts.close()
 
@@ -205,14 +205,14 @@ async def test_the_census_is_in_the_order_of_the_servers_clock_and_of_failures_a
         server.edit("n3", lambda found: _stamp(found, "2026-01-01T00:00:09Z"))
         server.edit("n1", lambda found: _stamp(found, "2026-01-01T00:00:10Z"))
         acts = actuator(server, tmp_path)
-        census = await acts.census()
-        assert census.pool == 1200
+        fleet_count = await acts.fleet_count()
+        assert fleet_count.pool == 1200
         asked = len(server.requests)
-        await acts.census()
+        await acts.fleet_count()
         assert len(server.requests) == asked + 1, "the pool is not counted again for the second count"
-        assert [held.node for held in sorted(census.held)] == ["n3", "n1"]
-        assert (await acts.look()).pool == 1200
-        assert abs(census.now - host_clock().wall) < 3600
+        assert [held.node for held in sorted(fleet_count.held)] == ["n3", "n1"]
+        assert (await acts.read()).pool == 1200
+        assert abs(fleet_count.now - host_clock().wall) < 3600
         await acts.close()
 
 
@@ -220,8 +220,8 @@ async def test_the_first_look_of_a_big_cluster_is_two_small_requests(tmp_path: P
     """Writes are spread by the size of the cluster, without going through its nodes: all of them may be started at once."""
     async with ApiServer(*(node(f"n{number}") for number in range(1200))) as server:
         acts = actuator(server, tmp_path)
-        assert (await acts.look()).pool == acts.pool == 1200
-        await acts.look()
+        assert (await acts.read()).pool == acts.pool == 1200
+        await acts.read()
         assert len(server.requests) == 3
         await acts.close()
 
@@ -233,9 +233,9 @@ async def test_a_node_that_more_than_ten_have_written_counts_by_the_time_that_it
     acts = actuator(server, tmp_path)
     await exclude(acts)
     server.edit("n1", lambda found: found["metadata"].update(managedFields=[]))
-    census = await acts.census()
-    assert abs(census.held[0].since - census.now) < 60
-    assert (await acts.look()).owner is Owner.OURS
+    fleet_count = await acts.fleet_count()
+    assert abs(fleet_count.held[0].since - fleet_count.now) < 60
+    assert (await acts.read()).owner is Owner.OURS
     await acts.close()
 
 
@@ -245,15 +245,15 @@ async def test_the_node_of_another_machine_is_neither_written_nor_taken_for_ours
     """A configuration that was copied, a node that was renamed: whose boot the kubelet reports is not this machine."""
     here, there = "1b4e28ba-2fa1-11d2-883f-0016d3cca427", "6fa459ea-ee8a-3ca4-894e-db77e160355e"
     acts = actuator(server, tmp_path, boot_id=here)
-    look = await acts.look()
+    read = await acts.read()
     server.edit("n1", lambda found: found["status"].update(nodeInfo={"bootID": there}))
-    for call in (acts.look(), acts.apply(intent(Act.EXCLUDE), look)):
+    for call in (acts.read(), acts.apply(intent(Act.EXCLUDE), read)):
         with pytest.raises(ActuatorUnavailable, match=r"n1 is another machine \(boot 6fa459ea, here 1b4e28ba"):
             await call
     assert server.writes == []
     server.edit("n1", lambda found: found["status"].update(nodeInfo={"bootID": here}))
     await exclude(acts)
-    assert (await acts.look()).owner is Owner.OURS
+    assert (await acts.read()).owner is Owner.OURS
     await acts.close()
 
 
@@ -261,19 +261,19 @@ async def test_a_node_that_was_deleted_and_came_back_has_nothing_of_ours_and_one
     server: ApiServer, tmp_path: Path
 ) -> None:
     acts = actuator(server, tmp_path)
-    look = await acts.look()
+    read = await acts.read()
     await exclude(acts)
     server.nodes.pop("n1")
     with pytest.raises(ActuatorUnavailable, match="no such node"):
-        await acts.look()
+        await acts.read()
     server.nodes["n1"] = node("n1")
-    assert (await acts.look()).owner is Owner.NONE
+    assert (await acts.read()).owner is Owner.NONE
     await exclude(acts)
-    assert (await acts.look()).owner is Owner.OURS
+    assert (await acts.read()).owner is Owner.OURS
     server.nodes["n1"] = {**(bare := node("n1")), "metadata": {**bare["metadata"], "resourceVersion": None}}
     writes = len(server.writes)
-    with pytest.raises(ActuatorUnavailable, match="which version"):
-        await acts.apply(intent(Act.EXCLUDE), look)
+    with pytest.raises(ActuatorUnavailable, match="no resourceVersion"):
+        await acts.apply(intent(Act.EXCLUDE), read)
     assert len(server.writes) == writes
     await acts.close()
 
@@ -287,7 +287,7 @@ def _stamp(found: Json, time: str) -> None:
 @pytest.mark.parametrize(
     ("fault", "permanent", "said"),
     [
-        (refusing(401), False, "does not accept our token"),
+        (refusing(401), False, "does not accept the token"),
         (refusing(403), True, "rbac.yaml"),
         (refusing(400), True, "kubernetes.pool"),
         (refusing(404), False, "kubectl get nodes"),
@@ -295,9 +295,9 @@ def _stamp(found: Json, time: str) -> None:
         (refusing(429, **{"Retry-After": "1"}), False, "too often"),
         (refusing(500), False, "500"),
         (refusing(301, Location="http://127.0.0.1:9/elsewhere"), False, "301"),
-        (garbage, False, "no JSON"),
+        (garbage, False, "not a JSON"),
         (half_closed, False, "cannot read node n1"),
-        (silent, False, "no answer within 1 s"),
+        (silent, False, "no response within 1 s"),
         (endless, False, "longer than 16 MiB"),
     ],
     ids=["401", "403", "400", "404", "422", "429", "500", "redirect", "garbage", "half-closed", "silent", "endless"],
@@ -309,9 +309,9 @@ async def test_every_bad_answer_is_one_error_that_says_what_to_do(
     acts = actuator(server, tmp_path, timeout=1.0 if fault is silent else 20.0)
     server.faults += [fault, fault] if said.startswith("does not accept") else [fault]  # a token is read anew once
     with pytest.raises(ActuatorError, match=said) as caught:
-        await acts.look()
+        await acts.read()
     assert caught.value.permanent is permanent
-    assert (await acts.look()).owner is Owner.NONE
+    assert (await acts.read()).owner is Owner.NONE
     await acts.close()
 
 
@@ -329,12 +329,12 @@ async def test_conflicts_without_end_are_given_up_and_nothing_is_written(
 
 async def test_a_renewed_token_is_taken_up_by_the_next_call(server: ApiServer, tmp_path: Path) -> None:
     acts = actuator(server, tmp_path)
-    await acts.look()
+    await acts.read()
     server.tokens = {"another"}
     with pytest.raises(ActuatorUnavailable):
-        await acts.look()
+        await acts.read()
     (tmp_path / "token").write_text("another")
-    assert (await acts.look()).owner is Owner.NONE
+    assert (await acts.read()).owner is Owner.NONE
     await acts.close()
 
 
@@ -351,11 +351,11 @@ async def test_a_pod_uses_its_service_account_over_tls(tmp_path: Path, monkeypat
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
         options = KubernetesOptions(service_account=tmp_path, pool="")
         acts = KubernetesActuator(options, clock=host_clock, hostname="x", inherited={"NODE_NAME": "n1"})
-        assert (await acts.look()).pool == 1
+        assert (await acts.read()).pool == 1
         await acts.close()
         (tmp_path / "ca.crt").write_bytes(authority("strangers").cert_pem.bytes())
         with pytest.raises(ActuatorUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
-            await acts.look()
+            await acts.read()
         await acts.close()
 
 
@@ -372,25 +372,25 @@ async def test_a_kubeconfig_that_cannot_be_used_says_which_and_what(tmp_path: Pa
         options = KubernetesOptions(kubeconfig=path, node="n1")
         acts = KubernetesActuator(options, clock=host_clock, hostname="n1", inherited={})
         with pytest.raises(ActuatorRefused, match=said):
-            await acts.look()
+            await acts.read()
     options = KubernetesOptions(service_account=tmp_path, node="n1")
     with pytest.raises(ActuatorRefused, match="token"):
-        await KubernetesActuator(options, clock=host_clock, hostname="n1", inherited={}).look()
+        await KubernetesActuator(options, clock=host_clock, hostname="n1", inherited={}).read()
 
 
 async def test_a_write_that_timed_out_may_still_be_done_and_the_next_look_sees_it(
     server: ApiServer, tmp_path: Path
 ) -> None:
     acts = actuator(server, tmp_path, timeout=1.0)
-    look = await acts.look()
+    read = await acts.read()
 
     async def late(request: web.Request) -> web.StreamResponse:
         server.take("n1", await request.json(), request)
         return await silent(request)
 
     server.faults += [None, late]
-    with pytest.raises(ActuatorUnavailable, match="no answer"):
-        await acts.apply(intent(Act.EXCLUDE), look)
-    assert (await acts.look()).owner is Owner.OURS
+    with pytest.raises(ActuatorUnavailable, match="no response"):
+        await acts.apply(intent(Act.EXCLUDE), read)
+    assert (await acts.read()).owner is Owner.OURS
     assert ANNOTATION in server.nodes["n1"]["metadata"]["annotations"]
     await acts.close()

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from gpuwarden.actuators.kubernetes import condition as module
 from gpuwarden.actuators.kubernetes.actuator import KubernetesActuator
-from gpuwarden.actuators.kubernetes.condition import OSMO_TYPE, TYPE, ConditionKeeper
+from gpuwarden.actuators.kubernetes.condition import OSMO_TYPE, TYPE, ConditionWriter
 from gpuwarden.config.kubernetes import KubernetesOptions
 from gpuwarden.health.model import Health
 from gpuwarden.publish.snapshot import Snapshot
@@ -46,7 +46,7 @@ async def until(true: Callable[[], object]) -> None:
 
 
 @asynccontextmanager
-async def keeper(server: ApiServer, folder: Path, heartbeat: float = 300.0) -> AsyncIterator[ConditionKeeper]:
+async def keeper(server: ApiServer, folder: Path, heartbeat: float = 300.0) -> AsyncIterator[ConditionWriter]:
     acts = KubernetesActuator(
         KubernetesOptions(kubeconfig=server.kubeconfig(folder), node="n1"),
         clock=host_clock,
@@ -54,7 +54,7 @@ async def keeper(server: ApiServer, folder: Path, heartbeat: float = 300.0) -> A
         boot_id=BOOT,
         inherited={},
     )
-    keeps = ConditionKeeper(acts, heartbeat=heartbeat, osmo=True, clock=host_clock)
+    keeps = ConditionWriter(acts, heartbeat=heartbeat, osmo=True, clock=host_clock)
     keeps.run()
     yield keeps
     await keeps.stop()
@@ -95,14 +95,14 @@ async def test_a_node_that_is_not_there_yet_or_is_anothers_is_told_when_that_las
     async with ApiServer() as server, keeper(server, tmp_path) as keeps:
         keeps.publish(shown(Health.HEALTHY))
         await until(lambda: len(server.requests) >= 2)
-        assert not keeps.trouble
-        await until(lambda: "no such node" in keeps.trouble)
+        assert not keeps.error
+        await until(lambda: "no such node" in keeps.error)
         server.nodes["n1"] = node("n1")
         server.edit("n1", lambda found: found["status"].update(nodeInfo={"bootID": "another"}))
-        await until(lambda: "another machine" in keeps.trouble)
+        await until(lambda: "another machine" in keeps.error)
         assert server.writes == []
         server.edit("n1", lambda found: found["status"].update(nodeInfo={"bootID": BOOT}))
-        await until(lambda: condition(server).get("status") == "True" and not keeps.trouble)
+        await until(lambda: condition(server).get("status") == "True" and not keeps.error)
 
 
 async def test_a_second_daemon_for_the_same_node_is_told_and_a_write_without_an_answer_is_none(
@@ -121,10 +121,10 @@ async def test_a_second_daemon_for_the_same_node_is_told_and_a_write_without_an_
         await until(lambda: len(server.writes) >= 2)
         server.of_patch = done_and_lost
         await until(lambda: lost and len(server.writes) > lost[0] + 1)
-        assert not keeps.trouble
+        assert not keeps.error
         server.edit("n1", lambda found: _heartbeat(found, "2026-01-02T03:04:05Z"))
-        await until(lambda: "second daemon" in keeps.trouble)
-        await until(lambda: not keeps.trouble)
+        await until(lambda: "second daemon" in keeps.error)
+        await until(lambda: not keeps.error)
 
 
 def _heartbeat(found: Json, time: str) -> None:
@@ -139,7 +139,7 @@ async def test_the_same_is_told_again_with_each_heartbeat_and_a_server_that_fail
         keeps.publish(shown(Health.HEALTHY))
         await until(lambda: len(server.writes) >= 3)
         server.always = refusing(403)
-        await until(lambda: "rbac.yaml" in keeps.trouble)
+        await until(lambda: "rbac.yaml" in keeps.error)
         asked = len(server.requests)
         for number in range(50):
             keeps.publish(shown(Health.FAILURE, f"check_{number}"))

@@ -50,10 +50,10 @@ async def test_a_plugin_of_the_kubeconfig_gives_the_token_and_is_asked_again_whe
     async with ApiServer(node("n1")) as server:
         acts = actuator(with_plugin(server, tmp_path, script))
         for _ in range(3):
-            assert (await acts.look()).owner is Owner.NONE
+            assert (await acts.read()).owner is Owner.NONE
         server.tokens = {"another"}
         (tmp_path / "new").write_text("another")
-        assert (await acts.look()).owner is Owner.NONE
+        assert (await acts.read()).owner is Owner.NONE
         assert (tmp_path / "runs").read_text() == "a b\n" * 2
         await acts.close()
 
@@ -65,7 +65,7 @@ async def test_a_plugin_that_hangs_is_ended_with_its_children_and_one_that_fails
         path = with_plugin(server, tmp_path, f"echo $$ > {tmp_path}/pid; sleep 1000 & echo $! >> {tmp_path}/pid; wait")
         acts = actuator(path, timeout=1.0)
         with pytest.raises(ActuatorUnavailable):
-            await acts.look()
+            await acts.read()
         for pid in (tmp_path / "pid").read_text().split():
             async with asyncio.timeout(60):
                 while Path("/proc", pid).exists():
@@ -73,7 +73,7 @@ async def test_a_plugin_that_hangs_is_ended_with_its_children_and_one_that_fails
         for script in (f"echo {SECRET}; echo no way >&2; exit 3", f"echo {SECRET}"):
             acts = actuator(with_plugin(server, tmp_path, script))
             with pytest.raises(ActuatorUnavailable, match=r"plugin (exits with 3: no way|gives no token)") as caught:
-                await acts.look()
+                await acts.read()
             assert SECRET not in str(caught.value)
         await acts.close()
 
@@ -82,12 +82,12 @@ async def test_no_message_has_a_secret_of_a_file_that_is_wrong(tmp_path: Path) -
     async with ApiServer(node("n1")) as server:
         split = server.kubeconfig(tmp_path, token=f"{SECRET}\nof two lines")
         with pytest.raises(ActuatorError, match="no header may have") as caught:
-            await actuator(split).look()
+            await actuator(split).read()
         assert SECRET not in str(caught.value)
     broken = tmp_path / "broken"
     broken.write_text(f"users:\n- name: u\n  user:\n    token: {SECRET}\n   odd: [\n")
     with pytest.raises(ActuatorRefused, match="no YAML in line 5") as refused:
-        await actuator(broken).look()
+        await actuator(broken).read()
     assert SECRET not in str(refused.value)
 
 
@@ -108,14 +108,14 @@ async def test_a_kubeconfig_that_hangs_costs_one_thread_and_is_taken_when_it_com
     async with ApiServer(node("n1")) as server:
         acts = actuator(server.kubeconfig(tmp_path), timeout=1.0)
         for _ in range(2):
-            with pytest.raises(ActuatorUnavailable, match="no answer within 1 s"):
-                await acts.look()
+            with pytest.raises(ActuatorUnavailable, match="no response within 1 s"):
+                await acts.read()
         assert len(made) == 1
         (tmp_path / "hangs").write_bytes(b"")
         async with asyncio.timeout(60):
             while True:
                 try:
-                    assert (await acts.look()).owner is Owner.NONE
+                    assert (await acts.read()).owner is Owner.NONE
                 except ActuatorUnavailable:
                     continue
                 break
@@ -132,23 +132,23 @@ async def test_three_hundred_calls_that_fail_leave_nothing_open(tmp_path: Path) 
     faults: tuple[Fault, ...] = (garbage, half_closed, refusing(500), refusing(403), refusing(429))
     async with ApiServer(node("n1")) as server:
         acts = actuator(server.kubeconfig(tmp_path))
-        await acts.look()
+        await acts.read()
         await acts.close()
         before = _open()
         for number in range(300):
             server.always = faults[number % len(faults)]
             with pytest.raises(ActuatorError):
-                await acts.look()
+                await acts.read()
         server.always = None
-        await acts.look()
+        await acts.read()
         server.faults += [silent]
-        hangs = asyncio.create_task(acts.look())
+        hangs = asyncio.create_task(acts.read())
         async with asyncio.timeout(60):
             while server.faults:
                 await asyncio.sleep(0.01)
         server.faults += [refusing(403), None]
         with pytest.raises(ActuatorRefused):
-            await acts.look()
+            await acts.read()
         assert not hangs.done()
         hangs.cancel()
         await asyncio.gather(hangs, return_exceptions=True)

@@ -39,8 +39,8 @@ def intent(act: Act = Act.EXCLUDE, why: Why = Why.FAILURE, reason: str = FAILED)
 
 
 async def applied(one: MarkerActuator, what: Intent) -> Standing:
-    await one.apply(what, await one.look())
-    return await one.look()
+    await one.apply(what, await one.read())
+    return await one.read()
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ async def test_what_somebody_else_wrote_is_refused_and_left_as_it_is(tmp_path: P
     path = tmp_path / "out"
     path.write_bytes(content)
     one = marker(path)
-    for what in (one.look(), one.apply(intent(), Standing(at=NOW)), one.apply(intent(Act.RESTORE), Standing(at=NOW))):
-        with pytest.raises(ActuatorRefused, match="is no marker of this node"):
+    for what in (one.read(), one.apply(intent(), Standing(at=NOW)), one.apply(intent(Act.RESTORE), Standing(at=NOW))):
+        with pytest.raises(ActuatorRefused, match="is not a marker of this node"):
             await what
     assert path.read_bytes() == content
     assert list(tmp_path.iterdir()) == [path]
@@ -120,12 +120,12 @@ async def test_a_place_that_cannot_hold_one_is_for_a_person_to_mend(tmp_path: Pa
 async def test_a_folder_that_is_gone_does_not_say_that_somebody_lifted_the_exclusion(tmp_path: Path) -> None:
     """A file system that was unmounted; a folder that is ours to make may be away."""
     with pytest.raises(ActuatorRefused, match="No such file or directory; check the folder"):
-        await marker(tmp_path / "away" / "out").look()
+        await marker(tmp_path / "away" / "out").read()
     counter = NoCounter("n1", allowed=True)
     ours = MarkerActuator(
         "dstack", tmp_path / "away" / "dstack", node="n1", boot_id=BOOT, counter=counter, clock=lambda: NOW, make_folder=True
     )  # fmt: skip
-    assert (await ours.look()).owner is Owner.NONE
+    assert (await ours.read()).owner is Owner.NONE
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
@@ -133,9 +133,9 @@ async def test_where_anybody_may_write_only_what_belongs_to_us_counts(tmp_path: 
     path, one = tmp_path / "out", marker(tmp_path / "out")
     await applied(one, intent())
     os.chown(path, 1, 1)
-    assert (await one.look()).owner is Owner.OURS  # a server of files may give what root writes to nobody
+    assert (await one.read()).owner is Owner.OURS  # a server of files may give what root writes to nobody
     tmp_path.chmod(0o1777)
-    for forged in (one.look(), one.apply(intent(), Standing(at=NOW)), one.apply(intent(Act.RESTORE), Standing(at=NOW))):
+    for forged in (one.read(), one.apply(intent(), Standing(at=NOW)), one.apply(intent(Act.RESTORE), Standing(at=NOW))):
         with pytest.raises(ActuatorRefused, match=f"belongs to user 1, .* chmod o-w {tmp_path}"):
             await forged
     assert path.exists()
@@ -146,8 +146,8 @@ async def test_of_an_earlier_boot_it_is_void_where_readers_know_the_boot_and_sta
 ) -> None:
     path = tmp_path / "out"
     await applied(marker(path, EARLIER), intent())
-    assert (await marker(path).look()).owner is Owner.NONE
-    stands = await marker(path, over_boots=True).look()
+    assert (await marker(path).read()).owner is Owner.NONE
+    stands = await marker(path, over_boots=True).read()
     assert (stands.owner, stands.reason) == (Owner.OURS, FAILED)
     again = await applied(marker(path), intent(reason="gpuwarden: failure gpu_missing"))
     assert again.reason == "gpuwarden: failure gpu_missing"
@@ -196,12 +196,12 @@ async def test_a_file_system_that_hangs_holds_nobody_up_and_no_second_call_is_be
     reading, writing = os.pipe()
     with pytest.raises(ActuatorUnavailable, match="does its file system hang"):
         await one._file._thread("read", lambda: os.read(reading, 1))
-    with pytest.raises(ActuatorUnavailable, match="has not answered an earlier call"):
-        await one.look()
+    with pytest.raises(ActuatorUnavailable, match="an earlier call to its file system has not returned"):
+        await one.read()
     os.write(writing, b"x")
     assert one._file._working is not None
     await one._file._working
-    assert (await one.look()).owner is Owner.NONE
+    assert (await one.read()).owner is Owner.NONE
     os.close(reading)
     os.close(writing)
 
@@ -209,7 +209,7 @@ async def test_a_file_system_that_hangs_holds_nobody_up_and_no_second_call_is_be
 async def test_a_fifo_is_no_marker_and_holds_nobody_up(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "out")
     with pytest.raises(ActuatorRefused):
-        await marker(tmp_path / "out").look()
+        await marker(tmp_path / "out").read()
 
 
 async def test_what_is_held_and_refused_ever_since_is_a_finding_and_no_secret() -> None:
@@ -218,8 +218,8 @@ async def test_what_is_held_and_refused_ever_since_is_a_finding_and_no_secret() 
     rig.acting.run()
     rig.passes(xid())
     await rig.until(lambda: rig.state.holds and not rig.state.pending)
-    rig.client.away = ActuatorRefused("out is no marker of this node")
-    await rig.until(lambda: "fake: out is no marker of this node" in rig.acting.trouble())
+    rig.client.away = ActuatorRefused("out is not a marker of this node")
+    await rig.until(lambda: "fake: out is not a marker of this node" in rig.acting.trouble())
     rig.client.away = None
     await rig.until(lambda: not rig.acting.trouble())
     await rig.kill()

@@ -18,7 +18,7 @@ import pytest
 
 from gpuwarden.actuators.base import BudgetUnknown
 from gpuwarden.actuators.prometheus_count import POOL_ASSUMED, PrometheusCounter, queries
-from gpuwarden.actuators.reconciler import Limits, Outbox
+from gpuwarden.actuators.reconciler import Limits, Reconciler
 from gpuwarden.config.policy import BreakerOptions
 from gpuwarden.config.secrets import SecretFile
 from gpuwarden.policy.breaker import refusal
@@ -61,7 +61,7 @@ def site(scraped: float = NOW - 10, at: float = NOW, pool: int = 4, **held: floa
 
 async def census(respond: Callable[..., Answer], **more: object) -> Census:
     with api_server(respond) as port:
-        return await counter(port, **more).census()
+        return await counter(port, **more).fleet_count()
 
 
 async def test_it_counts_nodes_in_the_order_in_which_they_went_out() -> None:
@@ -94,12 +94,12 @@ NO_COUNT: dict[str, tuple[Callable[..., Answer], str]] = {
     "it has not scraped us for long": (site(scraped=NOW - 61), "has not scraped this node for 61 s"),
     "a cache answers": (site(at=NOW - 61, scraped=NOW - 62), "the answer is of 61 s ago"),
     "its clock is ahead": (site(at=NOW + 61, scraped=NOW + 60), "a clock is wrong"),
-    "it does not know us": (lambda *_: vector([]), "does not know this node in this boot"),
+    "it does not know us": (lambda *_: vector([]), "has no sample of this node in this boot"),
     "it knows of a part only": (lambda *_: vector([series(NOW, NOW, named("n1"))], ["store away"]), "store away"),
     "it refuses": (lambda *_: plain(401, b"no"), "give breaker.prometheus_token"),
     "it is busy": (lambda *_: plain(503, b"no"), "answers 503"),
     "it sends us on": (lambda *_: plain(302, b"", Location="http://elsewhere/"), "which is not followed"),
-    "it is no Prometheus": (lambda *_: plain(200, b"<html>"), "is no Prometheus"),
+    "it is no Prometheus": (lambda *_: plain(200, b"<html>"), "is not Prometheus"),
     "its answer has no end": (lambda *_: Answer(200, endless(), {}), "more than 8 MiB"),
     "it never answers": (lambda *_: HANG, "has not answered within"),
 }
@@ -126,7 +126,7 @@ async def test_the_size_of_the_pool_is_learned_beside_the_looks_and_long_after_t
         assert counting.pool == POOL_ASSUMED  # it waits for nobody
         assert counting._sizing is not None
         await counting._sizing
-        assert (await counting.census()).pool == counting.pool == 8
+        assert (await counting.fleet_count()).pool == counting.pool == 8
 
 
 async def test_credentials_come_from_a_file_and_are_read_anew_each_time(
@@ -143,15 +143,15 @@ async def test_credentials_come_from_a_file_and_are_read_anew_each_time(
         asking = counter(port, prometheus_token=SecretFile(str(token)))
         for text in ("first", "second"):
             token.write_text(text)
-            await asking.census()
+            await asking.fleet_count()
         token.unlink()
         with pytest.raises(BudgetUnknown, match=f"cannot read {token}"):
-            await asking.census()
+            await asking.fleet_count()
         monkeypatch.setattr("gpuwarden.actuators.prometheus_count.ANSWERS_WITHIN", 0.0)
         monkeypatch.setattr("gpuwarden.actuators.prometheus_count.READ_WITHIN", 0.1)
         os.mkfifo(token)
         with pytest.raises(BudgetUnknown, match="does their file system hang"):
-            await asking.census()
+            await asking.fleet_count()
         with token.open("w"):  # whoever waits for it ends
             pass
     assert list(dict.fromkeys(seen)) == ["Bearer first", "Bearer second"]
@@ -166,18 +166,18 @@ class Scraped:
     def __init__(self, node: str, marked: dict[str, tuple[str, float]]) -> None:
         self.name, self.node, self.marked = "file", node, marked
 
-    async def look(self) -> Standing:
+    async def read(self) -> Standing:
         reason, since = self.marked.get(self.node, ("", 0.0))
         owner, why = (Owner.OURS, Why.FAILURE) if reason else (Owner.NONE, None)
         return Standing(at=Stamp(0.0, 0.0), owner=owner, why=why, reason=reason, since=since, pool=1)
 
-    async def census(self) -> Census:
+    async def fleet_count(self) -> Census:
         now = asyncio.get_running_loop().time()
         seen = tuple(Held(at, node) for node, (_, at) in self.marked.items() if at < now - now % self.EVERY)
         return Census(node=self.node, pool=100, held=seen, now=now, visible_after=4 * self.EVERY)
 
-    async def apply(self, intent: Intent, standing: Standing) -> None:
-        assert standing.reachable
+    async def apply(self, intent: Intent, state: Standing) -> None:
+        assert state.reachable
         if intent.act is Act.EXCLUDE:
             self.marked[self.node] = (intent.reason, asyncio.get_running_loop().time())
         else:
@@ -195,15 +195,15 @@ async def test_of_all_that_fail_between_two_scrapes_as_many_stay_out_as_may_and_
         return True
 
     async def fails(node: str) -> Result:
-        box = Outbox(
-            Scraped(node, marked), committed=committed, wanted=lambda _: True, looked=lambda: None, limits=limits,
+        box = Reconciler(
+            Scraped(node, marked), committed=committed, wanted=lambda _: True, on_read=lambda: None, limits=limits,
             clock=host_clock,
         )  # fmt: skip
         intent = Intent(
             act=Act.EXCLUDE, actuator="file", why=Why.FAILURE, reason="gpuwarden: failure gpu_missing", key=node,
             at=Stamp(0.0, 0.0),
         )  # fmt: skip
-        await box.look()
+        await box.read()
         return (await box.attempt(intent))[0].result
 
     results = await asyncio.gather(*(fails(f"n{number:02}") for number in range(40)))
@@ -295,7 +295,7 @@ def test_by_a_real_prometheus_a_node_is_kept_in_and_taken_out(tmp_path: Path) ->
 
 async def counted(server: Server, boot_id: str) -> Census:
     options = BreakerOptions(prometheus=f"http://127.0.0.1:{server.port}", prometheus_match='cluster="a"')
-    return await PrometheusCounter(options, node="node7", boot_id=boot_id, clock=host_clock).census()
+    return await PrometheusCounter(options, node="node7", boot_id=boot_id, clock=host_clock).fleet_count()
 
 
 def held_back(daemon: RunningDaemon, why: str) -> bool:

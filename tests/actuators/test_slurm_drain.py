@@ -9,7 +9,7 @@ import pytest
 
 from gpuwarden.policy.model import Flag, Intent, Owner, Result, Standing, Why
 from support.slurm import CONTROLLER, SLURM, Slurm
-from support.slurm_outbox import FAILURE, an_actuator, an_outbox, attempt, exclude, reasons_written, restore
+from support.slurm_reconciler import FAILURE, a_reconciler, an_actuator, attempt, exclude, reasons_written, restore
 
 pytestmark = SLURM
 
@@ -95,7 +95,7 @@ async def test_maintenance_and_reboots_are_left_alone(slurm: Slurm) -> None:
 async def test_the_termination_of_another_machine_is_lifted(slurm: Slurm, state: str) -> None:
     """Which of the two it was: somebody's last act may have been to set the node down."""
     slurm.drain("n1", TERMINATION, state=state)
-    standing = await an_actuator(slurm).look()
+    standing = await an_actuator(slurm).read()
     assert (standing.owner, standing.why) == (Owner.OURS, Why.TERMINATION)
     assert (standing.boot, standing.instance) == ("1b4e28ba", "i-0af01c23")
     assert (Flag.DOWN in standing.flags) is (state == "DOWN")
@@ -134,29 +134,29 @@ async def test_the_breaker_lets_one_of_three_nodes_out(slurm: Slurm) -> None:
 async def test_a_stopped_controller_is_waited_for(slurm: Slurm) -> None:
     quick = slurm.folder / "quick.conf"  # a client that gives up after 3 s instead of 10
     quick.write_text(f"{slurm.conf.read_text()}\nMessageTimeout=3\n")
-    outbox, intent = an_outbox(an_actuator(slurm, conf=quick)), exclude()
+    reconciler, intent = a_reconciler(an_actuator(slurm, conf=quick)), exclude()
     slurm.stop(CONTROLLER)
-    outcome, delay = await outbox.attempt(intent)
+    outcome, delay = await reconciler.attempt(intent)
     assert outcome.result is Result.RETRY
     assert "Unable to contact" in outcome.text
     assert delay > 0
     before = len(slurm.log())
     slurm.start(CONTROLLER)
-    assert (await outbox.attempt(intent))[0].result is Result.DONE
+    assert (await reconciler.attempt(intent))[0].result is Result.DONE
     assert reasons_written(slurm, since=before) == [FAILURE]
 
 
 async def test_a_drain_that_timed_out_is_looked_for_before_it_is_written_again(slurm: Slurm) -> None:
     """The controller hangs between our look and our write, and carries it out when it wakes up."""
     actuator = an_actuator(slurm, timeout=3.0)
-    outbox, intent = an_outbox(actuator), exclude()
+    reconciler, intent = a_reconciler(actuator), exclude()
     before, calls = len(slurm.log()), actuator.commands.calls
-    attempted = asyncio.create_task(outbox.attempt(intent))
+    attempted = asyncio.create_task(reconciler.attempt(intent))
     apply = actuator.apply
 
-    async def hangs_from_here(intent: Intent, standing: Standing) -> None:
+    async def hangs_from_here(intent: Intent, state: Standing) -> None:
         slurm.pause(CONTROLLER)
-        await apply(intent, standing)
+        await apply(intent, state)
 
     actuator.apply = hangs_from_here  # type: ignore[method-assign]
     outcome, _ = await attempted
@@ -164,7 +164,7 @@ async def test_a_drain_that_timed_out_is_looked_for_before_it_is_written_again(s
     actuator.apply = apply  # type: ignore[method-assign]
     slurm.resume(CONTROLLER)
     slurm.wait(lambda: slurm.reason("n1") == FAILURE, "the drain to be carried out after all")
-    assert (await outbox.attempt(intent))[0].result is Result.ALREADY
+    assert (await reconciler.attempt(intent))[0].result is Result.ALREADY
     assert reasons_written(slurm, since=before) == [FAILURE]
     assert actuator.commands.calls > calls
 
@@ -177,10 +177,10 @@ async def test_a_controller_that_restarts_remembers_our_drain(slurm: Slurm) -> N
 
 
 async def test_who_may_not_drain_is_told_once_and_waits_for_an_hour(slurm: Slurm) -> None:
-    outbox = an_outbox(
+    reconciler = a_reconciler(
         an_actuator(slurm, folder=scripts(slurm, scontrol='exec runuser -u nobody -- /usr/bin/scontrol "$@"'))
     )
-    outcome, delay = await outbox.attempt(exclude())
+    outcome, delay = await reconciler.attempt(exclude())
     assert outcome.result is Result.REFUSED
     assert "AdminLevel=Administrator" in outcome.text
     assert delay >= 3600.0
@@ -190,7 +190,7 @@ async def test_who_may_not_drain_is_told_once_and_waits_for_an_hour(slurm: Slurm
 @pytest.mark.parametrize("scontrol", ["echo 'slurm_update error: whatever' >&2", "true", "echo warning; echo done"])
 async def test_a_command_that_says_it_drained_and_did_not_is_not_believed(slurm: Slurm, scontrol: str) -> None:
     outcome = await attempt(slurm, exclude(), folder=scripts(slurm, scontrol=scontrol))
-    assert (outcome.result, outcome.text) == (Result.RETRY, "it was written, and does not stand")
+    assert (outcome.result, outcome.text) == (Result.RETRY, "it was written, but does not read back")
 
 
 async def test_a_node_that_slurm_does_not_know_is_a_persons_business(slurm: Slurm) -> None:
@@ -202,11 +202,11 @@ async def test_a_node_that_slurm_does_not_know_is_a_persons_business(slurm: Slur
 async def test_a_pool_is_the_largest_partition_or_those_that_are_named(slurm: Slurm) -> None:
     slurm.scontrol("create", "PartitionName=debug", "Nodes=n1")
     try:
-        census = await an_actuator(slurm).census()
-        assert census.pool == 3
-        named = await an_actuator(slurm, partitions=("debug",)).census()
+        fleet_count = await an_actuator(slurm).fleet_count()
+        assert fleet_count.pool == 3
+        named = await an_actuator(slurm, partitions=("debug",)).fleet_count()
         assert named.pool == 1
-        assert (await an_actuator(slurm).look()).pool == 3
+        assert (await an_actuator(slurm).read()).pool == 3
     finally:
         slurm.scontrol("delete", "PartitionName=debug")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.slurm import SLURM, Slurm, require_slurm, running
-from support.slurm_outbox import reasons_written
+from support.slurm_reconciler import reasons_written
 
 pytestmark = SLURM
 

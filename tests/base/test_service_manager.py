@@ -74,11 +74,11 @@ def test_a_watchdog_of_no_number_is_none(value: str) -> None:
 def test_it_tells_its_manager_and_is_not_held_up_where_nobody_listens(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "notify"))
-        ServiceManager(address=str(tmp_path / "notify")).tell("READY=1", "STATUS=well")
+        ServiceManager(address=str(tmp_path / "notify")).send("READY=1", "STATUS=well")
         assert listener.recv(100) == b"READY=1\nSTATUS=well"
-    ServiceManager(address=str(tmp_path / "notify")).tell("READY=1")
-    ServiceManager(address=str(tmp_path / "nobody")).tell("READY=1")
-    ServiceManager().tell("READY=1")
+    ServiceManager(address=str(tmp_path / "notify")).send("READY=1")
+    ServiceManager(address=str(tmp_path / "nobody")).send("READY=1")
+    ServiceManager().send("READY=1")
 
 
 def test_a_listening_socket_is_taken_by_its_name_and_nothing_else_is(tmp_path: Path) -> None:

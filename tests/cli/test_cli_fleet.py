@@ -191,18 +191,18 @@ def port(script: Script) -> Iterator[int]:
 
 
 BAD_ANSWERS: dict[str, tuple[Answer, str]] = {
-    "a login page": (plain(200, b"<html>log in</html>"), "is no Prometheus"),
+    "a login page": (plain(200, b"<html>log in</html>"), "is not Prometheus"),
     "no password": (plain(401, b"no"), "answers 401 Unauthorized; give --token-file or --basic-file"),
     "an error": (plain(500, b'{"status":"error","error":"out of \\u001b[2J memory"}'), r"answers 500: out of \x1b[2J memory"),
     "a redirect": (plain(302, b"", Location="http://169.254.169.254/"), "which is not followed"),
-    "truncated": (Answer(200, (b'{"status":',), {"Content-Length": "5000"}), "hung up before it had answered"),
+    "truncated": (Answer(200, (b'{"status":',), {"Content-Length": "5000"}), "closed the connection in mid-response"),
     "too large by its word": (Answer(200, endless(), {"Content-Length": str(1 << 30)}), "more than 64 MiB"),
     "too large without a word": (Answer(200, endless(), {}), "more than 64 MiB"),
-    "nothing": (Answer(0, (), {}), "cannot ask http"),
-    "no HTTP": (Answer(0, (b"SSH-2.0-OpenSSH_9.2\r\n",), {}), "cannot ask http"),
-    "other JSON": (plain(200, b'{"status":"success","data":{"resultType":"scalar","result":[1,"1"]}}'), "is no Prometheus"),
-    "odd samples": (plain(200, b'{"status":"success","data":{"resultType":"vector","result":[{"value":7}]}}'), "is no Prometheus"),
-    "deep JSON": (plain(200, b"[" * 200_000), "is no Prometheus"),
+    "nothing": (Answer(0, (), {}), "cannot query http"),
+    "no HTTP": (Answer(0, (b"SSH-2.0-OpenSSH_9.2\r\n",), {}), "cannot query http"),
+    "other JSON": (plain(200, b'{"status":"success","data":{"resultType":"scalar","result":[1,"1"]}}'), "is not Prometheus"),
+    "odd samples": (plain(200, b'{"status":"success","data":{"resultType":"vector","result":[{"value":7}]}}'), "is not Prometheus"),
+    "deep JSON": (plain(200, b"[" * 200_000), "is not Prometheus"),
     "empty": (vector([]), "knows no gpuwarden"),
 }  # fmt: skip
 
@@ -231,7 +231,7 @@ def test_a_server_that_never_ends_its_answer_is_given_up(
 def test_nobody_who_listens_is_an_unknown_fleet(tmp_path: Path) -> None:
     done = fleet(tmp_path, 1)
     assert done.returncode == 3
-    assert done.stderr.startswith("gpuwarden fleet: cannot ask http://127.0.0.1:1: Connection refused;")
+    assert done.stderr.startswith("gpuwarden fleet: cannot query http://127.0.0.1:1: Connection refused;")
 
 
 def test_odd_series_make_no_node_better_and_hide_none(tmp_path: Path, script: Script, port: int) -> None:
@@ -260,7 +260,7 @@ def test_two_daemons_with_one_name_are_both_shown_and_said_to_be_two(tmp_path: P
     done = fleet(tmp_path, port)
     assert done.returncode == 1
     assert [line.split()[:2] for line in done.stdout.splitlines()[3:]] == [["n1", "[b:1]"], ["n1", "[a:1]"]]
-    assert "its name is that of a:1 too" in done.stdout
+    assert "shares its name with a:1" in done.stdout
 
 
 def test_a_silent_node_is_found_through_what_the_rules_recorded_unless_it_answers_elsewhere(
@@ -280,7 +280,7 @@ def test_a_silent_node_is_found_through_what_the_rules_recorded_unless_it_answer
     assert list(found) == ["c:1", "gone", "moved"]
     assert (found["gone"]["age_seconds"], found["gone"]["seconds_left"]) == (4000, 1200 - 4000)
     assert found["gone"]["last_known_out"] == "planned"
-    assert found["c:1"]["reasons"] == ["does not answer and never did, as far as is known"]
+    assert found["c:1"]["reasons"] == ["does not answer and has no recorded answer"]
     assert (found["moved"]["instance"], found["moved"]["status"]) == ("new:1", "healthy")
 
 
@@ -342,9 +342,9 @@ def test_a_certificate_is_believed_only_from_the_authority_that_was_given(tmp_pa
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--prometheus", "http://me:pw@h:9090"), "a user or a password, which all would see"),
+        (("--prometheus", "http://me:pw@h:9090"), "a user or a password, which every user of the host could read"),
         (("--prometheus", "ftp://h"), "expected an address such as"),
-        (("--prometheus", "http://h:99999"), "is no address"),
+        (("--prometheus", "http://h:99999"), "is not an address"),
         (("--token-file", "/nowhere"), "cannot read /nowhere: No such file or directory"),
         (("--token-file", "/dev/null"), "does not hold a bearer token"),
         (("--basic-file", "/dev/null"), "expected one line USER:PASSWORD"),

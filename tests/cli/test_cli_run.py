@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.base.paths import PlaceRefused, check_private, is_real, make_private, simulation_home
+from gpuwarden.base.paths import UnsafeFolder, check_private, is_real, make_private, simulation_home
 from gpuwarden.cli.parser import CommandError
 from gpuwarden.cli.sources import configuration
 from support.commands import COMMAND, environment, gpuwarden, options
@@ -78,13 +78,13 @@ def test_a_folder_that_somebody_else_prepared_is_refused(tmp_path: Path) -> None
         configuration(options(simulate=1), {"TMPDIR": str(tmp_path)})
     home.unlink()
     home.mkdir(mode=0o755)
-    with pytest.raises(PlaceRefused, match=r"others may enter it \(mode 0755\)"):
+    with pytest.raises(UnsafeFolder, match=r"others may enter it \(mode 0755\)"):
         make_private(home)
     home.chmod(0o700)
     make_private(home)
     if os.geteuid() == 0:
         os.chown(home, 65534, -1)
-        with pytest.raises(PlaceRefused, match="it belongs to user 65534"):
+        with pytest.raises(UnsafeFolder, match="it belongs to user 65534"):
             check_private(home)
 
 

@@ -40,7 +40,7 @@ FAULTS: dict[str, tuple[str, str]] = {
     "nobody to be told": ("[notify.webhook.pager]", "notify.webhook.pager.url: expected url or url_file, found neither"),
     "two addresses": (f'{HOOK}url_file = "u"', "found both"),
     "no address": ('[notify.webhook.pager]\nurl = "h.example"', "expected an address such as"),
-    "a secret in the address": ('[notify.webhook.pager]\nurl = "https://u:p@h"', "which all would see"),
+    "a secret in the address": ('[notify.webhook.pager]\nurl = "https://u:p@h"', "which every user of the host could read"),
     "two logins": (f'{HOOK}token = "a"\nbasic = "b"', "which of them is it"),
     "a group that is none": (f'{HOOK}events = ["all"]', "expected one of health, finding, exclusion, termination"),
     "a name that is none": ('[notify.exec.Log]\ncommand = ["/l"]', "notify.exec.Log: expected a name"),

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from gpuwarden.actuators.base import ActuatorError, ActuatorRefused, ActuatorUnavailable
-from gpuwarden.actuators.reconciler import Limits, Outbox
+from gpuwarden.actuators.reconciler import Limits, Reconciler
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.policy.breaker import spread_of_return
 from gpuwarden.policy.model import Act, Budget, Flag, Intent, Notice, Result, Settings, Standing, Why
@@ -127,7 +127,7 @@ async def test_what_waits_for_a_scheduler_is_dropped_by_a_fresh_look_if_somebody
     rig.client.away = ActuatorUnavailable("connect failure")
     rig.acting.run()
     fails(rig)
-    await rig.until(lambda: rig.client.calls.count("census") > 3)
+    await rig.until(lambda: rig.client.calls.count("fleet_count") > 3)
     rig.cluster.nodes["n1"] = Node(reason="rack move", since=time.time())
     rig.client.away = None
     await rig.until(lambda: not rig.state.pending)
@@ -164,7 +164,7 @@ async def test_where_nobody_can_be_counted_nobody_is_excluded_and_the_breaker_sa
     """The node itself can be looked at and written."""
 
     def refuse(call: str) -> None:
-        if call == "census":
+        if call == "fleet_count":
             raise kind("cannot count who is held out: 403")
 
     rig.client.before = refuse
@@ -183,7 +183,7 @@ async def test_a_scheduler_that_cannot_count_for_a_moment_is_asked_again_soon() 
     client = Client(cluster, "n1", host_clock)
 
     def fail(call: str) -> None:
-        if call == "census":
+        if call == "fleet_count":
             raise ActuatorUnavailable("cannot count: no answer within 10 s")
 
     client.before = fail
@@ -191,8 +191,8 @@ async def test_a_scheduler_that_cannot_count_for_a_moment_is_asked_again_soon() 
     async def committed() -> bool:
         return True
 
-    box = Outbox(
-        client, committed=committed, wanted=lambda _: True, looked=lambda: None, clock=host_clock,
+    box = Reconciler(
+        client, committed=committed, wanted=lambda _: True, on_read=lambda: None, clock=host_clock,
         limits=replace(LIMITS, first=2.0, most=120.0, breaker_first=60.0, breaker_most=900.0),
     )  # fmt: skip
     wanted = Intent(act=Act.EXCLUDE, actuator="fake", why=Why.FAILURE, reason=FAILED, key="k", at=host_clock())
@@ -208,7 +208,7 @@ async def test_a_scheduler_that_is_away_is_told_as_long_as_something_is_wanted_o
     rig.client.away = ActuatorUnavailable("no answer within 10 s")
     rig.acting.run()
     rig.passes()
-    await rig.until(lambda: "look" in rig.client.calls)
+    await rig.until(lambda: "read" in rig.client.calls)
     assert rig.acting.away() == ""
     fails(rig)
     await rig.until(lambda: rig.acting.away() == "fake: no answer within 10 s")
@@ -226,7 +226,7 @@ async def test_while_a_scheduler_is_away_the_next_attempt_is_due_within_five_sec
     cluster = Cluster(time.time, {f"n{number}": Node() for number in range(1, 1_001)})
     rig = Rig(cluster, options=acting_options(Limits()))
     box = rig.acting._boxes["fake"]
-    await box.look()
+    await box.read()
     rig.client.away = ActuatorUnavailable("connect failure")
     wanted = Intent(act=Act.EXCLUDE, actuator="fake", why=Why.TERMINATION, reason="gone", key="1", at=rig.clock())
     delays = [(await box.attempt(wanted))[1] for _ in range(attempts)]
@@ -240,7 +240,7 @@ async def test_a_healthy_node_asks_no_more_often_while_the_scheduler_is_away() -
     )
     rig.client.away = ActuatorUnavailable("connect failure")
     box = rig.acting._boxes["fake"]
-    await box.look()
+    await box.read()
     assert rig.acting._look_after(box) >= 1200.0 * 0.9
 
 
@@ -264,12 +264,12 @@ async def test_what_is_no_longer_found_is_not_written_when_the_scheduler_returns
     rig.client.away = ActuatorUnavailable("connect failure")
     rig.acting.run()
     fails(rig)
-    await rig.until(lambda: rig.client.calls.count("census") > 1)
+    await rig.until(lambda: rig.client.calls.count("fleet_count") > 1)
     heals(rig)
-    looks = rig.client.calls.count("look")
-    await rig.until(lambda: rig.client.calls.count("look") > looks)  # the attempt under way has ended
+    looks = rig.client.calls.count("read")
+    await rig.until(lambda: rig.client.calls.count("read") > looks)  # the attempt under way has ended
     rig.client.away = None
-    await rig.until(lambda: rig.client.calls.count("look") > looks + 3)
+    await rig.until(lambda: rig.client.calls.count("read") > looks + 3)
     assert (rig.writes, len(rig.state.pending)) == ([], 1)
     assert "not found just now" in rig.acting.shown().pending[0].text
     fails(rig)
@@ -324,7 +324,7 @@ async def test_mode_observe_asks_the_scheduler_how_the_node_is_and_writes_nothin
     fails(rig)
     await rig.until(lambda: len(rig.client.calls) > 10)
     shown = rig.acting.shown()
-    assert (rig.writes, set(rig.client.calls), len(shown.would)) == ([], {"look"}, 1)
+    assert (rig.writes, set(rig.client.calls), len(shown.would)) == ([], {"read"}, 1)
     assert shown.counts["exclude_observed"] == 1
     await rig.kill()
 
@@ -390,14 +390,14 @@ async def test_an_actuator_that_never_comes_back_counts_as_a_scheduler_that_does
     async def committed() -> bool:
         return True
 
-    rig.client.look = never  # type: ignore[method-assign]
-    box = Outbox(
-        rig.client, committed=committed, wanted=lambda _: True, looked=lambda: None, limits=Limits(backstop=0.05),
+    rig.client.read = never  # type: ignore[method-assign]
+    box = Reconciler(
+        rig.client, committed=committed, wanted=lambda _: True, on_read=lambda: None, limits=Limits(backstop=0.05),
         clock=host_clock,
     )  # fmt: skip
-    await box.look()
-    assert box.standing is not None
-    assert (box.standing.reachable, box.standing.trouble) == (False, "fake has not come to an end within 0.05 s")
+    await box.read()
+    assert box.node_state is not None
+    assert (box.node_state.reachable, box.node_state.trouble) == (False, "fake has not come to an end within 0.05 s")
 
 
 # --- the breaker
@@ -470,7 +470,7 @@ async def test_who_is_held_back_by_the_breaker_is_not_hurried(rig: Rig) -> None:
         rig.acting.hurry()
         rig.step()
         await asyncio.sleep(0.001)
-    assert rig.client.calls.count("census") == 1
+    assert rig.client.calls.count("fleet_count") == 1
     await rig.kill()
 
 
@@ -522,7 +522,7 @@ async def test_terminations_are_neither_counted_nor_held_back(rig: Rig) -> None:
     assert "at once, and the node is excluded" in rig.acting.orders.announce(120.0, "spot", "root")
     await rig.until(lambda: rig.state.holds)
     assert "termination" in rig.reason
-    assert "census" not in rig.client.calls
+    assert "fleet_count" not in rig.client.calls
     await rig.kill()
 
 

@@ -16,7 +16,7 @@ from threading import get_native_id
 
 import pytest
 
-from gpuwarden.actuators.signals import Order, Result, send, tell
+from gpuwarden.actuators.signals import Order, Result, send, send_all
 from support.ranks import NOBODY, Rank, rank
 
 PATIENCE = 60.0
@@ -170,14 +170,14 @@ def test_a_process_that_cannot_be_looked_at_is_not_signalled(tmp_path: Path) -> 
 async def test_each_of_many_gets_its_own_signal_and_its_own_result() -> None:
     with rank("TERM") as first, rank("USR1") as second, rank("") as third:
         orders = (order(first), order(second, "USR1"), order(third))
-        sent = await tell(orders, deadline=PATIENCE)
+        sent = await send_all(orders, deadline=PATIENCE)
         assert [one.result for one in sent] == [Result.SENT, Result.SENT, Result.DEAF]
         assert [(one.pid, one.started, one.signal) for one in sent] == [(o.pid, o.started, o.signal) for o in orders]
         assert (first.heard(), second.heard()) == ("TERM", "USR1")
 
 
 async def test_nobody_to_tell_is_nothing_to_wait_for() -> None:
-    assert await tell(()) == ()
+    assert await send_all(()) == ()
 
 
 async def test_a_call_that_hangs_holds_up_neither_the_loop_nor_the_answer(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ async def test_a_call_that_hangs_holds_up_neither_the_loop_nor_the_answer(tmp_pa
         (tmp_path / str(one.pid)).mkdir()
         pipe = tmp_path / str(one.pid) / "stat"
         os.mkfifo(pipe)
-        sent = await tell([order(one), order(two)], deadline=0.3, proc=tmp_path)
+        sent = await send_all([order(one), order(two)], deadline=0.3, proc=tmp_path)
         writer = os.open(pipe, os.O_WRONLY)  # the thread is there: else this would block
         os.close(writer)
         assert [one.result for one in sent] == [Result.UNKNOWN, Result.FAILED]

@@ -218,7 +218,7 @@ def test_somebody_else_s_database_is_refused_and_left_as_it_is(path: Path) -> No
         other.execute("CREATE TABLE recipes (name)")
     other.close()
     before = path.read_bytes()
-    with pytest.raises(LedgerRefused, match="no ledger of gpuwarden"):
+    with pytest.raises(LedgerRefused, match="not a ledger of gpuwarden"):
         Store.open(path, now=WALL)
     assert path.read_bytes() == before
 

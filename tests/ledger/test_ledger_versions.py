@@ -18,7 +18,7 @@ from gpuwarden.health.model import Event, EventKind, Key, Subject, gpu
 from gpuwarden.health.xid.forged_lines import Recalled, without_forged
 from gpuwarden.ledger.rows import Memory
 from gpuwarden.ledger.store import Store
-from gpuwarden.ledger.unknown_events import MOST, strangers
+from gpuwarden.ledger.unknown_events import MOST, unknown_events
 from gpuwarden.policy import checkpoint as policy_checkpoint
 from gpuwarden.policy import state as policy
 from gpuwarden.policy.removed_actuators import without_removed
@@ -125,17 +125,17 @@ async def test_after_a_downgrade_the_newer_version_finds_again_what_only_it_unde
     begun(make.path, NEWER)
     memory = await go_on(make)
     melted = Key("gpu_melted", gpu(SLOT))
-    kept = [(event.kind, event.key) for event in strangers(memory.events)]
+    kept = [(event.kind, event.key) for event in unknown_events(memory.events)]
     assert kept == [("foretold", Key("gpu", gpu(SLOT))), ("raised", melted), ("latched", melted)]
     again = await go_on(make)
-    assert strangers(again.events) == strangers(memory.events)
+    assert unknown_events(again.events) == unknown_events(memory.events)
 
 
 def test_what_nobody_understands_is_bounded() -> None:
     many = (
         Event(kind="foretold", at=Stamp(n, n), boot_id="b1", key=Key("x", Subject("node"))) for n in range(3 * MOST)
     )
-    assert [event.at.wall for event in strangers(many)] == list(range(2 * MOST, 3 * MOST))
+    assert [event.at.wall for event in unknown_events(many)] == list(range(2 * MOST, 3 * MOST))
 
 
 @pytest.mark.parametrize(("version", "which"), [("2.0", "newer"), ("0.7", "older")])

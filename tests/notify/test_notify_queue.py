@@ -69,7 +69,7 @@ async def test_a_corrupt_file_is_moved_aside(tmp_path: Path) -> None:
     store = QueueStore(path, ["a"])
     store.put([("a", Message("health", "k", "{}"))])
     assert [waiting.message.key for waiting in await store.head("a", 10)] == ["k"]
-    assert (store.trouble, (tmp_path / "notify.db.corrupt").exists()) == ("", True)
+    assert (store.error, (tmp_path / "notify.db.corrupt").exists()) == ("", True)
     await asyncio.to_thread(store.close)
 
 
@@ -81,12 +81,12 @@ async def test_a_disk_that_takes_nothing_loses_nothing_and_gets_it_when_it_is_we
         store.put([("a", Message("health", key, "{}"))])
     first, second, third = await store.head("a", 10)
     assert [one.message.key for one in (first, second, third)] == ["k1", "k2", "k3"]
-    assert "kept in memory" in store.trouble
+    assert "kept in memory" in store.error
     store.done("a", first)
     folder.unlink()
     store.put([("a", Message("health", "k4", "{}"))])
     assert [one.message.key for one in await store.head("a", 10)] == ["k2", "k3", "k4"]
-    assert (store.trouble, store.rows["a"]) == ("", 3)
+    assert (store.error, store.rows["a"]) == ("", 3)
     await asyncio.to_thread(store.close)
     queue = Queue(folder / "notify.db")
     assert [one.message.key for one in queue.head("a", 10)] == ["k2", "k3", "k4"]
@@ -102,12 +102,12 @@ async def test_what_was_told_is_not_told_again_while_the_disk_cannot_forget_it(t
     holder.execute("CREATE TRIGGER never BEFORE DELETE ON message BEGIN SELECT RAISE(FAIL, 'no'); END")
     store.done("a", first)
     assert await store.head("a", 10) == [second]
-    assert "kept in memory" in store.trouble
+    assert "kept in memory" in store.error
     holder.execute("DROP TRIGGER never")
     holder.close()
     store.put([("a", Message("health", "k3", "{}"))])
     assert [one.message.key for one in await store.head("a", 10)] == ["k2", "k3"]
-    assert (store.trouble, store.rows["a"]) == ("", 2)
+    assert (store.error, store.rows["a"]) == ("", 2)
     await asyncio.to_thread(store.close)
 
 
@@ -117,10 +117,10 @@ async def test_what_a_disk_did_not_take_goes_to_it_with_the_next_look_that_finds
     store = QueueStore(folder / "notify.db", ["a"])
     store.put([("a", Message("health", "k1", "{}"))])
     assert len(await store.head("a", 10)) == 1
-    assert "kept in memory" in store.trouble
+    assert "kept in memory" in store.error
     folder.unlink()
     (one,) = await store.head("a", 10)
-    assert (one.id > 0, one.message.key, store.trouble) == (True, "k1", "")
+    assert (one.id > 0, one.message.key, store.error) == (True, "k1", "")
     await asyncio.to_thread(store.close)
 
 
@@ -138,14 +138,14 @@ async def test_nobody_waits_for_a_disk_that_hangs_which_is_told_and_what_does_no
         store.put([("a", Message("health", f"k{n}", "{}"))])
     assert (holder.in_transaction, store.rows.total()) == (True, 0)
     async with asyncio.timeout(60):
-        while "is it frozen?" not in store.trouble:
+        while "is it frozen?" not in store.error:
             await asyncio.sleep(0.01)
     monkeypatch.undo()
     holder.execute("ROLLBACK")
     holder.close()
     kept = len(await store.head("a", 2_000))
     assert store.gone["a"] > 0
-    assert (kept + store.gone["a"], store.trouble) == (1_500, "")
+    assert (kept + store.gone["a"], store.error) == (1_500, "")
     await asyncio.to_thread(store.close)
 
 
@@ -156,11 +156,11 @@ async def test_a_queue_belongs_to_one_daemon_and_a_second_keeps_its_own_in_memor
     assert len(await first.head("a", 10)) == 1
     second.put([("b", Message("health", "k2", "{}"))])
     assert [one.message.key for one in await second.head("b", 10)] == ["k2"]
-    assert "belongs to another gpuwarden that runs" in second.trouble
+    assert "belongs to another gpuwarden that runs" in second.error
     assert (await second.head("a", 10), len(await first.head("a", 10))) == ([], 1)
     await asyncio.to_thread(first.close)
     assert [one.message.key for one in await second.head("b", 10)] == ["k2"]
-    assert second.trouble == ""
+    assert second.error == ""
     await asyncio.to_thread(second.close)
 
 

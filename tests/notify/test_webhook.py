@@ -21,12 +21,12 @@ from gpuwarden.config.notify import NotifyProgram, WebhookOptions
 from gpuwarden.config.secrets import SecretFile
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.notify.delivery import Delivery, Receiver, Result
-from gpuwarden.notify.messages import Teller, message
+from gpuwarden.notify.messages import Origin, message
 from gpuwarden.notify.program import ProgramReceiver
 from gpuwarden.notify.queue import Message
 from gpuwarden.notify.store import QueueStore
 from gpuwarden.notify.webhook import WebhookReceiver
-from gpuwarden.notify.worker import Courier
+from gpuwarden.notify.worker import DeliveryWorker
 from gpuwarden_collectors.facts import Stamp
 from support.receiving import Receiving
 
@@ -53,7 +53,7 @@ async def delivered(options: WebhookOptions, *, again: bool = False) -> Delivery
     try:
         return await receiver.deliver(ONE, again=again)
     finally:
-        receiver.rest()
+        receiver.release()
 
 
 # --- one request
@@ -176,7 +176,7 @@ async def test_a_server_that_misbehaves_is_tried_again_later(answer: Callable[[s
         quick = 0.2 if answer in (silence, trickle) else PATIENCE
         delivery = await delivered(WebhookOptions(url=f"http://127.0.0.1:{port}/", timeout=quick))
     assert delivery.result is Result.LATER
-    assert "no answer" in delivery.text
+    assert "no response" in delivery.text
 
 
 async def test_where_nobody_listens_it_is_tried_again_later() -> None:
@@ -219,12 +219,14 @@ async def test_no_secret_is_in_what_is_said_of_it(receiving: Receiving, tmp_path
 
 
 @asynccontextmanager
-async def telling(receiver: Receiver, folder: Path, most: float = 0.02) -> AsyncIterator[tuple[Courier, QueueStore]]:
+async def telling(
+    receiver: Receiver, folder: Path, most: float = 0.02
+) -> AsyncIterator[tuple[DeliveryWorker, QueueStore]]:
     store = QueueStore(folder / "notify.db", [TARGET])
-    courier = Courier(TARGET, receiver, store, first=0.01, most=most, look_again=0.02)
-    task = asyncio.create_task(courier.run())
+    worker = DeliveryWorker(TARGET, receiver, store, first=0.01, most=most, recheck=0.02)
+    task = asyncio.create_task(worker.run())
     try:
-        yield courier, store
+        yield worker, store
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -246,16 +248,16 @@ async def test_everything_is_told_once_and_in_order_whatever_comes_between(
 ) -> None:
     receiving.answers = [500, 429, 409, 503, 200, 403, 403, 200, 404]
     receiver = WebhookReceiver(WebhookOptions(url=receiving.url, timeout=PATIENCE))
-    async with telling(receiver, tmp_path) as (courier, store):
+    async with telling(receiver, tmp_path) as (worker, store):
         store.put(numbered(*range(6)))
-        courier.wake.set()
-        await until(lambda: courier.told.counts.total() and store.rows.total() == 0 and not courier.told.trouble)
+        worker.wake.set()
+        await until(lambda: worker.state.counts.total() and store.rows.total() == 0 and not worker.state.error)
         store.put(numbered(6, 7))
-        courier.wake.set()
+        worker.wake.set()
         await until(lambda: len(receiving.requests) == 13 and store.rows.total() == 0)
         keys = [request.headers["Idempotency-Key"] for request in receiving.requests]
         assert list(dict.fromkeys(keys)) == [f"key{n}" for n in range(8)]
-        counts = courier.told.counts
+        counts = worker.state.counts
         assert (counts[Result.DELIVERED], counts[Result.REFUSED], counts[Result.BARRED]) == (7, 1, 2)
         assert receiving.connections <= 8  # one more after each attempt that came to nothing
 
@@ -264,14 +266,14 @@ async def test_a_refused_login_keeps_the_queue_and_is_said_until_it_is_mended(
     receiving: Receiving, tmp_path: Path
 ) -> None:
     receiving.answer = 401
-    async with telling(WebhookReceiver(WebhookOptions(url=receiving.url)), tmp_path) as (courier, store):
+    async with telling(WebhookReceiver(WebhookOptions(url=receiving.url)), tmp_path) as (worker, store):
         store.put(numbered(1, 2, 3))
-        courier.wake.set()
-        await until(lambda: courier.told.counts[Result.BARRED] >= 3)
-        assert (store.rows[TARGET], "401" in courier.told.barred) == (3, True)
+        worker.wake.set()
+        await until(lambda: worker.state.counts[Result.BARRED] >= 3)
+        assert (store.rows[TARGET], "401" in worker.state.barred) == (3, True)
         receiving.answer = 200
         await until(lambda: store.rows[TARGET] == 0)
-        assert (courier.told.barred, courier.told.trouble) == ("", "")
+        assert (worker.state.barred, worker.state.error) == ("", "")
 
 
 async def test_what_was_not_told_is_told_after_a_restart_with_the_same_key(
@@ -281,13 +283,13 @@ async def test_what_was_not_told_is_told_after_a_restart_with_the_same_key(
     for status in (503, 200):
         receiving.answer = status
         receiver = WebhookReceiver(WebhookOptions(url=receiving.url, timeout=PATIENCE))
-        async with telling(receiver, tmp_path) as (courier, store):
+        async with telling(receiver, tmp_path) as (worker, store):
             if status == 503:
                 store.put(numbered(1, 2))
-                courier.wake.set()
+                worker.wake.set()
                 await until(lambda: len(receiving.requests) >= 2)
             else:
-                await until(lambda: courier.told.counts[Result.DELIVERED] == 2)
+                await until(lambda: worker.state.counts[Result.DELIVERED] == 2)
     keys = [request.headers["Idempotency-Key"] for request in receiving.requests]
     assert keys == ["key1"] * (len(keys) - 1) + ["key2"]
 
@@ -303,11 +305,11 @@ async def test_what_a_disk_did_not_give_is_told_once_it_does_without_any_news(
     folder.touch()
     receiver = WebhookReceiver(WebhookOptions(url=receiving.url, timeout=PATIENCE))
     async with telling(receiver, folder) as (_, store):
-        await until(lambda: store.trouble)
+        await until(lambda: store.error)
         assert receiving.requests == []
         folder.unlink()
         away.rename(folder)
-        await until(lambda: receiving.requests and not store.trouble)
+        await until(lambda: receiving.requests and not store.error)
 
 
 async def test_a_connection_that_the_server_closed_meanwhile_costs_no_message_and_no_pause(
@@ -318,7 +320,7 @@ async def test_a_connection_that_the_server_closed_meanwhile_costs_no_message_an
     assert receiver._line is not None
     receiver._line.connection.sock.shutdown(socket.SHUT_RDWR)
     assert (await receiver.deliver(ONE, again=False)).result is Result.DELIVERED
-    receiver.rest()
+    receiver.release()
     assert receiving.connections == 2
 
 
@@ -357,9 +359,9 @@ async def test_what_a_program_s_end_means(tmp_path: Path, text: str, result: Res
 
 
 def test_messages_are_bounded_and_say_what_they_are_about() -> None:
-    teller = Teller(node="n1", mode="observe", boot_id="b")
+    origin = Origin(node="n1", mode="observe", boot_id="b")
     data = {f"field{n}": "x" * 5_000 for n in range(60)}
-    found = message(Event(kind=EventKind.RAISED, at=Stamp(1.0, 2.0), boot_id="b", data=data), teller)
+    found = message(Event(kind=EventKind.RAISED, at=Stamp(1.0, 2.0), boot_id="b", data=data), origin)
     assert found is not None
     assert len(found[1].body) < 16_384
-    assert message(Event(kind=EventKind.RISING, at=Stamp(1.0, 2.0), boot_id="b"), teller) is None
+    assert message(Event(kind=EventKind.RISING, at=Stamp(1.0, 2.0), boot_id="b"), origin) is None

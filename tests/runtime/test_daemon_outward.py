@@ -93,7 +93,7 @@ def test_one_is_done_while_another_hangs_and_a_third_refuses_and_each_says_so(ho
         daemon.wait(lambda: daemon.is_now("failure", "actuator_refused"), "the refusal to be told")
         daemon.wait(lambda: "has not ended" in schedulers(daemon)["exec"]["trouble"], "the hanging program to be told")
         shown = schedulers(daemon)
-        assert "no marker of this node" in shown["dstack"]["trouble"]
+        assert "not a marker of this node" in shown["dstack"]["trouble"]
         assert (shown["file"]["excluded"], shown["file"]["reachable"]) == ("failure", True)
         assert (shown["exec"]["reachable"], shown["dstack"]["reachable"]) == (False, False)
         daemon.wait(lambda: wanted(daemon) == {"exec", "dstack"}, "the file to be counted once more")

@@ -8,7 +8,7 @@ import pytest
 
 from support.slurm import CONTROLLER, MUNGE, SLURM, Slurm
 from support.slurm_hosts import REASON, SlurmHost, acting_of, excluded_by
-from support.slurm_outbox import reasons_written
+from support.slurm_reconciler import reasons_written
 
 pytestmark = SLURM
 

@@ -17,7 +17,7 @@ import pytest
 from support.daemons import RunningDaemon
 from support.slurm import SLURM_BESIDE, Slurm
 from support.slurm_hosts import REASON, SlurmHost, excluded_by
-from support.slurm_outbox import reasons_written
+from support.slurm_reconciler import reasons_written
 
 pytestmark = SLURM_BESIDE
 

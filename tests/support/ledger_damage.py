@@ -107,7 +107,9 @@ async def reopened(folder: Path) -> Reopened:
     try:
         memory = await ledger.open(PATIENCE)
         now = Stamp(1e6, 1.8e9)
-        return Reopened(memory, ledger.trouble(now) or ledger._keeper.trouble or str(ledger._keeper.damage or ""))
+        return Reopened(
+            memory, ledger.error(now) or ledger._ledger_writer.error or str(ledger._ledger_writer.damage or "")
+        )
     finally:
         await ledger.close(PATIENCE)
 

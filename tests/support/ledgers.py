@@ -37,7 +37,7 @@ def numbers(memory: Memory | None) -> list[object]:
 
 async def opened(ledger: Ledger) -> Memory:
     memory = await ledger.open(PATIENCE)
-    assert memory is not None, ledger.trouble(later())
+    assert memory is not None, ledger.error(later())
     return memory
 
 
@@ -82,10 +82,10 @@ async def fill_until_it_fails(ledger: Ledger, make_room: Callable[[], object]) -
             ledger.append([event(number, "x" * 1_000)], position=LogPosition("b1", number))
             if not await ledger.flush(PATIENCE):
                 break
-    trouble = ledger.trouble(host_clock())
-    assert "cannot use ledger" in trouble
-    assert "full" in trouble or "I/O" in trouble or "room" in trouble, trouble
+    error = ledger.error(host_clock())
+    assert "cannot use ledger" in error
+    assert "full" in error or "I/O" in error or "room" in error, error
     make_room()
-    assert await ledger.flush(PATIENCE), ledger.trouble(host_clock())
-    assert ledger.trouble(host_clock()) == ""
+    assert await ledger.flush(PATIENCE), ledger.error(host_clock())
+    assert ledger.error(host_clock()) == ""
     assert await ledger.close(PATIENCE)

@@ -29,7 +29,7 @@ def xid(gpu_index: int = 3, advice: Advice = Advice.RESET_GPU, number: int = 79)
 
 
 class Story:
-    """`reachable` False: the scheduler is away. What policy wants is carried out at once, as the outbox would.
+    """`reachable` False: the scheduler is away. What policy wants is carried out at once, as the reconciler would.
 
     `done`: whether a write takes effect, and whether its answer arrives.
     """
@@ -118,7 +118,7 @@ class Story:
     def standing(self) -> Standing:
         if not self.reachable:
             return Standing(at=self.now, reachable=False, trouble="does not answer")
-        return self.cluster.standing("n1", self.now)
+        return self.cluster.state("n1", self.now)
 
     def step(self) -> None:
         self.last = decide(self.state, self.situation(), self.settings, self.now)

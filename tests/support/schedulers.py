@@ -47,7 +47,7 @@ class Cluster:
             self.writes.append((name, "restore", self.nodes[name].reason))
         self.nodes[name] = replace(self.nodes[name], reason="", since=0.0)
 
-    def standing(self, name: str, at: Stamp) -> Standing:
+    def state(self, name: str, at: Stamp) -> Standing:
         node = self.nodes[name]
         ours = reasons.parse(node.reason)
         owner = Owner.NONE if not node.reason else Owner.FOREIGN if ours is None else Owner.OURS
@@ -58,7 +58,7 @@ class Cluster:
             state="drained" if node.reason else "idle", pool=len(self.nodes) if self.spread else 1,
         )  # fmt: skip
 
-    def census(self, name: str) -> Census:
+    def fleet_count(self, name: str) -> Census:
         ours = {other: reasons.parse(node.reason) for other, node in self.nodes.items()}
         held = (Held(self.nodes[n].since, n) for n, r in ours.items() if r is not None and r.why is Why.FAILURE)
         return Census(node=name, pool=len(self.nodes), held=tuple(held), now=self.clock())
@@ -77,16 +77,16 @@ class Client:
         self._cluster = cluster
         self._clock = clock
 
-    async def look(self) -> Standing:
-        await self._begin("look")
-        standing = self._cluster.standing(self.node, self._clock())
-        return self._end("look", standing)
+    async def read(self) -> Standing:
+        await self._begin("read")
+        state = self._cluster.state(self.node, self._clock())
+        return self._end("read", state)
 
-    async def census(self) -> Census:
-        await self._begin("census")
-        return self._end("census", self._cluster.census(self.node))
+    async def fleet_count(self) -> Census:
+        await self._begin("fleet_count")
+        return self._end("fleet_count", self._cluster.fleet_count(self.node))
 
-    async def apply(self, intent: Intent, standing: Standing) -> None:
+    async def apply(self, intent: Intent, state: Standing) -> None:
         await self._begin("apply")
         if intent.act is Act.EXCLUDE:
             self._cluster.exclude(self.node, intent.reason)

@@ -12,14 +12,14 @@ from pathlib import Path
 from gpuwarden.actuators.slurm.actuator import SlurmActuator
 from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden_collectors.base import host_clock
-from support.slurm_outbox import an_outbox, exclude
+from support.slurm_reconciler import a_reconciler, exclude
 
 
 async def fail(conf: Path, node: str) -> str:
     """One attempt, and no chance to draw another moment than the others have."""
     options = SlurmOptions(enabled=True, node=node, conf=conf, timeout=120.0)
     actuator = SlurmActuator(options, clock=host_clock, hostname="localhost")
-    outcome, _ = await an_outbox(actuator, recount_after=2.0).attempt(exclude(key=node))
+    outcome, _ = await a_reconciler(actuator, recount_after=2.0).attempt(exclude(key=node))
     return f"{node} {outcome.result} {outcome.text}"
 
 

@@ -19,8 +19,8 @@ from gpuwarden.publish.snapshot import (
     CollectorStatus,
     JobLabels,
     NoticeSource,
+    ReceiverState,
     Snapshot,
-    Told,
     XidCount,
 )
 from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmGpu, DcgmReadings
@@ -60,7 +60,9 @@ def everything(gpus: int = 8, instances: int = 0) -> Snapshot:
             standings={
                 name: Standing(at=at(UPTIME), owner=Owner.OURS, why=Why.FAILURE, since=5.0) for name in ACTUATORS
             },
-            told=tuple(Told(target=name, counts=dict.fromkeys(OUTCOMES, 1)) for name in ("pager", "chat", "tickets")),
+            told=tuple(
+                ReceiverState(target=name, counts=dict.fromkeys(OUTCOMES, 1)) for name in ("pager", "chat", "tickets")
+            ),
         ),
         notice_sources=tuple(NoticeSource(name=name, up=True) for name in ("aws", "shutdown")),
         clients=Clients(turned_away=1, refused={"login": 1}),

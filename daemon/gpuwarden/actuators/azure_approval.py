@@ -1,7 +1,7 @@
-"""Azure is told to begin an event of this machine now, instead of at its NotBefore.
+"""Approval of an event of this machine in Azure: it begins now, instead of at its NotBefore.
 
-It is asked once more right before: an event that was withdrawn, that has begun, or that names another machine by now is left alone,
-for an approval is for all machines that it names. The service takes a repeated one as it took the first.
+The events are read again right before: one that was withdrawn, has begun, or names another machine by now is left alone,
+because an approval is for all machines that it names. Repeating an approval is harmless.
 """
 
 from __future__ import annotations
@@ -15,20 +15,18 @@ from gpuwarden_collectors.cloud.facts import Approval
 from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
 from gpuwarden_collectors.cloud.reply import ReplyError
 
-GONE = "it is announced no more"
-_REFUSED = (
-    "the service does not take the approval: status {status} (400: it finds fault with it, 429: it is asked too often)"
-)
+GONE = "it is no longer announced"
+_REFUSED = "the service refused the approval: status {status} (400: invalid, 429: too many requests)"
 
 
 class AzureApproval:
-    """`goes_on` says whether it is still wanted. Nothing of it is kept but the connection."""
+    """`goes_on`: whether the approval is still wanted. Keeps no state but the connection."""
 
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
 
     async def approve(self, id: str, goes_on: Callable[[], bool]) -> tuple[Result, str]:  # noqa: A002 - the notice's
-        """What came of it, and for people why. Raises nothing; what timed out may have been taken."""
+        """The result, and why, for people. Raises nothing; an approval that timed out may have been accepted."""
         try:
             return await self._approve(id, goes_on)
         except (MetadataError, ReplyError) as error:
@@ -40,12 +38,12 @@ class AzureApproval:
     async def _approve(self, id: str, goes_on: Callable[[], bool]) -> tuple[Result, str]:  # noqa: A002
         own = await own_name(self._metadata)
         found = [event for event in own_events(await self._metadata.get(EVENTS, HEADERS), own) if event.id == id]
-        said = {event.approval for event in found}
+        approvals = {event.approval for event in found}
         if not found or not goes_on():
             return Result.DROPPED, "called off in the meantime" if found else GONE
-        if said == {Approval.BEGUN}:
+        if approvals == {Approval.BEGUN}:
             return Result.ALREADY, "it has begun"
-        if said != {Approval.ALONE}:
+        if approvals != {Approval.ALONE}:
             return Result.REFUSED, "other machines would end with this one"
         return await self._post(found[0].event_id)
 

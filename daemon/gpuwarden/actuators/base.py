@@ -1,6 +1,6 @@
-"""What an actuator is: a few questions and one write. When to act, how often, and whether at all is not its concern.
+"""The interface of actuators: two reads and one write. When to act, how often, and whether at all is not its concern.
 
-The outbox calls one method of one actuator at a time, and always `look` right before `apply` and again after it.
+The reconciler calls one method of one actuator at a time, and always `read` right before `apply` and again after it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from gpuwarden.policy.model import Census, Intent, Standing
 
 
 class ActuatorError(Exception):
-    """What could not be asked or done, why, and what an operator can do next.
+    """What could not be read or written, why, and what an operator can do next.
 
-    Not `permanent`: the scheduler is away, slow or busy. What timed out may still be done later: look before you repeat.
+    Not `permanent`: the scheduler is unreachable, slow or busy. A write that timed out may still be done later: read before you repeat it.
     """
 
     permanent = False
@@ -24,16 +24,16 @@ class ActuatorUnavailable(ActuatorError):  # noqa: N818 - a state of the schedul
 
 
 class ActuatorRefused(ActuatorError):  # noqa: N818 - a decision of the scheduler
-    """It answered no, and will again until a person changes something: permission, node name, configuration."""
+    """It refused, and will again until an operator changes something: permission, node name, configuration."""
 
     permanent = True
 
 
 class BudgetUnknown(ActuatorUnavailable):
-    """Nobody can say how many nodes are held out for failures: while that is so, none is for a failure.
+    """The number of nodes held out for failures is unknown: meanwhile none is excluded for a failure.
 
-    `permanent`: whoever counts refuses to, until a person changes something. `soon`: it is a scheduler that answers otherwise, and
-    may count again at any moment.
+    `permanent`: the count is refused until an operator changes something. `soon`: the scheduler answers other requests, and
+    may be able to count again at any moment.
     """
 
     def __init__(self, why: str, *, permanent: bool = False, soon: bool = False) -> None:
@@ -45,14 +45,14 @@ class BudgetUnknown(ActuatorUnavailable):
 
 
 class Counter(Protocol):
-    """Who counts for an actuator that has no register of all nodes."""
+    """Counts for an actuator that has no register of all nodes."""
 
     @property
     def pool(self) -> int | None:
-        """Nodes that share the budget, as last known; by it first writes are spread. Asked with each look, and waits for nothing."""
+        """Nodes that share the budget, as last known; first writes are spread by it. Read with each node state; never waits."""
 
-    async def census(self) -> Census:
-        """As that of an actuator. Raises BudgetUnknown, and nothing else."""
+    async def fleet_count(self) -> Census:
+        """As `Actuator.fleet_count`. Raises BudgetUnknown, and nothing else."""
 
 
 class Actuator(Protocol):
@@ -60,16 +60,16 @@ class Actuator(Protocol):
 
     name: str
 
-    async def look(self) -> Standing:
-        """What stands about this node, freshly read. Cheap for the scheduler, whatever the size of the cluster."""
+    async def read(self) -> Standing:
+        """The scheduler's current state of this node. Cheap for the scheduler, whatever the size of the cluster."""
 
-    async def census(self) -> Census:
-        """Who else is held out for a failure. Asked only around an exclusion for a failure."""
+    async def fleet_count(self) -> Census:
+        """Which other nodes are held out for a failure. Called only around an exclusion for a failure."""
 
-    async def apply(self, intent: Intent, standing: Standing) -> None:
-        """Write it, once; `standing` was read a moment ago and allows it.
+    async def apply(self, intent: Intent, state: Standing) -> None:
+        """Write it, once; `state` was read a moment ago and allows it.
 
-        It returns when the scheduler took the write; whether it stands is read back by the caller.
+        Returns when the scheduler accepted the write; the caller reads it back.
         """
 
     async def close(self) -> None:
@@ -77,7 +77,7 @@ class Actuator(Protocol):
 
 
 class Register(Actuator, Protocol):
-    """An actuator that knows all nodes, and can count for others. `pool` as of the last look that read it."""
+    """An actuator that knows all nodes, and can count for others. `pool` as last read."""
 
     @property
     def pool(self) -> int | None: ...

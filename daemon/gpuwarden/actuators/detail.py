@@ -1,4 +1,4 @@
-"""What the reason of an exclusion has no room for, in one line: the failures that are found, with their evidence."""
+"""What the reason of an exclusion has no room for, in one line: the current failures, with their evidence."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from gpuwarden.health.model import Finding, Severity, Verdict
 
 
 def detail(verdict: Verdict) -> str:
-    """Empty if nothing is found that excludes."""
-    return "; ".join(_told(f) for f in verdict.findings if f.severity is Severity.FAILURE and not f.shadow)
+    """Empty if no finding excludes."""
+    return "; ".join(_text(f) for f in verdict.findings if f.severity is Severity.FAILURE and not f.shadow)
 
 
-def _told(finding: Finding) -> str:
+def _text(finding: Finding) -> str:
     evidence = ", ".join(f"{name} {value}" for name, value in finding.evidence.items() if value not in ("", None))
     return f"{finding.title.rstrip('.')} ({finding.key})" + (f": {evidence}" if evidence else "")

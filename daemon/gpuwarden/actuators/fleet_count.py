@@ -1,7 +1,7 @@
-"""Who counts for the breaker where an actuator has no register of all nodes: a scheduler that has one, else Prometheus.
+"""The breaker's count for actuators that have no register of all nodes: from a scheduler that has one, else Prometheus.
 
-In the order Slurm, Kubernetes, Prometheus. Where none of them is configured nobody is held out for a failure, unless the site
-says that it need not be counted.
+In the order Slurm, Kubernetes, Prometheus. Where none of them is configured no node is held out for a failure, unless the site
+allows it uncounted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # `[breaker]` is its part of it
 
 
 class SchedulerCounter:
-    """A scheduler counts for those who have none."""
+    """A scheduler counts for actuators without a register."""
 
     def __init__(self, scheduler: Register) -> None:
         self._scheduler = scheduler
@@ -31,9 +31,9 @@ class SchedulerCounter:
     def pool(self) -> int | None:
         return self._scheduler.pool
 
-    async def census(self) -> Census:
+    async def fleet_count(self) -> Census:
         try:
-            return await self._scheduler.census()
+            return await self._scheduler.fleet_count()
         except ActuatorError as error:
             raise BudgetUnknown(str(error)) from error
 
@@ -49,14 +49,14 @@ class NoCounter:
     def pool(self) -> int | None:
         return 1
 
-    async def census(self) -> Census:
+    async def fleet_count(self) -> Census:
         if not self._allowed:
             raise BudgetUnknown(f"no scheduler that can count is configured; {UNCOUNTED}")
         return Census(node=self._node, pool=1)
 
 
 def counter(config: Config, schedulers: Iterable[Register | HookGate], clock: Clock) -> Counter:
-    """`schedulers` that have a register of all nodes, in the order in which they are asked."""
+    """`schedulers` that have a register of all nodes, in order of preference."""
     for scheduler in schedulers:
         return SchedulerCounter(scheduler.actuator if isinstance(scheduler, HookGate) else scheduler)
     if config.breaker.prometheus:

@@ -1,7 +1,7 @@
-"""An actuator that excludes only when Slurm's HealthCheckProgram has asked for it: `[slurm] drain_by = "hook"`.
+"""An actuator that excludes only after Slurm's HealthCheckProgram has run: `[slurm] drain_by = "hook"`.
 
-For sites that want every drain to come from slurmd's own rhythm. All else is as ever: mode, breaker, ledger, the look before
-and after. Restoring, and what an operator orders, needs no hook.
+For sites that want every drain to come from slurmd's own rhythm. All else is unchanged: mode, breaker, ledger, the reads before
+and after. Restoring, and an operator's orders, need no hook.
 """
 
 from __future__ import annotations
@@ -11,38 +11,38 @@ from gpuwarden.policy.model import Act, Census, Intent, Standing
 from gpuwarden_collectors.base import Clock
 
 OPEN_FOR = 120.0
-"""Seconds after the hook was here, or after a write that it asked for: an attempt and its retries."""
+"""Seconds after a run of the hook, or after a write that it allowed: an attempt and its retries."""
 
 
 class HookGate:
-    """`actuator` is behind it; what others ask of that one waits for no hook."""
+    """`actuator` is the gated one; other callers of it wait for no hook."""
 
     def __init__(self, actuator: Register, clock: Clock) -> None:
         self.name = actuator.name
         self.actuator = actuator
         self._clock = clock
-        self._asked = float("-inf")
+        self._hook_at = float("-inf")
 
-    def asked(self) -> None:
-        """The hook was here."""
-        self._asked = self._clock().boottime
+    def hook_ran(self) -> None:
+        """The hook has run."""
+        self._hook_at = self._clock().boottime
 
-    async def look(self) -> Standing:
-        return await self.actuator.look()
+    async def read(self) -> Standing:
+        return await self.actuator.read()
 
-    async def census(self) -> Census:
-        """Every exclusion for a failure begins with it, and nothing else: so it waits here, before Slurm is asked anything."""
-        if self._clock().boottime - self._asked > OPEN_FOR:
+    async def fleet_count(self) -> Census:
+        """Every exclusion for a failure begins with it, and nothing else: so the wait is here, before any request to Slurm."""
+        if self._clock().boottime - self._hook_at > OPEN_FOR:
             raise ActuatorUnavailable(
-                'the drain waits for HealthCheckProgram to ask for it (slurm.drain_by = "hook"); is it set in slurm.conf?'
+                'the drain waits for the next run of HealthCheckProgram (slurm.drain_by = "hook"); is it set in slurm.conf?'
             )
-        return await self.actuator.census()
+        return await self.actuator.fleet_count()
 
-    async def apply(self, intent: Intent, standing: Standing) -> None:
+    async def apply(self, intent: Intent, state: Standing) -> None:
         """The second count of the breaker follows it, and must not wait for the next hook."""
         if intent.act is Act.EXCLUDE:
-            self._asked = self._clock().boottime
-        await self.actuator.apply(intent, standing)
+            self._hook_at = self._clock().boottime
+        await self.actuator.apply(intent, state)
 
     async def close(self) -> None:
         await self.actuator.close()

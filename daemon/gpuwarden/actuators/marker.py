@@ -1,4 +1,4 @@
-"""A marker as an actuator: whoever acts by reading it takes this node for held out while it is there."""
+"""A marker file as an actuator: its readers treat this node as held out while it exists."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:  # `[file]`, `[dstack]` and `[nvhcd]` are its part of it
 class MarkerActuator:
     """The marker at `path`, for this node alone.
 
-    `over_boots` False: one of an earlier boot is void. True, for a place that outlives a boot and readers that know of none: it
-    stands, as a drain in Slurm does. `make_folder`: its folder is ours to make.
+    `over_boots` False: a marker of an earlier boot is void. True, for a path that outlives a boot, and readers that ignore boots: it
+    stays valid, as a drain in Slurm does. `make_folder`: the actuator makes its folder.
     """
 
     def __init__(
@@ -43,17 +43,17 @@ class MarkerActuator:
         self._clock = clock
         self._over_boots = over_boots
 
-    async def look(self) -> Standing:
+    async def read(self) -> Standing:
         marker = await self._file.read()
         at, pool = self._clock(), self._counter.pool
         if marker is None or (marker.boot_id != self._boot_id and not self._over_boots):
             return Standing(at=at, state="no marker", pool=pool)
-        return marker.standing(at=at, state="marked", pool=pool)
+        return marker.node_state(at=at, state="marked", pool=pool)
 
-    async def census(self) -> Census:
-        return await self._counter.census()
+    async def fleet_count(self) -> Census:
+        return await self._counter.fleet_count()
 
-    async def apply(self, intent: Intent, standing: Standing) -> None:  # noqa: ARG002 - read once more in the thread
+    async def apply(self, intent: Intent, state: Standing) -> None:  # noqa: ARG002 - read once more in the thread
         if intent.act is Act.EXCLUDE:
             await self._file.write(
                 marker_text(intent, node=self._node, boot_id=self._boot_id, since=self._clock().wall)
@@ -62,7 +62,7 @@ class MarkerActuator:
             await self._file.remove()
 
     async def close(self) -> None:
-        """Nothing runs but a thread whose file system hangs."""
+        """Leaves at most a thread whose file system hangs."""
 
 
 def marker_actuators(config: Config, clock: Clock, counter: Counter) -> list[MarkerActuator]:

@@ -1,12 +1,12 @@
-"""A marker: a small file that says "this node is held out by gpuwarden", for whoever acts by reading it.
+"""A marker: a small file that means "this node is held out by gpuwarden", for programs that read it.
 
-One JSON object in one line, replaced atomically, readable by all, and there only while the exclusion stands, or was to:
+One JSON object in one line, replaced atomically, readable by all, and present only while the exclusion is in force, or meant to be:
 
     {"format":1,"node":"n1","actuator":"file","cause":"failure","reason":"gpuwarden: failure gpu=3 xid=79","check":"xid",
      "since":"2026-03-01T12:00:00.000Z","boot_id":"…","owner":"gpuwarden"}
 
-`cause` is failure, termination, person or unknown; `check` the first code of the reason, empty if it has none. A file is ours by
-what is in it, and only then written over or removed; where anybody may write to its folder, by its owner too.
+`cause` is failure, termination, person or unknown; `check` the first code of the reason, empty if it has none. A file is gpuwarden's by
+its content, and only then overwritten or removed; where every user may write to its folder, by its owner too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FORMAT = 1
 OWNER = "gpuwarden"
 ANSWERS_WITHIN = 5.0
 """Seconds; a file system that hangs costs one thread, and no second one is begun beside it."""
-_LARGEST = 16 << 10  # bytes; ours have less than 1 KiB
+_LARGEST = 16 << 10  # bytes; a marker has less than 1 KiB
 _UNKNOWN = f"{reasons.PREFIX}{Why.FAILURE} unknown="
 _CAUSES = {Why.FAILURE: "failure", Why.TERMINATION: "termination", Why.OPERATOR: "person"}
 _OPEN_CODES = ("dcgm_", "plugin_")
@@ -48,24 +48,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """What a marker of this node says. `since` in Unix time."""
+    """The content of a marker of this node."""
 
     why: Why
     reason: str
     since: float
+    """Unix time."""
     boot_id: str
 
-    def standing(self, *, at: Stamp, state: str, pool: int | None) -> Standing:
-        """That of a node which it holds out."""
-        told = reasons.parse(self.reason)
+    def node_state(self, *, at: Stamp, state: str, pool: int | None) -> Standing:
+        """The state of a node that this marker holds out."""
+        parsed = reasons.parse(self.reason)
         return Standing(
             at=at, owner=Owner.OURS, why=self.why, reason=self.reason, since=self.since, schedulable=False,
-            boot=told.boot if told else "", instance=told.instance if told else "", state=state, pool=pool,
+            boot=parsed.boot if parsed else "", instance=parsed.instance if parsed else "", state=state, pool=pool,
         )  # fmt: skip
 
 
 class MarkerFile:
-    """The marker at `path`, of this actuator and node alone. `make_folder`: its folder is ours to make.
+    """The marker at `path`, of this actuator and node alone. `make_folder`: the actuator makes its folder.
 
     Each call is made in a thread, and ends within ANSWERS_WITHIN whatever its file system does. Raises ActuatorError.
     """
@@ -90,25 +91,25 @@ class MarkerFile:
     # --- in a thread
 
     def _read(self) -> Marker | None:
-        """Raises ActuatorRefused for what is not ours."""
+        """Raises ActuatorRefused for a file that this actuator did not write."""
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             if not self._make_folder:
-                self._path.parent.stat()  # a folder that is gone says nothing of what stands in it
+                self._path.parent.stat()  # a missing folder is an error, not "no marker"
             return None
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(descriptor)
             data = file.read(_LARGEST + 1) if stat.S_ISREG(status.st_mode) else b""
         if status.st_uid not in (0, os.geteuid()) and self._path.parent.stat().st_mode & stat.S_IWOTH:
             raise ActuatorRefused(
-                f"{self._path} belongs to user {status.st_uid}, and anybody may write to its folder: it counts for nothing, and "
-                f"is left as it is; remove it, and chmod o-w {self._path.parent}, or give {self._name} another place"
+                f"{self._path} belongs to user {status.st_uid}, and every user may write to its folder: it is not trusted, and "
+                f"is left as it is; remove it, and chmod o-w {self._path.parent}, or give {self._name} another path"
             )
         marker = parse_marker(data, actuator=self._name, node=self._node)
         if marker is None:
             raise ActuatorRefused(
-                f"{self._path} is no marker of this node, and is left as it is: remove it, or give {self._name} another place"
+                f"{self._path} is not a marker of this node, and is left as it is: remove it, or give {self._name} another path"
             )
         return marker
 
@@ -116,18 +117,18 @@ class MarkerFile:
         self._read()
         if self._make_folder:
             self._path.parent.mkdir(mode=0o755, exist_ok=True)
-            # The unit's umask closes it, and whoever answers by the marker has another user.
+            # The unit's umask closes it, and its readers run as other users.
             self._path.parent.chmod(0o755)
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         with contextlib.suppress(FileNotFoundError):
-            temporary.unlink()  # left by an earlier process of this number; made anew, since it could be anybody's
+            temporary.unlink()  # left by an earlier process of this number; made anew, since another user could own it
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             with os.fdopen(descriptor, "w", encoding="ascii") as file:
                 os.fchmod(descriptor, 0o644)
                 file.write(text)
                 file.flush()
-                os.fsync(descriptor)  # half a marker after a power cut would be nobody's
+                os.fsync(descriptor)  # half a marker after a power cut could not be attributed
             temporary.replace(self._path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -141,13 +142,15 @@ class MarkerFile:
     async def _thread(self, verb: str, work: Callable[[], T]) -> T:
         """Raises ActuatorError."""
         if self._working is not None and not self._working.done():
-            raise ActuatorUnavailable(f"cannot {verb} {self._path}: its file system has not answered an earlier call")
+            raise ActuatorUnavailable(
+                f"cannot {verb} {self._path}: an earlier call to its file system has not returned"
+            )
         working = detached(f"marker-{self._name}", work)
         self._working = working
         await asyncio.wait((working,), timeout=ANSWERS_WITHIN)
         if not working.done():
             raise ActuatorUnavailable(
-                f"cannot {verb} {self._path}: no answer within {ANSWERS_WITHIN:g} s; does its file system hang?"
+                f"cannot {verb} {self._path}: no response within {ANSWERS_WITHIN:g} s; does its file system hang?"
             )
         try:
             return working.result()
@@ -168,9 +171,9 @@ def marker_text(intent: Intent, *, node: str, boot_id: str, since: float) -> str
 
 
 def check_of(reason: str) -> str:
-    """The first check that a reason of ours names; empty if it names none."""
-    words = (word.split("=", 1)[0] for word in reason.removeprefix(reasons.PREFIX).split()[1:])
-    return next((word for word in words if word in CONDITIONS or word.startswith(_OPEN_CODES)), "")
+    """The first check that a reason names; empty if it names none."""
+    names = (field.split("=", 1)[0] for field in reason.removeprefix(reasons.PREFIX).split()[1:])
+    return next((name for name in names if name in CONDITIONS or name.startswith(_OPEN_CODES)), "")
 
 
 def parse_marker(data: bytes, *, actuator: str, node: str) -> Marker | None:
@@ -184,11 +187,11 @@ def parse_marker(data: bytes, *, actuator: str, node: str) -> Marker | None:
                 "format": 1, "owner": "gpuwarden", "actuator": str(name), "node": str(of), "reason": str(reason),
                 "since": str(since), "boot_id": str(boot),
             } if (name, of) == (actuator, node):  # fmt: skip
-                told = reasons.parse(reason)
+                parsed = reasons.parse(reason)
                 moment = datetime.fromisoformat(since).timestamp()
-                if told is None or told.suffix or reason != reasons.line(reason):  # which no text of ours is
+                if parsed is None or parsed.suffix or reason != reasons.line(reason):  # not as gpuwarden writes it
                     return None
-                return Marker(why=told.why, reason=reason, since=moment, boot_id=boot)
+                return Marker(why=parsed.why, reason=reason, since=moment, boot_id=boot)
     except (ValueError, RecursionError, OverflowError):
         pass
     return None

@@ -1,13 +1,13 @@
-"""A program of the site's as an actuator: `[exec.exclude]`. It is asked what stands, and told what shall.
+"""A program of the site's as an actuator: `[exec.exclude]`. It reports whether the node is excluded, excludes it and restores it.
 
-It gets one JSON object on its standard input, and the most important of it in its environment, for a script without a parser:
+It gets one JSON object on its standard input, and the main fields in its environment, for a script without a parser:
 
     {"format":1,"verb":"exclude","node":"n1","cause":"failure","reason":"gpuwarden: failure gpu=3 xid=79","check":"xid",
      "since":"…","boot_id":"…","owner":"gpuwarden","actuator":"exec"}        GPUWARDEN_VERB, _NODE, _REASON
 
-and for the verb `look` answers with one: `{"excluded":false}`, or `{"excluded":true,"reason":"…","since":1772366400}` with the
-reason that it was given, or with that of somebody else's exclusion, which is then left alone. Exit code 0: done. 64, 77, 78, 126
-and 127: refused until a person changes something. All others: later.
+and for the verb `look` writes one: `{"excluded":false}`, or `{"excluded":true,"reason":"…","since":1772366400}` with the
+reason that it was given, or with that of another party's exclusion, which is then left alone. Exit code 0: done. 64, 77, 78, 126
+and 127: refused until an operator changes something. All others: later.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:  # `[exec]` is its part of it
 REFUSED = frozenset({64, 77, 78, 126, 127})
 """EX_USAGE, EX_NOPERM and EX_CONFIG of sysexits.h; a shell that cannot run or find a program."""
 LARGEST = 16 << 10
-"""Bytes of an answer."""
-_TOLD = 300  # characters of an answer that is not understood
+"""Bytes of its output."""
+_SHOWN = 300  # characters of an output that cannot be used
 
 
 class ExecActuator:
-    """`inherited`: of it a program gets what a site check gets."""
+    """`inherited`: the program gets the part of it that a site check gets."""
 
     name = "exec"
 
@@ -60,51 +60,55 @@ class ExecActuator:
         self._environment = plugin_environment(inherited)
         self._runs = Runs(LARGEST)
 
-    async def look(self) -> Standing:
+    async def read(self) -> Standing:
         answer = await self._call("look", {"format": 1, "node": self._node, "actuator": self.name})
-        return self._standing(_object(answer))
+        return self._node_state(_object(answer))
 
-    async def census(self) -> Census:
-        return await self._counter.census()
+    async def fleet_count(self) -> Census:
+        return await self._counter.fleet_count()
 
-    async def apply(self, intent: Intent, standing: Standing) -> None:  # noqa: ARG002 - the program looks for itself
+    async def apply(self, intent: Intent, state: Standing) -> None:  # noqa: ARG002 - the program reads the state itself
         text = marker_text(intent, node=self._node, boot_id=self._boot_id, since=self._clock().wall)
         await self._call("exclude" if intent.act is Act.EXCLUDE else "restore", json.loads(text))
 
     async def close(self) -> None:
-        """A program that runs is ended with the task that waits for it."""
+        """A running program is ended with the task that waits for it."""
 
-    def _standing(self, answer: Mapping[str, Any]) -> Standing:
+    def _node_state(self, answer: Mapping[str, Any]) -> Standing:
         at, pool = self._clock(), self._counter.pool
         if answer.get("excluded") is False:
             return Standing(at=at, state="in", pool=pool)
         reason, since = answer.get("reason", ""), answer.get("since", 0)
         if answer.get("excluded") is not True or not isinstance(reason, str) or not _is_time(since):
             raise ActuatorUnavailable(
-                f"{self._program.command[0]} answers look with {str(dict(answer))[:_TOLD]}: {_SHAPE}"
+                f"{self._program.command[0]} answers look with {str(dict(answer))[:_SHOWN]}: {_SHAPE}"
             )
-        ours = reasons.parse(reason)
-        if ours is None:
+        own = reasons.parse(reason)
+        if own is None:
             return Standing(
                 at=at, owner=Owner.FOREIGN, reason=reasons.line(reason), since=float(since), schedulable=False, state="out",
                 pool=pool,
             )  # fmt: skip
         return Standing(
-            at=at, owner=Owner.OURS, why=ours.why, reason=reasons.line(ours.text), suffix=reasons.line(ours.suffix), since=float(since), boot=ours.boot,
-            instance=ours.instance, schedulable=False, state="out", pool=pool,
+            at=at, owner=Owner.OURS, why=own.why, reason=reasons.line(own.text), suffix=reasons.line(own.suffix), since=float(since), boot=own.boot,
+            instance=own.instance, schedulable=False, state="out", pool=pool,
         )  # fmt: skip
 
     async def _call(self, verb: str, given: Mapping[str, Any]) -> bytes:
-        """What it writes. Raises ActuatorError."""
-        words = {"GPUWARDEN_VERB": verb, "GPUWARDEN_NODE": self._node, "GPUWARDEN_REASON": str(given.get("reason", ""))}
+        """Its standard output. Raises ActuatorError."""
+        variables = {
+            "GPUWARDEN_VERB": verb,
+            "GPUWARDEN_NODE": self._node,
+            "GPUWARDEN_REASON": str(given.get("reason", "")),
+        }
         done = await self._runs.run(
-            self._undone(verb), self._program.command, {**self._environment, **words}, self._program.timeout,
+            self._undone(verb), self._program.command, {**self._environment, **variables}, self._program.timeout,
             json.dumps({"verb": verb, **given}, separators=(",", ":")).encode() + b"\n",
         )  # fmt: skip
         if done.exit_code == 0:
             return done.stdout
-        told = f"{self._undone(verb)}: {self._program.command[0]} {complaint(done)}"
-        raise (ActuatorRefused if done.exit_code in REFUSED else ActuatorUnavailable)(told)
+        text = f"{self._undone(verb)}: {self._program.command[0]} {complaint(done)}"
+        raise (ActuatorRefused if done.exit_code in REFUSED else ActuatorUnavailable)(text)
 
     def _undone(self, verb: str) -> str:
         return f"cannot {verb} {self._node}"
@@ -125,7 +129,7 @@ def _object(answer: bytes) -> Mapping[str, Any]:
 
 
 def _is_time(since: object) -> bool:
-    return isinstance(since, int | float) and abs(since) < 1e11  # which NaN is not either
+    return isinstance(since, int | float) and abs(since) < 1e11  # false for NaN too
 
 
 def exec_actuators(config: Config, clock: Clock, counter: Counter) -> list[ExecActuator]:

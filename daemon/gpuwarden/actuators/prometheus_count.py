@@ -1,7 +1,7 @@
-"""Prometheus counts for the breaker where no scheduler does: of the nodes that it scrapes, who is held out for a failure.
+"""Prometheus counts for the breaker where no scheduler does: of the nodes that it scrapes, which are held out for a failure.
 
-It sees a write only with the next scrape of that node. So who fails within one scrape interval of the others does not see
-them, and holds itself out; the second count comes when every write before it has been scraped, and there whoever stands
+It sees a write only with the next scrape of that node. So a node that fails within one scrape interval of others does not see
+them, and holds itself out; the second count comes when every write before it has been scraped, and there a node
 beyond the budget steps back. docs/exclusion.md has the arithmetic.
 """
 
@@ -20,34 +20,34 @@ from gpuwarden.config.policy import BreakerOptions
 from gpuwarden.config.secrets import SecretError, SecretFile
 from gpuwarden.policy.model import Census, Held
 from gpuwarden.prometheus.access import Access, AccessError, Hints, access
-from gpuwarden.prometheus.client import Answers, PrometheusError, Sample, ask
+from gpuwarden.prometheus.client import PrometheusError, Results, Sample, query
 from gpuwarden_collectors.base import Clock
 
 FRESH = 60.0
-"""Seconds: an answer that knows less of this node itself says nothing of the others."""
+"""Seconds: a result in which this node's own sample is older is not used for the others."""
 ANSWERS_WITHIN = 10.0
 READ_WITHIN = 5.0
-"""Seconds for the files of credentials, beside those for the answer."""
+"""Seconds for the files of credentials, in addition to those for the query."""
 SEEN_FOR = "20m"
-"""For so long a node that fell silent counts on, as one of the pool and as one that is held out."""
+"""How long a node that no longer answers still counts, in the pool and among those held out."""
 LARGEST = 8 << 20
-"""Bytes of one answer; 2,000 nodes held out, a quarter of 8,000, have 0.4 MB."""
+"""Bytes of one result; 2,000 nodes held out, a quarter of 8,000, have 0.4 MB."""
 POOL_ASSUMED = 500
-"""Nodes, until it is known: first writes are spread over ten seconds then."""
+"""Nodes, until the number is known: first writes are spread over ten seconds then."""
 POOL_FIRST_AFTER = 600.0
-"""Seconds; looks are 20 minutes apart by default, and not in step."""
+"""Seconds; reads are 20 minutes apart by default, and not in step."""
 POOL_AGE = 86_400.0  # seconds
 _NODES = "cluster, job, instance"
 _HINTS = Hints("is breaker.prometheus right?", "give breaker.prometheus_token or breaker.prometheus_basic")
 
 
 def queries(node: str, boot_id: str, match: str) -> dict[str, str]:
-    """`ours`: when this very daemon was scraped last. First, for its answer tells the time of the others."""
+    """`own`: when this daemon was last scraped. First, because its result sets the time of the others."""
     more = f",{match}" if match else ""
     us = f"node={json.dumps(node)},boot_id={json.dumps(boot_id)}"
     out = f'{{cause="failure"{more}}}'
     return {
-        "ours": f"max by ({_NODES}) (timestamp(gpuwarden_node_info{{{us}{more}}}))",
+        "own": f"max by ({_NODES}) (timestamp(gpuwarden_node_info{{{us}{more}}}))",
         "pool": f"count(group by ({_NODES}) (last_over_time(gpuwarden_node_info{{{match}}}[{SEEN_FOR}])))",
         "held": f"max by ({_NODES}) (last_over_time(gpuwarden_excluded{out}[{SEEN_FOR}])) == 1",
         "since": f"min by ({_NODES}) (last_over_time(gpuwarden_excluded_since_timestamp_seconds{out}[{SEEN_FOR}]))",
@@ -61,35 +61,35 @@ class PrometheusCounter:
         self._clock = clock
         self._pool = POOL_ASSUMED
         self._pool_due = clock().boottime + POOL_FIRST_AFTER
-        self._sizing: asyncio.Future[Answers] | None = None
-        self._asking: asyncio.Future[Answers] | None = None
+        self._sizing: asyncio.Future[Results] | None = None
+        self._querying: asyncio.Future[Results] | None = None
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
 
     @property
     def pool(self) -> int | None:
-        """It is asked for beside, with a look long after the start and about once a day, so that a fleet does not ask at once."""
+        """Queried in the background, with a read long after the start and about once a day, so that a fleet does not query at once."""
         now = self._clock().boottime
         if now >= self._pool_due:
             self._pool_due = now + POOL_AGE * self._chance.uniform(0.9, 1.1)
-            self._sizing = detached("prometheus-pool", self._ask)
+            self._sizing = detached("prometheus-pool", self._request)
             self._sizing.add_done_callback(self._sized)
         return self._pool
 
-    def _sized(self, sizing: asyncio.Future[Answers]) -> None:
+    def _sized(self, sizing: asyncio.Future[Results]) -> None:
         with contextlib.suppress(PrometheusError, AccessError, SecretError, BudgetUnknown):
-            self._pool = census_of(sizing.result(), self._clock().wall).pool
+            self._pool = fleet_count_of(sizing.result(), self._clock().wall).pool
 
-    async def census(self) -> Census:
-        """Whoever asks while it is asked gets the same answer. Raises BudgetUnknown."""
-        if self._asking is None or self._asking.done():
-            self._asking = detached("prometheus", self._ask)
-            self._asking.add_done_callback(lambda asked: asked.exception())  # also if all who waited have given up
-        # `ask` has a deadline, and heeds it whatever the server does; a file of credentials may hang.
-        await asyncio.wait((self._asking,), timeout=ANSWERS_WITHIN + READ_WITHIN)
-        if not self._asking.done():
+    async def fleet_count(self) -> Census:
+        """Concurrent callers share one query. Raises BudgetUnknown."""
+        if self._querying is None or self._querying.done():
+            self._querying = detached("prometheus", self._request)
+            self._querying.add_done_callback(lambda done: done.exception())  # also if every waiter has given up
+        # `ask` has a deadline, and keeps it whatever the server does; a file of credentials may hang.
+        await asyncio.wait((self._querying,), timeout=ANSWERS_WITHIN + READ_WITHIN)
+        if not self._querying.done():
             raise BudgetUnknown("the credentials of Prometheus cannot be read: does their file system hang?")
         try:
-            found = census_of(self._asking.result(), self._clock().wall)
+            found = fleet_count_of(self._querying.result(), self._clock().wall)
         except (PrometheusError, AccessError, SecretError) as error:
             raise BudgetUnknown(str(error)) from error
         self._pool, self._pool_due = found.pool, self._clock().boottime + POOL_AGE
@@ -98,8 +98,8 @@ class PrometheusCounter:
             visible_after=FRESH * self._chance.uniform(1.0, 1.25),
         )  # fmt: skip
 
-    def _ask(self) -> Answers:
-        return ask(access_of(self._options), self._queries, ANSWERS_WITHIN, largest=LARGEST)
+    def _request(self) -> Results:
+        return query(access_of(self._options), self._queries, ANSWERS_WITHIN, largest=LARGEST)
 
 
 def access_of(options: BreakerOptions) -> Access:
@@ -114,26 +114,26 @@ def _path(secret: SecretFile | None) -> Path | None:
     return None if secret is None else secret.path()
 
 
-def census_of(answers: Answers, wall: float) -> Census:
-    """Raises BudgetUnknown if nothing can be counted by it. `wall`: our clock."""
-    if answers.warnings:
-        raise BudgetUnknown(f"Prometheus may know of a part of the nodes only: {answers.warnings[0]}")
-    ours, pool = answers.samples["ours"], answers.samples["pool"]
-    if not ours or not pool:
+def fleet_count_of(results: Results, wall: float) -> Census:
+    """Raises BudgetUnknown if nothing can be counted by it. `wall`: this host's clock, Unix time."""
+    if results.warnings:
+        raise BudgetUnknown(f"Prometheus may have only a part of the nodes: {results.warnings[0]}")
+    own, pool = results.samples["own"], results.samples["pool"]
+    if not own or not pool:
         raise BudgetUnknown(
-            "Prometheus does not know this node in this boot: is it scraped, and does prometheus_match fit it?"
+            "Prometheus has no sample of this node in this boot: is it scraped, and does prometheus_match match it?"
         )
-    newest = max(ours, key=lambda sample: sample.value)
+    newest = max(own, key=lambda sample: sample.value)
     if abs(newest.at - wall) > FRESH:
-        raise BudgetUnknown(f"the answer is of {wall - newest.at:.0f} s ago: a cache answers, or a clock is wrong")
+        raise BudgetUnknown(f"the result is {wall - newest.at:.0f} s old: a cache answers, or a clock is wrong")
     if newest.at - newest.value > FRESH:
         raise BudgetUnknown(
-            f"Prometheus has not scraped this node for {newest.at - newest.value:.0f} s, {FRESH:g} s may be"
+            f"Prometheus has not scraped this node for {newest.at - newest.value:.0f} s; the limit is {FRESH:g} s"
         )
-    since = {_name(sample): sample.value for sample in answers.samples["since"]}
-    # Who is scraped by two jobs must not stand before itself.
-    also = {_name(sample) for sample in ours} - {_name(newest)}
-    names = (name for name in map(_name, answers.samples["held"]) if name not in also)
+    since = {_name(sample): sample.value for sample in results.samples["since"]}
+    # A node that is scraped by two jobs must not rank before itself.
+    also = {_name(sample) for sample in own} - {_name(newest)}
+    names = (name for name in map(_name, results.samples["held"]) if name not in also)
     held = tuple(Held(since.get(name, 0.0), name) for name in names)
     return Census(node=_name(newest), pool=max(1, int(pool[0].value)), held=held, now=newest.at)
 

@@ -1,8 +1,8 @@
-"""From an intent to its outcome: it is in the ledger, look, write, read back, and the outcome goes into the ledger.
+"""From an intent to its outcome: the intent is in the ledger; read, write, read back; the outcome goes into the ledger.
 
-An attempt may end anywhere, with the process or for want of an answer. What is left is the intent in the ledger, and the
-next attempt begins with a look: what was written is found, what was not is written, and nothing is done twice. A write
-that timed out is no failed one: it may be done when the scheduler wakes up, so that only a look says what came of it.
+An attempt may end anywhere, with the process or without a response. What is left is the intent in the ledger, and the
+next attempt begins with a read: what was written is found, what was not is written, and nothing is done twice. A write
+that timed out has not failed: the scheduler may still do it, so that only a read shows its result.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from gpuwarden.policy.model import Act, Budget, Census, Intent, Outcome, Owner, 
 from gpuwarden.policy.preconditions import answer
 from gpuwarden_collectors.base import Clock
 
-Answer = TypeVar("Answer")
+T = TypeVar("T")
 Committed = Callable[[], Awaitable[bool]]
 """Whether everything decided so far is on disk, after a short while at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Seconds. The second count of the breaker comes `recount_after` the write. A retry comes after `first`, doubling up to
-    `most`; where the scheduler is away within `away` and `breaker.spread_of_return`; where the breaker is open after `breaker_first`, up to `breaker_most`; after a refusal, which a
-    person must mend, after `refused`. `backstop`: an actuator bounds its own calls; one that does not come back is given up
+    """Seconds. The second count of the breaker is `recount_after` the write. A retry is after `first`, doubling up to
+    `most`; where the scheduler is unreachable within `away` and `breaker.spread_of_return`; where the breaker is open after
+    `breaker_first`, up to `breaker_most`; after a refusal, which an operator must correct, after `refused`. `backstop`: an
+    actuator bounds its own calls; one that does not return is given up
     after this.
     """
 
@@ -44,12 +45,12 @@ class Limits:
     backstop: float = 180.0
 
 
-class Outbox:
-    """One actuator's. `standing` is the last look, `refused` why that was refused for good, `key` that of the intent at hand;
+class Reconciler:
+    """One actuator's. `node_state` is the last read, `refused` why that was refused for good, `key` that of the current intent;
     `held_back` is why the breaker holds it back. Both are "" where nothing does.
 
-    `wake` ends a pause, for instance because something else is wanted; `wanted` says whether an intent still is. `limits`
-    may be changed at any time, and hold from the next question on.
+    `wake` ends a pause, for instance because the intent changed; `wanted`: whether an intent is still wanted. `limits`
+    may be changed at any time, and hold from the next call on.
     """
 
     def __init__(
@@ -58,30 +59,30 @@ class Outbox:
         *,
         committed: Committed,
         wanted: Callable[[Intent], bool],
-        looked: Callable[[], None],
+        on_read: Callable[[], None],
         limits: Limits,
         clock: Clock,
         chance: random.Random | None = None,
     ) -> None:
         self.actuator = actuator
-        self.standing: Standing | None = None
+        self.node_state: Standing | None = None
         self.refused = ""
         self.held_back = ""
         self.key = ""
         self.wake = asyncio.Event()
         self._committed = committed
         self._wanted = wanted
-        self._looked = looked
+        self._on_read = on_read
         self.limits = limits
         self._clock = clock
         self._chance = chance or random.Random()  # noqa: S311 - spreads load, guards nothing
-        self._failed = 0  # its attempts so far that came to nothing
+        self._failed = 0  # failed attempts so far
         self._pool: int | None = None  # nodes, as last known
 
-    async def look(self) -> None:
-        """Never raises: a scheduler that says nothing is a standing too."""
+    async def read(self) -> None:
+        """Never raises: an unreachable scheduler is a state too."""
         with contextlib.suppress(ActuatorError):
-            await self._look()
+            await self._read()
 
     async def attempt(self, intent: Intent) -> tuple[Outcome, float]:
         """One attempt, and in how many seconds the next is due if the outcome leaves something to do."""
@@ -92,7 +93,7 @@ class Outbox:
         try:
             outcome = await self._attempt(intent, first=first)
         except ActuatorError as error:
-            # Whether the breaker is open is not known, and who has to step back does so soon; where nobody counts, it is.
+            # Whether the breaker is open is not known, and a node that must step back does so soon; where the count is unknown, it is held back.
             self.held_back = str(error) if isinstance(error, BudgetUnknown) else ""
             soon = isinstance(error, BudgetUnknown) and error.soon
             outcome = Outcome(result=Result.REFUSED if error.permanent else Result.RETRY, text=str(error))
@@ -101,7 +102,7 @@ class Outbox:
         return outcome, self._next(outcome, soon=soon or not self.held_back)
 
     def idle(self) -> None:
-        """There is no intent at hand."""
+        """There is no current intent."""
         self.key, self.held_back = "", ""
 
     async def pause(self, seconds: float) -> None:
@@ -124,27 +125,27 @@ class Outbox:
         if intent.act is Act.RESTORE or intent.why is not Why.FAILURE:
             return await self._write(intent)
         if first:
-            pool = self._pool or (self.standing or await self._look()).pool
+            pool = self._pool or (self.node_state or await self._read()).pool
             await self._stay(intent, self._chance.uniform(0.0, breaker.spread(pool)))
         return await self._exclude(intent) if self._wanted(intent) else SUPERSEDED
 
     async def _exclude(self, intent: Intent) -> Outcome:
-        """For a failure: who else is out counts before the write and after it."""
-        census = await self._census()
-        found = answer(intent, await self._look())
+        """For a failure: the fleet count is checked before the write and after it."""
+        fleet_count = await self._fleet_count()
+        found = answer(intent, await self._read())
         if found is None:
-            self.held_back = breaker.refusal(self.limits.budget, census)
+            self.held_back = breaker.refusal(self.limits.budget, fleet_count)
             if self.held_back:
                 return Outcome(result=Result.RETRY, text=f"the breaker is open: {self.held_back}")
             found = await self._written(intent)
         if found.result not in (Result.DONE, Result.ALREADY):
             return found
-        await self._stay(intent, max(self.limits.recount_after, census.visible_after))
+        await self._stay(intent, max(self.limits.recount_after, fleet_count.visible_after))
         return await self._recount(intent, found) if self._wanted(intent) else SUPERSEDED
 
     async def _recount(self, intent: Intent, found: Outcome) -> Outcome:
-        """It stands; now see who else came meanwhile, and step back if they were first."""
-        self.held_back = breaker.refusal(self.limits.budget, await self._census())
+        """It is written; now check which other nodes were excluded meanwhile, and step back if they were first."""
+        self.held_back = breaker.refusal(self.limits.budget, await self._fleet_count())
         if not self.held_back:
             return found
         back = await self._write(replace(intent, act=Act.RESTORE, since=found.since))
@@ -152,55 +153,55 @@ class Outbox:
         return Outcome(result=Result.RETRY, text=f"{done}, the breaker is open: {self.held_back}")
 
     async def _write(self, intent: Intent) -> Outcome:
-        return answer(intent, await self._look()) or await self._written(intent)
+        return answer(intent, await self._read()) or await self._written(intent)
 
     async def _written(self, intent: Intent) -> Outcome:
-        """Write what the look a moment ago allows, and read back."""
-        assert self.standing is not None  # noqa: S101 - it was read a moment ago
-        await self._bounded(self.actuator.apply(intent, self.standing))
-        after = await self._look()
+        """Write what the read a moment ago allows, and read back."""
+        assert self.node_state is not None  # noqa: S101 - it was read a moment ago
+        await self._bounded(self.actuator.apply(intent, self.node_state))
+        after = await self._read()
         if intent.act is Act.RESTORE and after.owner is not Owner.OURS:
-            return Outcome(result=Result.DONE)  # whoever excluded it in that moment
-        stands = answer(intent, after)
-        if stands is None:
-            return Outcome(result=Result.RETRY, text="it was written, and does not stand")
-        return Outcome(result=Result.DONE, since=stands.since) if stands.result is Result.ALREADY else stands
+            return Outcome(result=Result.DONE)  # another party may have excluded it in that moment
+        outcome = answer(intent, after)
+        if outcome is None:
+            return Outcome(result=Result.RETRY, text="it was written, but does not read back")
+        return Outcome(result=Result.DONE, since=outcome.since) if outcome.result is Result.ALREADY else outcome
 
-    async def _census(self) -> Census:
-        """Raises BudgetUnknown where this node can be looked at and nobody can be counted."""
+    async def _fleet_count(self) -> Census:
+        """Raises BudgetUnknown where this node can be read and the fleet cannot be counted."""
         try:
-            return await self._bounded(self.actuator.census())
+            return await self._bounded(self.actuator.fleet_count())
         except BudgetUnknown:
             raise
         except ActuatorError as error:
-            await self._look()
+            await self._read()
             raise BudgetUnknown(str(error), permanent=error.permanent, soon=True) from error
 
     def _away(self) -> bool:
-        return self.standing is not None and not self.standing.reachable and not self.refused
+        return self.node_state is not None and not self.node_state.reachable and not self.refused
 
-    async def _look(self) -> Standing:
+    async def _read(self) -> Standing:
         try:
-            self.standing, self.refused = await self._bounded(self.actuator.look()), ""
-            self._pool = self.standing.pool or self._pool
+            self.node_state, self.refused = await self._bounded(self.actuator.read()), ""
+            self._pool = self.node_state.pool or self._pool
         except ActuatorError as error:
             self.refused = str(error) if error.permanent else ""
-            self.standing = Standing(at=self._clock(), reachable=False, trouble=str(error))
+            self.node_state = Standing(at=self._clock(), reachable=False, trouble=str(error))
             raise
         finally:
-            self._looked()
-        return self.standing
+            self._on_read()
+        return self.node_state
 
-    async def _bounded(self, call: Awaitable[Answer]) -> Answer:
+    async def _bounded(self, call: Awaitable[T]) -> T:
         try:
             async with asyncio.timeout(self.limits.backstop):
                 return await call
         except TimeoutError:
             name, seconds = self.actuator.name, self.limits.backstop
-            raise ActuatorUnavailable(f"{name} has not come to an end within {seconds:g} s") from None
+            raise ActuatorUnavailable(f"{name} has not finished within {seconds:g} s") from None
 
     def _next(self, outcome: Outcome, *, soon: bool) -> float:
-        """Seconds until the next attempt: by chance up to half as long again, so that a fleet does not come in step."""
+        """Seconds until the next attempt: by chance up to half as long again, so that a fleet does not retry in step."""
         limits = self.limits
         if outcome.result is Result.REFUSED:
             return self._about(limits.refused)
@@ -214,7 +215,7 @@ class Outbox:
         return self._until_return() if self._pool is not None else min(delay, self._until_return())
 
     def _until_return(self) -> float:
-        """Seconds until a scheduler that is away is asked again; a pool of unknown size is taken for the largest there is."""
+        """Seconds until an unreachable scheduler is tried again; a pool of unknown size is taken for the largest there is."""
         spread = breaker.spread_of_return(breaker.LARGEST_POOL if self._pool is None else self._pool)
         return self.limits.away * self._chance.uniform(0.5, 1.0) + self._chance.uniform(0.0, spread)
 
@@ -222,4 +223,4 @@ class Outbox:
         return seconds * self._chance.uniform(1.0, 1.5)
 
 
-SUPERSEDED = Outcome(result=Result.RETRY, text="something else is wanted by now")
+SUPERSEDED = Outcome(result=Result.RETRY, text="superseded by another intent")

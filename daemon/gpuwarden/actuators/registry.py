@@ -1,4 +1,4 @@
-"""Which actuators a configuration asks for. The only list to edit when one is added."""
+"""The actuators that a configuration enables. The only list to edit when one is added."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:  # the builders take their own part of it
     from gpuwarden.config.model import Config
 
 Detail = Callable[[], str]
-"""Says more of why this node is out than a reason has room for."""
+"""Details of an exclusion for which a reason has no room."""
 
 Builder = Callable[["Config", Clock, Detail], Register | HookGate | None]
-"""None if the configuration does not ask for this one."""
+"""None if the configuration does not enable this one."""
 
 BUILDERS: tuple[Builder, ...] = (slurm_actuator, kubernetes_actuator)
-"""Those that have a register of all nodes, in the order in which they are asked to count for the others."""
+"""Those that have a register of all nodes, in the order of preference for counting for the others."""
 
 COUNTED: tuple[Callable[[Config, Clock, Counter], Sequence[Actuator]], ...] = (
     marker_actuators,
     exec_actuators,
 )
-"""Those that know of this node alone."""
+"""Those that see this node alone."""
 
 
 def actuators(config: Config, clock: Clock, detail: Detail) -> tuple[Actuator, ...]:

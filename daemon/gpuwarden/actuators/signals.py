@@ -1,8 +1,8 @@
-"""A signal to the processes of a job on this host, each of which is looked at once more right before it is sent.
+"""A signal to the processes of a job on this host, each of which is checked once more right before it is sent.
 
-A pidfd is opened first: from then on it means one process, whatever becomes of the number. What is then read by the
+A pidfd is opened first: from then on it means one process, even if its number is reused. What is then read by the
 number is that process's too, if its start time is the one that is expected, for a number has one process at a time.
-Sent are SIGNALS and no others, to who catches them at that moment: the default action of all of them is death.
+Only SIGNALS are sent, and only to processes that catch them at that moment: the default action of all of them is death.
 """
 
 from __future__ import annotations
@@ -31,42 +31,48 @@ _NEEDED = re.compile(rb"^(Uid|TracerPid|SigCgt):\t(.*)$", re.MULTILINE)
 
 
 class Result(StrEnum):
-    """What came of one process. Only SENT was told anything; UNKNOWN may have been."""
+    """The result for one process. Only SENT was signalled; UNKNOWN may have been."""
 
     SENT = "sent"
     GONE = "gone"  # it has ended
     REPLACED = "replaced"  # its number is another process's by now
     DEAF = "deaf"  # it does not catch the signal any more, and would die of it
     FOREIGN = "foreign"  # it runs under another user by now
-    TRACED = "traced"  # a debugger would get the signal in its place
+    TRACED = "traced"  # a debugger would get the signal instead
     NOT_PERMITTED = "not_permitted"
     REFUSED = "refused"  # not to be signalled at all: this daemon, process 1, a signal that is never sent
     FAILED = "failed"  # the kernel or this daemon could not
-    UNKNOWN = "unknown"  # not known by the deadline
+    UNKNOWN = "unknown"  # no result by the deadline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """One process to tell. `started`: ticks since boot. `uid`: whose it must be. `signal`: one of SIGNALS."""
+    """One process to signal."""
 
     pid: int
     started: int
+    """Ticks since boot."""
     uid: int
+    """The user it must run as."""
     signal: str
+    """One of SIGNALS."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """`text` says why it was not sent; empty if it was."""
+    """The result of one order."""
 
     pid: int
     started: int
     signal: str
     result: Result
     text: str = ""
+    """Why it was not sent; empty if it was."""
 
 
-async def tell(orders: Sequence[Order], *, deadline: float = DEADLINE, proc: Path = Path("/proc")) -> tuple[Sent, ...]:
+async def send_all(
+    orders: Sequence[Order], *, deadline: float = DEADLINE, proc: Path = Path("/proc")
+) -> tuple[Sent, ...]:
     """Send all of them, in a thread; one result for each, in the same order. Raises nothing.
 
     Nothing more is begun after `deadline` seconds; the one that is not done by then is UNKNOWN.
@@ -75,8 +81,8 @@ async def tell(orders: Sequence[Order], *, deadline: float = DEADLINE, proc: Pat
     try:
         await asyncio.wait((detached("signals", round_.go),), timeout=deadline)
     except RuntimeError as error:  # no thread can be started
-        return round_.results(f"not sent: {error}; look how many threads the daemon may have")
-    return round_.results(f"not sent: the {deadline:g} s for all of them were over")
+        return round_.results(f"not sent: {error}; raise the daemon's limit on threads (TasksMax)")
+    return round_.results(f"not sent: the {deadline:g} s for all of them had passed")
 
 
 class _Round:
@@ -86,7 +92,7 @@ class _Round:
         self._sent: list[Sent] = []
         self._begun = 0
         self._over = False
-        self._turn = threading.Lock()  # held for two assignments, so that nobody waits for it
+        self._turn = threading.Lock()  # held for two assignments, so that nothing waits for it
 
     def go(self) -> None:
         for order in self._orders:
@@ -97,13 +103,13 @@ class _Round:
             self._sent.append(send(order, self._proc))
 
     def results(self, not_begun: str) -> tuple[Sent, ...]:
-        """What came of all; nothing is begun any more."""
+        """The results of all; nothing more is begun."""
         with self._turn:
             self._over = True
         sent = tuple(self._sent)
         late = self._orders[len(sent) :]
         hanging = self._begun - len(sent)
-        unknown = "whether it was sent is not known: the call has not come back"
+        unknown = "whether it was sent is unknown: the call has not returned"
         return (
             *sent,
             *(_not_sent(order, Result.UNKNOWN, unknown) for order in late[:hanging]),
@@ -138,12 +144,12 @@ Objection = tuple[Result, str]
 
 
 def _objection(order: Order, handle: int, proc: Path) -> Objection | None:
-    """Why not to send, as of now. `handle` is of whoever has the number now. Raises OSError if that one is gone."""
+    """Why not to send, as of now. `handle` is of the process that has the number now. Raises OSError if that one is gone."""
     stat = process_stat(proc, order.pid)
     status = _status(proc, order.pid)
     if stat is None or not status:
         signal.pidfd_send_signal(handle, 0)
-        return Result.NOT_PERMITTED, f"it cannot be looked at in {proc}; is that mounted with hidepid?"
+        return Result.NOT_PERMITTED, f"it cannot be read in {proc}; is that mounted with hidepid?"
     if stat.started != order.started:
         return Result.REPLACED, "its number is another process's by now"
     if stat.over:
@@ -157,14 +163,14 @@ def _unready(order: Order, status: dict[str, str]) -> Objection | None:
     if users != {str(order.uid)}:
         return Result.FOREIGN, f"it is not user {order.uid}'s alone: it runs as {', '.join(sorted(users))}"
     if tracer != "0":
-        return Result.TRACED, f"process {tracer} traces it, and would get the signal in its place"
+        return Result.TRACED, f"process {tracer} traces it, and would get the signal instead"
     if not _catches(status, signal.Signals[f"SIG{order.signal}"]):
         return Result.DEAF, f"it does not catch {order.signal} now"
     return None
 
 
 def _status(proc: Path, pid: int) -> dict[str, str]:
-    """Of /proc/PID/status (proc(5)) what is needed; empty if it cannot be read. A name in it cannot pass for a line."""
+    """Of /proc/PID/status (proc(5)) what is needed; empty if it cannot be read. A process name cannot pass for a line of it."""
     try:
         text = read_bytes(f"{proc}/{pid}/status", _STATUS_MOST)
     except OSError:

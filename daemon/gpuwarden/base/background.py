@@ -1,8 +1,8 @@
 """Writes that may block, off the event loop.
 
 A filesystem can freeze and the reader of a pipe can stop; a write to either then takes forever and cannot be
-interrupted. Such writes are jobs of a writer thread: whoever submits one never waits, what does not fit is dropped and
-counted, and `stalled_for` says how long the thread has been hanging. The thread is a daemon thread: the interpreter
+interrupted. Such writes are jobs of a writer thread: submitting one never waits, what does not fit is dropped and
+counted, and `stalled_for` is how long the thread has been blocked. The thread is a daemon thread: the interpreter
 does not wait for it at exit.
 """
 
@@ -26,7 +26,7 @@ class BackgroundWriter:
     """One thread that does jobs in the order in which they were submitted.
 
     At most `capacity` jobs wait. One more is dropped; with `newest_wins` it takes the place of the oldest waiting one
-    instead, so that a capacity of 1 is a slot for something that is replaced as a whole. What a job raises goes to
+    instead, so that a capacity of 1 is a slot for something that is replaced as a whole. An exception of a job goes to
     `on_error`, in the thread.
     """
 
@@ -69,14 +69,14 @@ class BackgroundWriter:
             return True
 
     def stalled_for(self, now: float) -> float:
-        """Seconds since the job in hand was begun, else since the oldest waiting one was submitted; 0 when idle."""
+        """Seconds since the current job began, else since the oldest waiting one was submitted; 0 when idle."""
         with self._changed:
             since = self._working_since
             if since is None and self._queue:
                 since = self._queue[0][1]
             return 0.0 if since is None else max(0.0, now - since)
 
-    async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - says False at the deadline, which is no error here
+    async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - returns False at the deadline, which is no error here
         """Wait until everything submitted so far is done; False if `timeout` seconds were not enough."""
         target, deadline = self._submitted, time.monotonic() + timeout
         while self._settled < target:
@@ -86,7 +86,7 @@ class BackgroundWriter:
         return True
 
     def close(self, timeout: float) -> bool:
-        """Take no more jobs, do those that wait, end the thread. False if it is still at it after `timeout` seconds.
+        """Accept no more jobs, finish those that wait, end the thread. False if it still runs after `timeout` seconds.
 
         Blocks the caller: after `flush`, or where no loop runs.
         """

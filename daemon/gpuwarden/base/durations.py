@@ -11,7 +11,7 @@ EXPECTED = 'a duration such as "500ms", "5s", "10m", "2h" or "28d"'
 
 
 def parse_duration(text: str) -> float:
-    """Seconds, to the microsecond. Raises ValueError: no number, no unit or one that we do not know."""
+    """Seconds, to the microsecond. Raises ValueError: no number, no unit or an unknown one."""
     match = _DURATION.fullmatch(text)
     if match is None:
         raise ValueError(f"expected {EXPECTED}, found {text[:60]!r}")

@@ -1,8 +1,8 @@
-"""Log lines: one for each thing that happened, to stderr, readable on a terminal and JSON everywhere else.
+"""Log lines: one per event, to stderr, readable on a terminal and JSON everywhere else.
 
-The reader of stderr may stop (a terminal on hold, a pipe nobody empties). Lines are therefore written by a thread of
-their own; those that do not fit into its queue are dropped, and their number is told when lines flow again. What
-aiohttp, asyncio and other users of Python's `logging` say, and warnings, go the same way.
+The reader of stderr may stop (a terminal on hold, a pipe that is not read). Lines are therefore written by a thread of
+their own; those that do not fit into its queue are dropped, and their number is logged when lines flow again. What
+aiohttp, asyncio and other users of Python's `logging` log, and warnings, goes the same way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gpuwarden.base.background import BackgroundWriter
 
 @contextmanager
 def _hidden(module: str) -> Iterator[None]:
-    """Meanwhile importing `module` fails, if nobody has loaded it before."""
+    """Importing `module` fails meanwhile, unless it was loaded before."""
     if module in sys.modules:
         yield
         return
@@ -36,7 +36,7 @@ def _hidden(module: str) -> Iterator[None]:
         del sys.modules[module]
 
 
-with _hidden("rich"):  # structlog would load it for tracebacks that are not wanted here: 5 MiB in every daemon
+with _hidden("rich"):  # structlog would load it for tracebacks that are not used here: 5 MiB in every daemon
     import structlog
     from structlog.typing import FilteringBoundLogger, Processor
 
@@ -60,7 +60,7 @@ class LogOutput:
         self._fd = fd
         self._processors = processors
         self._failed = 0
-        self._told = 0
+        self._reported = 0
         self._writer = BackgroundWriter("log", capacity, on_error=self._count)
 
     @property
@@ -73,7 +73,7 @@ class LogOutput:
 
     debug = info = warning = error = critical = msg  # by these names structlog calls what it writes to
 
-    async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - says False at the deadline, which is no error here
+    async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - returns False at the deadline, which is no error here
         return await self._writer.flush(timeout)
 
     def close(self, timeout: float) -> bool:
@@ -82,9 +82,9 @@ class LogOutput:
 
     def _write(self, line: str) -> None:
         _write_all(self._fd, f"{line}\n".encode("utf-8", "backslashreplace"))
-        untold, self._told = self.dropped - self._told, self.dropped
-        if untold:
-            self._write(self._own_line("log lines were dropped: their reader was too slow or gone", count=untold))
+        unreported, self._reported = self.dropped - self._reported, self.dropped
+        if unreported:
+            self._write(self._own_line("log lines dropped: stderr was not read in time", count=unreported))
 
     def _own_line(self, event: str, **values: int) -> str:
         line: Any = {"event": event, "logger_name": "log", **values}
@@ -108,7 +108,7 @@ def configure(
         logger_factory=lambda *_: output,
         cache_logger_on_first_use=False,
     )
-    # Libraries tell of their ordinary work at "info".
+    # Libraries log their ordinary work at "info".
     logging.basicConfig(handlers=[_Bridge()], level=max(logging.WARNING, getattr(logging, level.upper())), force=True)
     logging.captureWarnings(capture=True)
     return output
@@ -173,7 +173,7 @@ def _value(value: object) -> object:
 
 
 def _traceback(text: str) -> str:
-    return _CONTROL_BUT_NEWLINE.sub(_escaped, text[-_TRACEBACK_MAX:])  # its end says what it was
+    return _CONTROL_BUT_NEWLINE.sub(_escaped, text[-_TRACEBACK_MAX:])  # its end names the error
 
 
 def _first(items: Any) -> Iterator[Any]:
@@ -185,7 +185,7 @@ def _cut(text: str, most: int) -> str:
 
 
 codecs.lookup("unicode_escape")
-"""Loaded now: `encode` imports it at its first use, which fails where no file can be opened any more, with each line that wants it."""
+"""Loaded now: `encode` imports it at its first use, which fails where no file can be opened any more, with each line that needs it."""
 
 
 def _escaped(match: re.Match[str]) -> str:
@@ -196,7 +196,7 @@ def _write_all(fd: int, data: bytes) -> None:
     while data:
         try:
             data = data[os.write(fd, data) :]
-        except BlockingIOError:  # whoever shares the terminal made it non-blocking
+        except BlockingIOError:  # another process on this terminal made it non-blocking
             ready = select.poll()
             ready.register(fd, select.POLLOUT)
             ready.poll()

@@ -1,6 +1,6 @@
-"""What systemd hands to a service, and what a service says to it: sd_notify(3) and sd_listen_fds(3), the few lines of them that we need.
+"""The protocol between systemd and a service: the parts of sd_notify(3) and sd_listen_fds(3) that the daemon needs.
 
-Everything of it is taken out of the environment, since a child that inherits it would speak in the daemon's name.
+All of its variables are removed from the environment, since a child that inherits them would notify in the daemon's name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "L
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceManager:
-    """`address` empty: nobody is told anything. `watchdog`: seconds within which it wants a sign of life, 0 if it wants none.
+    """`address` empty: nothing is sent. `watchdog`: the interval in seconds within which systemd expects a keep-alive, 0 for none.
 
     `sockets`: listening already, by the names that their units give them.
     """
@@ -42,14 +42,14 @@ class ServiceManager:
         )
 
     def turn_away(self) -> None:
-        """Those who wait on a socket that was handed over: no daemon comes. As long as one waits, systemd starts the next at once."""
+        """Close connections waiting on a socket that systemd passed: no daemon will accept them, and while one waits systemd starts the service again at once."""
         for listener in self.sockets.values():
-            with contextlib.suppress(OSError):  # nobody waits any more
+            with contextlib.suppress(OSError):  # no connection waits any more
                 for _ in range(_WAITING_MOST):
                     listener.accept()[0].close()
 
-    def tell(self, *lines: str) -> None:
-        """`READY=1` and its like. Never blocks and never raises: who does not listen misses it."""
+    def send(self, *lines: str) -> None:
+        """`READY=1` and its like. Never blocks and never raises: without a receiver the message is lost."""
         if not self.address:
             return
         address = f"\0{self.address[1:]}" if self.address.startswith("@") else self.address
@@ -59,7 +59,7 @@ class ServiceManager:
 
 
 def _passed(given: dict[str, str]) -> dict[str, socket.socket]:
-    """Of those that nobody named apart, and that are no listening Unix sockets, none is taken."""
+    """Sockets without a unique name, and anything but listening Unix sockets, are left out."""
     count = min(int(_number(given["LISTEN_FDS"])), _PASSED_MOST)
     names = given["LISTEN_FDNAMES"].split(":") if given["LISTEN_FDNAMES"] else []
     passed: dict[str, socket.socket] = {}

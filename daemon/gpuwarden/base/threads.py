@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 def detached(name: str, work: Callable[[], Result]) -> asyncio.Future[Result]:
-    """`work` in a daemon thread of its own: what it returns or raises is in the future, if it ever comes to an end.
+    """`work` in a daemon thread of its own: what it returns or raises is in the future, if it ever ends.
 
     Neither the loop nor the end of the process waits for it (an executor's threads would be waited for).
     """
@@ -31,9 +31,9 @@ def detached(name: str, work: Callable[[], Result]) -> asyncio.Future[Result]:
         result, error = None, None
         try:
             result = work()
-        except BaseException as raised:  # noqa: BLE001 - all of it belongs to whoever waits for the future
+        except BaseException as raised:  # noqa: BLE001 - all of it goes to the waiter of the future
             error = raised
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
             loop.call_soon_threadsafe(settle, result, error)
 
     threading.Thread(target=run, name=name, daemon=True).start()

@@ -1,4 +1,4 @@
-"""Whether a text is the address of an HTTP server. Judged without any client, since configuration is read before one is loaded."""
+"""Whether a text is the address of an HTTP server. Checked without any client, since configuration is read before one is loaded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def address_fault(url: str, *, query: bool = False) -> str:
     except ValueError as error:
         return f"expected an address such as https://host.example, found {url[:60]!r}: {error}"
     if parts.username is not None or parts.password is not None:
-        return "expected an address without user and password, which all would see: put them into a file"
+        return "expected an address without user and password, which every user of the host could read: put them into a file"
     plain = _PRINTABLE.fullmatch(url) and not parts.fragment and (query or not parts.query)
     if parts.scheme not in ("http", "https") or not parts.hostname or not plain:
         return f"expected an address such as https://host.example, found {url[:60]!r}"

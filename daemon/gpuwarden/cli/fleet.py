@@ -23,7 +23,7 @@ from gpuwarden.fleet.model import RANK, Row, Status
 from gpuwarden.fleet.queries import QUERIES
 from gpuwarden.fleet.rows import rows
 from gpuwarden.prometheus.access import Access, AccessError, Hints, access
-from gpuwarden.prometheus.client import PrometheusError, ask
+from gpuwarden.prometheus.client import PrometheusError, query
 
 HELP = """
 Shows every node that Prometheus knows, the worst first: its GPUs, how it is and why, who took it out of scheduling, when it
@@ -130,13 +130,13 @@ def _access(options: argparse.Namespace, environment: Mapping[str, str]) -> Acce
 def _show(reached: Access, options: argparse.Namespace) -> int:
     """Raises CommandError when Prometheus cannot be asked or knows no such node."""
     try:
-        answers = ask(reached, QUERIES, options.timeout)
+        results = query(reached, QUERIES, options.timeout)
     except PrometheusError as error:
         raise CommandError(clean(str(error)), UNKNOWN) from error
-    known = _chosen(rows(answers.samples, options.termination_deadline), options, reached)
+    known = _chosen(rows(results.samples, options.termination_deadline), options, reached)
     shown = [row for row in known if options.status is None or row.status in options.status]
-    notes = [f"Prometheus warns: {warning}" for warning in answers.warnings]
-    if not answers.samples["recorded"]:
+    notes = [f"Prometheus warns: {warning}" for warning in results.warnings]
+    if not results.samples["recorded"]:
         notes.append("gpuwarden's recording rules are not loaded there: a node whose target is gone is soon forgotten")
     if options.json:
         print(json.dumps(_document(reached, shown, notes)))

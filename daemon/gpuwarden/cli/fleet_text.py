@@ -50,7 +50,7 @@ def _headline(known: Sequence[Row]) -> str:
 
 
 def _node(row: Row) -> str:
-    shared = any("its name is that of" in reason for reason in row.reasons)
+    shared = any("shares its name with" in reason for reason in row.reasons)
     return f"{row.node} [{row.instance}]" if shared else row.node
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from gpuwarden.base.paths import CONFIG_FILE, PlaceRefused, check_private, is_real, simulation_home
+from gpuwarden.base.paths import CONFIG_FILE, UnsafeFolder, check_private, is_real, simulation_home
 from gpuwarden.cli.parser import CommandError
 from gpuwarden.config.model import Config, ConfigError, load
 from gpuwarden.config.sources import Layer, Sources, nested
@@ -34,7 +34,7 @@ def configuration(
             secure(home)
     except ConfigError as error:
         raise faulty(error) from error
-    except PlaceRefused as error:
+    except UnsafeFolder as error:
         raise CommandError(str(error)) from error
     return config
 

@@ -10,7 +10,7 @@ from gpuwarden.config.model import Config
 from gpuwarden.config.secrets import SecretError
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden.prometheus.access import AccessError
-from gpuwarden.prometheus.client import PrometheusError, ask
+from gpuwarden.prometheus.client import PrometheusError, query
 
 ANSWERS_WITHIN = 8.0
 
@@ -24,14 +24,14 @@ def prometheus(config: Config) -> Iterator[Row]:
     us = f"gpuwarden_node_info{{node={json.dumps(config.node)}{more}}}"
     all_ = f"gpuwarden_node_info{{{options.prometheus_match}}}"
     try:
-        answers = ask(access_of(options), {"us": f"count({us})", "all": f"count({all_})"}, ANSWERS_WITHIN)
+        results = query(access_of(options), {"us": f"count({us})", "all": f"count({all_})"}, ANSWERS_WITHIN)
     except (AccessError, PrometheusError, SecretError) as error:
         to_do = "correct [breaker] prometheus…: until it answers no failure holds this node out"
         yield fail("host", "prometheus", str(error), to_do)
     else:
-        nodes = int(sum(sample.value for sample in answers.samples["all"]))
+        nodes = int(sum(sample.value for sample in results.samples["all"]))
         found = f"{options.prometheus} answers and knows {nodes} nodes"
-        if not answers.samples["us"]:
+        if not results.samples["us"]:
             to_do = "let it scrape this node, and see that breaker.prometheus_match fits it"
             yield warn("host", "prometheus", f"{found}, but not {config.node}", to_do)
         else:

@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field, replace
 
 from gpuwarden.actuators.base import Actuator
-from gpuwarden.actuators.reconciler import Limits, Outbox
+from gpuwarden.actuators.reconciler import Limits, Reconciler
 from gpuwarden.base.log import get_logger
 from gpuwarden.engine.operator_orders import Orders, Outcomes
 from gpuwarden.health.model import Event, EventKind, Json
-from gpuwarden.notify.notifications import Notifying
+from gpuwarden.notify.notifications import Notifications
 from gpuwarden.policy import checkpoint
 from gpuwarden.policy.exclusion import Decision, decide
 from gpuwarden.policy.model import Act, Flag, Intent, Notice, Outcome, Result, Settings, Standing
@@ -68,7 +68,7 @@ class Acting:
         boot_id: str,
         instance: str,
         clock: Clock,
-        notifying: Notifying | None = None,
+        notifying: Notifications | None = None,
     ) -> None:
         self.state = PolicyState()
         self.forgotten: Mapping[str, str] = {}
@@ -80,8 +80,8 @@ class Acting:
         self._instance = instance
         self._clock = clock
         self._boxes = {
-            actuator.name: Outbox(
-                actuator, committed=committed, wanted=self._wanted, looked=changed, limits=options.limits, clock=clock
+            actuator.name: Reconciler(
+                actuator, committed=committed, wanted=self._wanted, on_read=changed, limits=options.limits, clock=clock
             )
             for actuator in actuators
         }
@@ -117,7 +117,7 @@ class Acting:
     def tell(self, events: Iterable[Event]) -> None:
         """Whoever is to be notified of what happened, in both modes."""
         if self._notifying is not None:
-            self._notifying.tell(events)
+            self._notifying.send(events)
 
     def adopt(self, options: ActingOptions) -> None:
         """What is set from now on; whatever is being waited for is waited for as it was begun."""
@@ -150,7 +150,7 @@ class Acting:
     @property
     def standings(self) -> dict[str, Standing]:
         """What stood at each scheduler when it was last looked at."""
-        return {name: box.standing for name, box in self._boxes.items() if box.standing is not None}
+        return {name: box.node_state for name, box in self._boxes.items() if box.node_state is not None}
 
     # --- a step
 
@@ -200,7 +200,7 @@ class Acting:
 
     # --- carrying out
 
-    async def _tend(self, box: Outbox) -> None:
+    async def _tend(self, box: Reconciler) -> None:
         while True:
             try:
                 await self._turn(box)
@@ -208,16 +208,16 @@ class Acting:
                 log.exception("an actuator failed unexpectedly", actuator=box.actuator.name)
                 await asyncio.sleep(self._options.look_often)
 
-    async def _turn(self, box: Outbox) -> None:
+    async def _turn(self, box: Reconciler) -> None:
         """Do what is wanted; if nothing is, look, and wait until something is or it is time to look again."""
         name = box.actuator.name
         box.wake.clear()
         intent = self._due(name)
         if intent is None:
             box.idle()
-            if box.standing is None:
+            if box.node_state is None:
                 await box.pause(self._chance.uniform(0.0, self._options.first_look))
-            await box.look()
+            await box.read()
             if self._due(name) is None:
                 await box.pause(self._look_after(box))
             return
@@ -226,7 +226,7 @@ class Acting:
         if self._wanted(intent):
             await box.pause(delay)
 
-    def _look_after(self, box: Outbox) -> float:
+    def _look_after(self, box: Reconciler) -> float:
         name = box.actuator.name
         often = name in self.state.holds or name in self._blocked
         seconds = self._options.look_often if often else self._options.look_every
@@ -290,7 +290,7 @@ class Acting:
                 refused[name] = outcome.text
         return "; ".join(f"{name}: {text}" for name, text in refused.items())
 
-    def _concerned(self) -> Iterator[tuple[str, Outbox]]:
+    def _concerned(self) -> Iterator[tuple[str, Reconciler]]:
         """Those of whom something is wanted, or who hold this node out."""
         wanted = {*self.state.would, *self.state.pending, *self.state.holds}
         return ((name, box) for name, box in self._boxes.items() if name in wanted)
@@ -298,14 +298,14 @@ class Acting:
     def away(self) -> str:
         """Who of them does not answer, for now."""
         away = {
-            name: box.standing.trouble
+            name: box.node_state.trouble
             for name, box in self._concerned()
-            if box.standing is not None and not box.standing.reachable and not box.refused
+            if box.node_state is not None and not box.node_state.reachable and not box.refused
         }
         return "; ".join(f"{name}: {text}" for name, text in away.items())
 
     def notify_trouble(self) -> str:
-        return self._notifying.trouble() if self._notifying is not None else ""
+        return self._notifying.error() if self._notifying is not None else ""
 
     def shown(self) -> Acted:
         standings = self.standings

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from gpuwarden.actuators.reconciler import Outbox
+from gpuwarden.actuators.reconciler import Reconciler
 from gpuwarden.health.model import Event
 from gpuwarden.policy import orders
 from gpuwarden.policy.model import Act, Intent, Outcome, Result, Settings
@@ -60,7 +60,7 @@ class Orders:
 
     def __init__(
         self,
-        boxes: Mapping[str, Outbox],
+        boxes: Mapping[str, Reconciler],
         outcomes: Outcomes,
         *,
         take: Callable[[Sequence[Event]], None],

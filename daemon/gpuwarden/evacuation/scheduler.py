@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpuwarden.actuators.base import ActuatorError
-from gpuwarden.actuators.slurm.last_words import LastWord, LastWordResult, last_words
+from gpuwarden.actuators.slurm.final_node_state import FinalState, FinalStateResult, set_final_state
 from gpuwarden.actuators.slurm.requeue import SETTLES_AFTER, Requeueing, requeue
 from gpuwarden.evacuation.slurm_job_scan import SlurmLooks
 from gpuwarden.policy.evacuation.delivery import ALIVE
@@ -17,9 +17,9 @@ from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 ENDING_TURNS = 20
 """Times, of 3 s each, that it is waited for the processes of a requeued job to end: KillWait is 30 s by default."""
 _RESULTS = {
-    LastWordResult.DONE: Result.DONE,
-    LastWordResult.ALREADY: Result.ALREADY,
-    LastWordResult.NOT_OURS: Result.DROPPED,
+    FinalStateResult.DONE: Result.DONE,
+    FinalStateResult.ALREADY: Result.ALREADY,
+    FinalStateResult.NOT_OURS: Result.DROPPED,
 }
 
 
@@ -60,7 +60,7 @@ async def steps_ended(slurm: SlurmLooks, job: SlurmJob) -> bool:
 async def give_up_node(slurm: SlurmLooks, what: str, reason: str) -> tuple[Result, str]:
     """`what` as policy's step says it, `reason` our termination's. What came of it, and for people why."""
     try:
-        outcome = await last_words(slurm.commands, slurm.node, LastWord(what), reason)
+        outcome = await set_final_state(slurm.commands, slurm.node, FinalState(what), reason)
     except ActuatorError as error:
         return Result.REFUSED if error.permanent else Result.RETRY, str(error)
     return _RESULTS[outcome.result], outcome.text

@@ -41,7 +41,7 @@ async def tell_here(steps: Sequence[Tell]) -> list[Told]:
         signals.Order(pid=a.receiver.pid, started=a.receiver.started, uid=a.receiver.uid, signal=a.signal)
         for _, a in aims
     ]
-    sent = await signals.tell(orders)
+    sent = await signals.send_all(orders)
     of_job: list[list[signals.Sent]] = [[] for _ in steps]
     for (number, _), one in zip(aims, sent, strict=True):
         of_job[number].append(one)

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Status(StrEnum):
-    """From the best to the worst. `unreachable`: nobody heard of its GPUs lately."""
+    """From the best to the worst. `unreachable`: no recent report of its GPUs."""
 
     HEALTHY = "healthy"
     WARNING = "warning"
@@ -20,7 +20,7 @@ RANK = {status: rank for rank, status in enumerate(Status)}
 
 
 class Out(StrEnum):
-    """What the recorded standing of a silent node says of who keeps work away from it."""
+    """The last recorded scheduler state of a silent node: who keeps work away from it."""
 
     NOBODY = "nobody"
     FAILURE = "failure"

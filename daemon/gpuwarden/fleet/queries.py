@@ -1,12 +1,12 @@
-"""What is asked of Prometheus: one row a query, each instant. `docs/fleet.md` shows them."""
+"""The queries to Prometheus: one row a query, each instant. `docs/fleet.md` shows them."""
 
 from __future__ import annotations
 
 SEEN = "gpuwarden:node:last_seen_timestamp_seconds"
-STANDING = "gpuwarden:node:standing"
+NODE_STATE = "gpuwarden:node:standing"
 """Recorded by the rules in grafana/prometheus, and kept for 24 h after a target is gone."""
-HEARD = "20m"
-"""How far back heartbeats are looked for: 80 samples of each node at a scrape each 15 s."""
+HEARTBEAT_WINDOW = "20m"
+"""How far back heartbeats are queried: 80 samples of each node at a scrape each 15 s."""
 
 PRESENT, EXPECTED = "gpuwarden_gpus_present", "gpuwarden_gpus_expected"
 ENFORCING, BUSY = "gpuwarden_enforcing", "gpuwarden_node_busy"
@@ -15,16 +15,16 @@ HEALTH, EXCLUDED, NOTICE = "gpuwarden_node_health", "gpuwarden_excluded", "gpuwa
 BREAKER, SIMULATED = "gpuwarden_breaker_open", "gpuwarden_simulated"
 
 QUERIES: dict[str, str] = {
-    # The node's name. First: of all of them it has a sample for each node, which tells the time of all others.
+    # The node's name. First: it alone has a sample for each node, and its time is used for all others.
     "nodes": "group by (cluster, job, instance, node) (gpuwarden_node_info)",
-    # Of those that are one-hot, or stand at 0 from the start, only what holds.
+    # Of those that are one-hot, or 0 from the start, only what holds.
     "states": f'{{__name__=~"{HEALTH}|{EXCLUDED}|{NOTICE}|{BREAKER}|{SIMULATED}"}} == 1',
     "numbers": f'{{__name__=~"{PRESENT}|{EXPECTED}|{ENFORCING}|{BUSY}|{DEADLINE}"}}',
-    # Not gpuwarden_finding, of which every node has hundreds at 0.
+    # Not gpuwarden_finding, which has hundreds of series at 0 on every node.
     "findings": 'gpuwarden_finding_info{severity!="shadow"}',
-    # Also of a node that has fallen silent.
-    "heartbeats": f"max by (cluster, job, instance) (last_over_time(gpuwarden_heartbeat_timestamp_seconds[{HEARD}]))",
-    "recorded": f'{{__name__=~"{SEEN}|{STANDING}"}}',
-    # Targets that do not answer, of whatever job: which jobs have daemons is known from the others.
+    # Also of a node that no longer answers.
+    "heartbeats": f"max by (cluster, job, instance) (last_over_time(gpuwarden_heartbeat_timestamp_seconds[{HEARTBEAT_WINDOW}]))",
+    "recorded": f'{{__name__=~"{SEEN}|{NODE_STATE}"}}',
+    # Targets that do not answer, of any job: the others show which jobs have daemons.
     "down": "up == 0",
 }

@@ -1,7 +1,7 @@
 """From Prometheus' answers to rows. Everything is joined on (cluster, job, instance); only `gpuwarden_node_info` knows a name.
 
-What comes twice for one node (replicas of Prometheus, labels of a site) is taken at its worst. Whatever is missing or odd makes a
-node no better: a node that answers and has no health is unknown, one that does not answer is unreachable.
+What comes twice for one node (replicas of Prometheus, labels of a site) is taken at its worst. Missing or odd data makes a
+node no better: a node that answers without health is unknown, one that does not answer is unreachable.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Samples = Mapping[str, list[Sample]]
 T = TypeVar("T")
 
 FRESH = 120.0
-"""Seconds for which a heartbeat is believed: eight scrapes of 15 s, as the rule that tells of silent nodes has it."""
+"""Seconds for which a heartbeat is current: eight scrapes of 15 s, as in the alert for silent nodes."""
 _JOB = "gpuwarden"
-"""Under which the examples scrape the daemons: a target of it that never answered is a node too."""
+"""The job under which the examples scrape the daemons: a target of it that never answered is a node too."""
 _OUT = {0: Out.NOBODY, 1: Out.FAILURE, 2: Out.PLANNED}
 _STATES = {status.value: status for status in (Status.HEALTHY, Status.WARNING, Status.FAILURE)}
 _SEVERITIES = ("failure", "warning")
@@ -34,7 +34,7 @@ def rows(samples: Samples, termination_deadline: float) -> list[Row]:
     facts = _Facts.of(samples)
     silent = (key for key in {*facts.heartbeats, *facts.seen, *facts.down} if key not in facts.names)
     found = [_live(facts, key) for key in facts.names] + [_silent(facts, key) for key in silent if not facts.moved(key)]
-    named = _told_apart([_unreachable(row, termination_deadline) for row in found])
+    named = _with_shared_names([_unreachable(row, termination_deadline) for row in found])
     return sorted(named, key=lambda row: (-RANK[row.status], row.out, row.cluster, row.node, row.instance))
 
 
@@ -53,7 +53,7 @@ class _Facts:
     findings: dict[Key, set[Finding]]
     heartbeats: dict[Key, float]
     seen: dict[Key, tuple[float, str]]
-    standing: dict[Key, float]
+    node_state: dict[Key, float]
     down: set[Key]
     live_names: set[tuple[str, str]]
 
@@ -79,13 +79,13 @@ class _Facts:
             findings=_sets(samples["findings"], _finding),
             heartbeats=heartbeats,
             seen=seen,
-            standing=_values(recorded[q.STANDING], min),
+            node_state=_values(recorded[q.NODE_STATE], min),
             down=down,
             live_names={(key[1], name) for key, name in names.items()},
         )
 
     def moved(self, key: Key) -> bool:
-        """Whether a silent one answers elsewhere, under another address."""
+        """Whether a silent node answers under another address."""
         return key in self.seen and (key[1], self.seen[key][1]) in self.live_names
 
     def number(self, name: str, key: Key) -> float | None:
@@ -200,13 +200,13 @@ def _live(facts: _Facts, key: Key) -> Row:
     reasons: list[str] = []
     expected = facts.count(q.EXPECTED, key)
     if status is Status.UNKNOWN and key not in facts.health:
-        reasons.append("says nothing of its health")
+        reasons.append("reports no health")
     if age is not None and age > FRESH and status is not Status.FAILURE:
         status = Status.UNREACHABLE
-        reasons.append("answers, and has not seen its GPUs lately (or its clock is wrong)")
+        reasons.append("answers, but its last GPU reading is old (or its clock is wrong)")
     elif age is None and expected != 0:
         status = status if status is Status.FAILURE else Status.UNKNOWN
-        reasons.append("has not seen a GPU since it started")
+        reasons.append("no GPU reading since its daemon started")
     if key in facts.breaker:
         reasons.append("the breaker keeps it in service")
     if key in facts.simulated:
@@ -233,12 +233,12 @@ def _silent(facts: _Facts, key: Key) -> Row:
     """A node that does not answer: its target is down, or gone."""
     seen, name = facts.seen.get(key, (None, ""))
     age = facts.heartbeats.get(key, seen)
-    never = " and never did, as far as is known" if age is None else ""
-    standing = facts.standing.get(key)
+    never = " and has no recorded answer" if age is None else ""
+    node_state = facts.node_state.get(key)
     return Row(
         cluster=key[0], job=key[1], instance=key[2], node=name or key[2], status=Status.UNREACHABLE, age_seconds=age,
         reasons=(f"does not answer{never}" if key in facts.down else "its target is gone from service discovery",),
-        last_known_out=None if standing is None else _OUT.get(int(standing)),
+        last_known_out=None if node_state is None else _OUT.get(int(node_state)),
     )  # fmt: skip
 
 
@@ -248,8 +248,8 @@ def _unreachable(row: Row, deadline: float) -> Row:
     return replace(row, seconds_left=deadline - row.age_seconds)
 
 
-def _told_apart(found: Iterable[Row]) -> Iterator[Row]:
-    """With a reason where two have one name: both are shown, since either may be the one that is ill."""
+def _with_shared_names(found: Iterable[Row]) -> Iterator[Row]:
+    """With a reason where two have one name: both are shown, since either may be the faulty one."""
     found = list(found)
     of_name: dict[tuple[str, str], list[str]] = defaultdict(list)
     for row in found:
@@ -257,7 +257,7 @@ def _told_apart(found: Iterable[Row]) -> Iterator[Row]:
     for row in found:
         others = [instance for instance in of_name[row.cluster, row.node] if instance != row.instance]
         if others:
-            told = f"its name is that of {', '.join(others[:3])} too"
-            yield replace(row, reasons=(*row.reasons, told))
+            shared = f"shares its name with {', '.join(others[:3])}"
+            yield replace(row, reasons=(*row.reasons, shared))
         else:
             yield row

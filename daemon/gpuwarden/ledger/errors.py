@@ -1,10 +1,10 @@
-"""What can go wrong with the ledger, and whose fault it is.
+"""The errors of the ledger, and whose fault each is.
 
 LedgerError
 ├── LedgerUnavailable   the disk's or the host's: read-only, full, no permission, locked. Try again later.
 ├── LedgerCorrupt       the file's: it must be moved aside before another is begun.
-└── LedgerRefused       the operator's: the file is sound but not ours. It is left where it is.
-    └── LedgerOfAnotherMajor    it is ours, of a version that this one cannot read: nothing starts on it
+└── LedgerRefused       the operator's: the file is intact but not a ledger of gpuwarden. It is left where it is.
+    └── LedgerOfAnotherMajor    a ledger of a version that this one cannot read: nothing starts on it
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class LedgerOfAnotherMajor(LedgerRefused):
     pass
 
 
-# SQLite's primary result codes (sqlite.org/rescode.html); the file is damaged. Our statements are constant: one that does not fit
-# the tables (ERROR), or breaks a rule of theirs, has met tables that are not as they were made.
+# SQLite's primary result codes (sqlite.org/rescode.html); the file is damaged. The statements are constant: one that does not fit
+# the tables (ERROR), or breaks a rule of theirs, has met altered tables.
 _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _MISFITTING = {
     sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH,
@@ -49,13 +49,13 @@ _ADVICE = {
     sqlite3.SQLITE_CANTOPEN: "check that its directory exists, that its filesystem is not read-only and has room",
     sqlite3.SQLITE_PERM: "correct the permissions of the file and its directory",
     sqlite3.SQLITE_FULL: "the disk is full: make room",
-    sqlite3.SQLITE_IOERR: "the disk gave an I/O error: look into the kernel log, check free space and quota",
-    sqlite3.SQLITE_BUSY: "another process holds the ledger: is a second daemon or a database shell at work on it?",
+    sqlite3.SQLITE_IOERR: "the disk gave an I/O error: read the kernel log, check free space and quota",
+    sqlite3.SQLITE_BUSY: "another process holds the ledger: is a second daemon or a database shell using it?",
 }
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether it tells of a damaged file of SQLite's, rather than of a disk that is full or away."""
+    """Whether it means a damaged SQLite file, rather than a disk that is full or missing."""
     code = getattr(error, "sqlite_errorcode", None)
     if code is None:  # Python's own: a text in the file that is no UTF-8
         return isinstance(error, sqlite3.OperationalError) and "decode" in str(error)

@@ -1,7 +1,7 @@
 """The ledger as the daemon's loop sees it: nothing here waits for a disk.
 
 What is appended stays in memory, bounded, until the writer thread has committed it. While the disk cannot take it the
-thread tries again, ever more rarely, and `trouble` says why.
+thread tries again, ever more rarely, and `error` is the reason.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from gpuwarden.base.background import BackgroundWriter
 from gpuwarden.health.model import Event
 from gpuwarden.ledger.rows import Memory
 from gpuwarden.ledger.store import Entry
-from gpuwarden.ledger.unknown_events import strangers, with_strangers
-from gpuwarden.ledger.write_queue import Backlog
-from gpuwarden.ledger.writer import Keeper
+from gpuwarden.ledger.unknown_events import unknown_events, with_unknown_events
+from gpuwarden.ledger.write_queue import WriteQueue
+from gpuwarden.ledger.writer import LedgerWriter
 from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.facts import LogPosition, Stamp
 from gpuwarden_collectors.host import MachineIdentity
@@ -24,7 +24,7 @@ from gpuwarden_collectors.host import MachineIdentity
 _STALLED = 5.0  # seconds after which a write that hangs is reported
 _CHECKPOINT_AFTER = 1_000  # events
 _CHECKPOINT_EVERY = 86_400.0  # seconds
-_DAMAGE_SHOWN = 3_600.0  # seconds for which it is reported that the ledger was found damaged
+_DAMAGE_SHOWN = 3_600.0  # seconds for which damage found is reported
 
 
 class Ledger:
@@ -37,31 +37,31 @@ class Ledger:
         self._clock = clock
         self._boot_id = boot_id
         self._carried: tuple[Event, ...] = ()  # what only a newer version understands
-        self._late = False  # what was remembered was not known in time, and is not yet
+        self._late = False  # the events of earlier runs were not read in time, and are not yet
         self._uncovered = 0  # events since the last checkpoint
         self._covered_at = clock().boottime
-        self._backlog = Backlog(capacity)
-        self._keeper = Keeper(path, self._backlog, machine, boot_id, clock)
+        self._waiting = WriteQueue(capacity)
+        self._ledger_writer = LedgerWriter(path, self._waiting, machine, boot_id, clock)
         self._writer = BackgroundWriter(
-            "ledger", 1, newest_wins=True, on_error=self._keeper.failed, clock=lambda: clock().boottime
+            "ledger", 1, newest_wins=True, on_error=self._ledger_writer.failed, clock=lambda: clock().boottime
         )
 
     @property
     def dropped(self) -> int:
         """Events that are in no ledger, since too many waited to be written."""
-        return self._backlog.dropped
+        return self._waiting.dropped
 
     @property
     def unwritten(self) -> int:
         """Events that wait to be written."""
-        return self._backlog.events
+        return self._waiting.events
 
     async def open(self, deadline: float) -> Memory | None:
-        """What is remembered of this machine; None if that is not known after `deadline` seconds (see `trouble`).
+        """The events remembered of this machine; None if they are not read within `deadline` seconds (see `error`).
 
-        Then `tend` goes on trying, and `recall` has it once it is known.
+        Then `tend` goes on trying, and `recall` returns them once they are read.
         """
-        self._writer.submit(self._keeper.work)
+        self._writer.submit(self._ledger_writer.work)
         await self._writer.flush(deadline)
         memory = self.recall()
         self._late = memory is None
@@ -72,12 +72,12 @@ class Ledger:
 
         Fold it in, unless it was `begun`; then append a checkpoint, so that it knows this run's state too.
         """
-        if not self._keeper.memories:
+        if not self._ledger_writer.memories:
             return None
-        memory = self._keeper.memories.pop()
+        memory = self._ledger_writer.memories.pop()
         self._late = False
         self._uncovered = len(memory.events)
-        self._carried = strangers(memory.events)
+        self._carried = unknown_events(memory.events)
         return memory
 
     def append(
@@ -88,14 +88,14 @@ class Ledger:
         checkpoint: Iterable[Event] | None = None,
     ) -> None:
         """Have this committed, all of it or nothing (see `Entry`)."""
-        covered = None if checkpoint is None else with_strangers(self._carried, checkpoint, self._boot_id)
+        covered = None if checkpoint is None else with_unknown_events(self._carried, checkpoint, self._boot_id)
         entry = Entry(events=tuple(events), position=position, checkpoint=covered)
-        fits = self._backlog.add(entry)
+        fits = self._waiting.add(entry)
         if covered is not None:
             self._uncovered, self._covered_at = 0, self._clock().boottime
         else:
-            self._uncovered += len(entry.events) if fits else _CHECKPOINT_AFTER  # what was lost must be made good soon
-        self._writer.submit(self._keeper.work)
+            self._uncovered += len(entry.events) if fits else _CHECKPOINT_AFTER  # a loss is made good soon
+        self._writer.submit(self._ledger_writer.work)
 
     def checkpoint_due(self, now: Stamp) -> bool:
         """Whether the next `append` should bring a checkpoint: it bounds what a start must fold, and lets old events go."""
@@ -104,35 +104,35 @@ class Ledger:
 
     def tend(self) -> None:
         """Once in each pass: try again what failed, prune when it is time."""
-        self._writer.submit(self._keeper.work)
+        self._writer.submit(self._ledger_writer.work)
 
-    def trouble(self, now: Stamp) -> str:
+    def error(self, now: Stamp) -> str:
         """Why nothing can be written, or that a corrupt ledger was moved aside lately; empty if all is well."""
         stalled = self._writer.stalled_for(now.boottime)
         if stalled > _STALLED:
-            return f"ledger {self._path}: the disk has not answered for {stalled:.0f} s; is its filesystem frozen?"
-        if self._keeper.trouble:
-            return self._keeper.trouble
-        if self._late and not self._keeper.memories:
-            return f"ledger {self._path} was not read in time: what was known before this start is not judged yet"
-        found_at, what = self._keeper.damage or (None, "")
+            return f"ledger {self._path}: the disk has not responded for {stalled:.0f} s; is its filesystem frozen?"
+        if self._ledger_writer.error:
+            return self._ledger_writer.error
+        if self._late and not self._ledger_writer.memories:
+            return f"ledger {self._path} was not read in time: findings from before this start are not judged yet"
+        found_at, what = self._ledger_writer.damage or (None, "")
         if found_at is not None and now.boottime - found_at.boottime < _DAMAGE_SHOWN:
             return f"ledger {self._path} {what}"
         return ""
 
     async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - says False at the deadline, which is no error here
         """Try at once to commit everything appended so far; whether it is, after at most `timeout` seconds."""
-        target = self._backlog.added
-        self._keeper.hurry()
-        self._writer.submit(self._keeper.work)
+        target = self._waiting.added
+        self._ledger_writer.hurry()
+        self._writer.submit(self._ledger_writer.work)
         await self._writer.flush(timeout)
-        return self._backlog.settled >= target
+        return self._waiting.settled >= target
 
     async def close(self, timeout: float) -> bool:  # noqa: ASYNC109 - as in `flush`
         """Flush and close; False if something could not be committed in time. A thread that hangs is left behind."""
         deadline = time.monotonic() + timeout
         committed = await self.flush(timeout)
-        self._writer.submit(self._keeper.close)
+        self._writer.submit(self._ledger_writer.close)
         await self._writer.flush(max(0.0, deadline - time.monotonic()))
         self._writer.close(timeout=0.1)
         return committed

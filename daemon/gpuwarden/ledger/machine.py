@@ -21,10 +21,10 @@ def of_text(text: str) -> MachineIdentity:
 def same_machine(one: MachineIdentity, other: MachineIdentity) -> bool:
     """Equal in the DMI UUID, or in the machine id where one has no DMI UUID; and in the instance where both have one.
 
-    With no name in common nothing speaks against it.
+    True if they have no name in common.
     """
     boards = (one.dmi, other.dmi) if one.dmi and other.dmi else (one.machine_id, other.machine_id)
-    return all(ours == theirs or not ours or not theirs for ours, theirs in (boards, (one.instance, other.instance)))
+    return all(one == two or not one or not two for one, two in (boards, (one.instance, other.instance)))
 
 
 def completed(machine: MachineIdentity, known: MachineIdentity) -> MachineIdentity:

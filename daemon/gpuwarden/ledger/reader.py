@@ -61,18 +61,18 @@ class Reader:
     ) -> list[Recorded]:
         """The first `limit` events, in order, with wall time >= `since`, id > `after` and one of these kinds (none: any).
 
-        To read on or to follow, ask again with the last id as `after`.
+        To read on or to follow, call again with the last id as `after`.
         """
         names = {f"kind{number}": str(kind) for number, kind in enumerate(kinds)}
         of_kind = f"AND kind IN ({','.join(f':{name}' for name in names)})" if kinds else ""
-        asked = f"{_EVENTS} {of_kind} AND wall >= :since AND id > :after ORDER BY id LIMIT :limit"
+        query = f"{_EVENTS} {of_kind} AND wall >= :since AND id > :after ORDER BY id LIMIT :limit"
         bounds = {"since": float("-inf") if since is None else since, "after": after, "limit": limit}
         with reading(self.path):
-            rows = self._db.execute(asked, {**names, **bounds, "era": self.era()})
+            rows = self._db.execute(query, {**names, **bounds, "era": self.era()})
             return [Recorded(number, event_of(row)) for number, *row in rows]
 
     def memory(self) -> Memory:
-        """What is needed to go on from here."""
+        """The events from which the state is rebuilt."""
         with reading(self.path), self._one_view():
             bounds = {"era": self.era(), "through": self._through()}
             checkpoint = self._db.execute(_CHECKPOINT, bounds)
@@ -91,7 +91,7 @@ class Reader:
             return LogPosition(boot_id, int(sequence)) if boot_id and sequence else None
 
     def machine(self) -> MachineIdentity:
-        """The machine this ledger was last used on; without any name if it does not say."""
+        """The machine this ledger was last used on; without any name if none is recorded."""
         with reading(self.path):
             return of_text(self._meta("machine"))
 
@@ -126,14 +126,14 @@ class Reader:
     def lost(self, seal: Seal | None) -> int:
         """How many events at the end are missing that this ledger had when it was sealed. Raises LedgerCorrupt if others changed.
 
-        An era or a checkpoint that was begun after the seal says nothing more than that nothing is missing.
+        An era or a checkpoint that was begun after the seal shows only that nothing is missing.
         """
         if seal is None:
             return 0
         if seal.era != (era := self.era()):
             if era < seal.era or not self.events(limit=1):  # a new era begins with an event of its own
                 raise LedgerCorrupt(
-                    f"ledger {self.path} is corrupt: it says era {era} and was sealed in era {seal.era}"
+                    f"ledger {self.path} is corrupt: it is in era {era} and was sealed in era {seal.era}"
                 )
             return 0
         now = self.sealed()
@@ -163,12 +163,12 @@ def read_only(path: Path) -> Reader:
     """Open the ledger for reading while a daemon writes it or none does, as any user who may read the file.
 
     No file is written or made, not even the index of the log. Raises LedgerUnavailable, LedgerCorrupt or LedgerRefused.
-    Open it anew for every look: a ledger that no daemon had open is taken as unchanging.
+    Open it anew for every query: a ledger that no daemon had open is taken as unchanging.
     """
     path = path.absolute()
     with translated(path):
-        os.stat(path)  # noqa: PTH116 - Path.stat is the same; said so that a missing file is no empty database
-    if path.with_name(f"{path.name}-wal").exists():  # somebody has it open, or was killed
+        os.stat(path)  # noqa: PTH116 - Path.stat is the same; it raises for a missing file, which is not an empty database
+    if path.with_name(f"{path.name}-wal").exists():  # a process has it open, or was killed
         with contextlib.suppress(LedgerUnavailable):
             return _connect_read_only(path, "mode=ro&readonly_shm=1")
     return _connect_read_only(path, "mode=ro&immutable=1")

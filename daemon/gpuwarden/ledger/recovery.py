@@ -1,4 +1,4 @@
-"""Getting at a ledger that is damaged, or that is another machine's. Nothing is ever deleted."""
+"""Opening a ledger that is damaged, or that is another machine's. Nothing is ever deleted."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ def open_ledger(path: Path, opener: Opener) -> Opened:
             _check_machine(store, sealed, opener.machine)
         store.memory()  # what cannot be read is found now, while the file can still be set aside
     except LedgerCorrupt as error:
-        return begin_again(path, opener, error, store)
+        return replace_corrupt(path, opener, error, store)
     if lost:
         store.append([Entry(events=(opener.event(EventKind.LEDGER_LOST, count=str(lost)),))])
     _settle_in(store, opener)
     return Opened(store=store, lost=lost)
 
 
-def begin_again(path: Path, opener: Opener, error: LedgerCorrupt, broken: Store | None = None) -> Opened:
-    """Move the corrupt ledger aside and begin another, which tells of it. `broken`: the store that has it open.
+def replace_corrupt(path: Path, opener: Opener, error: LedgerCorrupt, broken: Store | None = None) -> Opened:
+    """Move the corrupt ledger aside and begin another, whose first event records it. `broken`: the store that has it open.
 
     Raises LedgerUnavailable.
     """
@@ -101,7 +101,7 @@ def move_aside(path: Path, now: float) -> Path:
 
 
 def _check_machine(store: Store, sealed: seal.Seal, here: MachineIdentity) -> None:
-    """A ledger that was sealed on this machine and says that it is another's is damaged. Raises LedgerCorrupt."""
+    """A ledger that was sealed on this machine but names another is damaged. Raises LedgerCorrupt."""
     if (
         sealed.era == store.era()
         and same_machine(of_text(sealed.machine), here)
@@ -114,8 +114,8 @@ def _check_machine(store: Store, sealed: seal.Seal, here: MachineIdentity) -> No
 
 def _settle_in(store: Store, opener: Opener) -> None:
     """Bind the ledger to this machine; what another machine left in it is set aside."""
-    known, ours = store.machine(), opener.machine
-    if not same_machine(known, ours):
-        store.archive(ours, opener.event(EventKind.MACHINE_CHANGED, was=str(known), now=str(ours)))
-    elif completed(ours, known) != known:
-        store.set_machine(completed(ours, known))
+    known, here = store.machine(), opener.machine
+    if not same_machine(known, here):
+        store.archive(here, opener.event(EventKind.MACHINE_CHANGED, was=str(known), now=str(here)))
+    elif completed(here, known) != known:
+        store.set_machine(completed(here, known))

@@ -2,10 +2,10 @@
 
 Versions are `major.minor`. Within a major version changes only add (tables, columns with a default, indexes), so that
 an older daemon goes on using a newer file: statements name their columns. Another major version is refused.
-Events may get new kinds, codes and data in a minor version; what an older daemon makes of those is in `strangers.py`.
+Events may get new kinds, codes and data in a minor version; what an older daemon makes of those is in `unknown_events.py`.
 
 - `era` counts the machines that this file has served: only rows of the current era are this machine's.
-- `checkpoint` holds the events that make the state as it was after event `checkpoint_through` (in `meta`). What stands
+- `checkpoint` holds the events that make the state as it was after event `checkpoint_through` (in `meta`). What is
   in `events` up to there is history: shown, and pruned with time.
 - No index but the ids: to scan all events that are ever kept takes 25 ms, and each index costs every write.
 - `meta` further holds how many checkpoints were written, the kernel log position, the machine, and when the file was created (wall time).
@@ -42,30 +42,32 @@ _TABLES = (
 
 
 def check_version(db: sqlite3.Connection, path: Path) -> tuple[int, int] | None:
-    """The version of the file, None if it holds nothing yet. Raises LedgerRefused if it is not for us."""
+    """The version of the file, None if it is empty. Raises LedgerRefused if this version cannot use it."""
     tables = {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
     if not tables:
         return None
-    ours = {"events", "checkpoint"} <= tables
-    if "meta" not in tables and not ours:
-        raise LedgerRefused(f"{path} is a database but no ledger of gpuwarden: move it away or set another --state-dir")
+    has_tables = {"events", "checkpoint"} <= tables
+    if "meta" not in tables and not has_tables:
+        raise LedgerRefused(
+            f"{path} is a database but not a ledger of gpuwarden: move it away or set another --state-dir"
+        )
     row = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() if "meta" in tables else None
     version: str = row[0] if row else ""
     major, _, minor = version.partition(".")
     if not (major.isdecimal() and minor.isdecimal()):
-        if ours:
-            raise LedgerCorrupt(f"ledger {path} is corrupt: it has our tables and does not say its version")
-        raise LedgerRefused(f"ledger {path} does not say its version: move it away; a new one will be begun")
+        if has_tables:
+            raise LedgerCorrupt(f"ledger {path} is corrupt: it has a ledger's tables and no version")
+        raise LedgerRefused(f"ledger {path} has no version: move it away; a new one will be begun")
     if int(major) != MAJOR:
         sealed = seal.read(path)
-        if sealed is not None and sealed.schema.partition(".")[0] == str(MAJOR):  # nobody but this version wrote it
+        if sealed is not None and sealed.schema.partition(".")[0] == str(MAJOR):  # only this version wrote it
             raise LedgerCorrupt(
-                f"ledger {path} is corrupt: it says version {version} and was sealed with {sealed.schema}"
+                f"ledger {path} is corrupt: it has version {version} and was sealed with {sealed.schema}"
             )
         which = "newer" if int(major) > MAJOR else "older"
         raise LedgerOfAnotherMajor(
             f"ledger {path} has version {version}, this gpuwarden reads {MAJOR}.x: install the {which} gpuwarden again, "
-            "which knows what is in it, or move the file away to begin a new one; latches, pins and exclusions of ours are then forgotten"
+            "which can read it, or move the file away to begin a new one; latches, pins and gpuwarden's exclusions are then forgotten"
         )
     return int(major), int(minor)
 

@@ -1,4 +1,4 @@
-"""A small file beside the ledger that says how far it went and what it held, so that a loss does not pass for an empty memory.
+"""A small file beside the ledger that records how far it went and what it held, so that a loss does not pass for an empty memory.
 
 SQLite ignores the end of its log from the first damaged frame on, and pages carry no checksum: a flipped bit can take a
 latched failure away without an error. The seal is written after the log was moved into the database and is synced itself;
@@ -63,7 +63,7 @@ def write(ledger: Path, seal: Seal) -> None:
 
 
 def read(ledger: Path) -> Seal | None:
-    """None where there is none, or where it cannot be read or understood: then it says nothing, and nothing follows from it."""
+    """None where there is none, or where it cannot be read or parsed: then nothing is checked."""
     try:
         descriptor = os.open(path_of(ledger), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:

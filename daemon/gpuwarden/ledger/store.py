@@ -96,7 +96,7 @@ class Store(Reader):
     def append(self, entries: Iterable[Entry]) -> None:
         """Commit all of them, in order, or none."""
         with translated(self.path), self._transaction():
-            # Somebody may have moved the file away: what is written into it then is lost.
+            # The file may have been moved away: what is written into it then is lost.
             if not os.path.samestat(os.stat(self.path), self._file):  # noqa: PTH116 - compared with samestat
                 raise LedgerUnavailable(f"ledger {self.path} was replaced by another file; it is opened anew")
             for entry in entries:
@@ -121,7 +121,7 @@ class Store(Reader):
             self._set_meta("machine", as_text(machine))
 
     def seal(self) -> bool:
-        """Move the log into the database and write down what that holds (`seal.py`), both synced. False while a reader holds it up."""
+        """Move the log into the database and record what that holds (`seal.py`), both synced. False while a reader holds it up."""
         with translated(self.path):
             _, in_log, moved = self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             if moved < in_log:
@@ -132,7 +132,7 @@ class Store(Reader):
     def prune(
         self, now: float, *, keep_seconds: float = KEEP_SECONDS, keep_rows: int = KEEP_ROWS, most: int = 2_000
     ) -> int:
-        """Delete at most `most` events that are too old or too many, the oldest first; how many went.
+        """Delete at most `most` events that are too old or too many, the oldest first; returns how many.
 
         What is not in the checkpoint yet stays.
         """
@@ -167,7 +167,7 @@ class Store(Reader):
             yield
             self._db.execute("COMMIT")
         except BaseException:
-            # It may be rolled back already, and the first error is the one to tell.
+            # It may be rolled back already, and the first error is the one to report.
             with contextlib.suppress(sqlite3.Error):
                 self._db.execute("ROLLBACK")
             raise

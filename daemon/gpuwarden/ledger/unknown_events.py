@@ -1,4 +1,4 @@
-"""Events that only a newer version understands, carried along by an older one.
+"""Events that only a newer version can read, carried along by an older one.
 
 After a downgrade the fold leaves out what it does not know: a condition that came with the newer version, a kind of event.
 The checkpoint that the older daemon writes would lose them for good. So it takes them along, as they were, and the newer
@@ -13,7 +13,7 @@ from gpuwarden.health.conditions import condition
 from gpuwarden.health.model import Event, EventKind
 
 MOST = 1_000
-"""The newest are kept: more than any node has findings, and a bound whatever somebody wrote."""
+"""The newest are kept: more than any node has findings, and a bound on whatever the file holds."""
 
 _OF_CONDITIONS = frozenset(
     (
@@ -28,18 +28,18 @@ _OF_CONDITIONS = frozenset(
 _KINDS = frozenset(EventKind)
 
 
-def strangers(events: Iterable[Event]) -> tuple[Event, ...]:
-    """Those among `events` that this version does not know what to do with, in order."""
-    return tuple(event for event in events if _strange(event))[-MOST:]
+def unknown_events(events: Iterable[Event]) -> tuple[Event, ...]:
+    """Those of `events` that this version cannot fold, in order."""
+    return tuple(event for event in events if _is_unknown(event))[-MOST:]
 
 
-def _strange(event: Event) -> bool:
+def _is_unknown(event: Event) -> bool:
     if event.kind not in _KINDS:
         return True
     return event.kind in _OF_CONDITIONS and event.key is not None and condition(event.key.code) is None
 
 
-def with_strangers(carried: tuple[Event, ...], checkpoint: Iterable[Event], boot_id: str) -> tuple[Event, ...]:
+def with_unknown_events(carried: tuple[Event, ...], checkpoint: Iterable[Event], boot_id: str) -> tuple[Event, ...]:
     """The checkpoint with them in it: those of earlier boots come first, so that its boot counts for them too."""
     earlier = tuple(event for event in carried if event.boot_id != boot_id)
     return (*earlier, *checkpoint, *(event for event in carried if event.boot_id == boot_id))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from gpuwarden.ledger.store import Entry
 
 
-class Backlog:
+class WriteQueue:
     """At most `capacity` events. What does not fit loses its events, counted in `dropped`; position and checkpoint are kept.
 
     `added` and `settled` number the entries that came in and those that are written, in the same order.

@@ -1,4 +1,4 @@
-"""The thread's half of the ledger: opens, writes, prunes, and tries again after whatever went wrong."""
+"""The writer thread's part of the ledger: opens, writes, prunes, and tries again after whatever went wrong."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gpuwarden.health.model import EventKind, Latch
 from gpuwarden.ledger.errors import LedgerCorrupt, LedgerError, LedgerUnavailable, translated
 from gpuwarden.ledger.machine import same_machine
 from gpuwarden.ledger.reader import read_only
-from gpuwarden.ledger.recovery import Opened, Opener, begin_again, open_ledger
+from gpuwarden.ledger.recovery import Opened, Opener, open_ledger, replace_corrupt
 from gpuwarden.ledger.rows import Memory
 from gpuwarden.ledger.store import Entry, Store
-from gpuwarden.ledger.write_queue import Backlog
+from gpuwarden.ledger.write_queue import WriteQueue
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host import MachineIdentity
@@ -23,25 +23,25 @@ from gpuwarden_collectors.host import MachineIdentity
 _RETRY_FIRST, _RETRY_MAX = 1.0, 60.0  # seconds between attempts, doubling
 _BATCH = 500  # entries in one transaction
 _PRUNE_EVERY = 3_600.0  # seconds
-_SEAL_EVERY = 30.0  # seconds for which what is no latch may stand in the log alone
-_SEAL_HELD_UP = 15.0  # seconds for which a reader, or a disk, may hold it up before that is trouble
+_SEAL_EVERY = 30.0  # seconds for which what is no latch may be in the log alone
+_SEAL_HELD_UP = 15.0  # seconds for which a reader, or a disk, may hold it up before that is an error
 _LOST = "its log was damaged, or a power cut came before it was on disk; latched failures may be forgotten, see `gpuwarden events`"
 _PRUNE_AFTER = 1_000  # ... or so many events: half of what one call of `Store.prune` takes away
 
 
-class Keeper:
-    """`work` and `close` run in the writer thread, `failed` hears of what they raise. The attributes may be read anywhere.
+class LedgerWriter:
+    """`work` and `close` run in the writer thread, `failed` gets what they raise. The attributes may be read anywhere.
 
-    `memories` gets one when the ledger was opened for the first time, and whenever it was begun again. `trouble` says
-    why nothing can be written; `damage` is when the ledger was found damaged, and what came of it.
+    `memories` gets one when the ledger was opened for the first time, and whenever it was begun again. `error` is
+    why nothing can be written; `damage` is when the ledger was found damaged, and what was done about it.
     """
 
-    def __init__(self, path: Path, backlog: Backlog, machine: MachineIdentity, boot_id: str, clock: Clock) -> None:
+    def __init__(self, path: Path, waiting: WriteQueue, machine: MachineIdentity, boot_id: str, clock: Clock) -> None:
         self.memories: deque[Memory] = deque(maxlen=1)
-        self.trouble = ""
+        self.error = ""
         self.damage: tuple[Stamp, str] | None = None
         self._path = path
-        self._backlog = backlog
+        self._waiting = waiting
         self._machine = machine
         self._boot_id = boot_id
         self._clock = clock
@@ -73,13 +73,13 @@ class Keeper:
             self._prune(store, now)
         except LedgerCorrupt as error:
             broken, self._store = self._store, None
-            self._backlog.put_back()
-            self._write(self._opened(now, begin_again(self._path, opener, error, broken)))
-        self.trouble, self._delay = "", _RETRY_FIRST
+            self._waiting.put_back()
+            self._write(self._opened(now, replace_corrupt(self._path, opener, error, broken)))
+        self.error, self._delay = "", _RETRY_FIRST
 
     def failed(self, error: Exception) -> None:
-        self.trouble = str(error) if isinstance(error, LedgerError) else f"the ledger failed unexpectedly: {error!r}"
-        self._backlog.put_back()
+        self.error = str(error) if isinstance(error, LedgerError) else f"the ledger failed unexpectedly: {error!r}"
+        self._waiting.put_back()
         self.close()
         self._retry_at = self._clock().boottime + self._delay
         self._delay = min(2 * self._delay, _RETRY_MAX)
@@ -130,14 +130,14 @@ class Keeper:
     def _recall(self) -> None:
         """What cannot be written may still be readable."""
         with contextlib.suppress(LedgerError), read_only(self._path) as reader:
-            ours = same_machine(reader.machine(), self._machine)
-            self.memories.append(reader.memory() if ours else Memory())
+            same = same_machine(reader.machine(), self._machine)
+            self.memories.append(reader.memory() if same else Memory())
             self._remembered = True
 
     def _write(self, store: Store) -> None:
-        while batch := self._backlog.take(_BATCH):
+        while batch := self._waiting.take(_BATCH):
             store.append(batch)
-            self._backlog.done()
+            self._waiting.done()
             self._unpruned += sum(len(entry.events) for entry in batch)
             self._unsealed = True
             if any(map(_is_urgent, batch)):
@@ -163,7 +163,7 @@ class Keeper:
 
 
 def _is_urgent(entry: Entry) -> bool:
-    """It holds a checkpoint, or what a restart must not forget: a latch, or an exclusion of ours."""
+    """It holds a checkpoint, or what a restart must not forget: a latch, or an exclusion by gpuwarden."""
     return entry.checkpoint is not None or any(
         event.kind in (EventKind.LATCHED, EventKind.EXCLUDED)
         or (event.kind == EventKind.RAISED and event.data.get("latch", Latch.NONE.value) != Latch.NONE.value)

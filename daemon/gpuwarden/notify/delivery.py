@@ -1,4 +1,4 @@
-"""What can come of telling somebody something once."""
+"""The result of one delivery attempt."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from gpuwarden.notify.queue import Message
 
 class Result(StrEnum):
     DELIVERED = "delivered"
-    REFUSED = "refused"  # this message, for good: it is not told again
+    REFUSED = "refused"  # this message, for good: it is not sent again
     BARRED = "barred"  # every message, until a person changes something: it is kept
     LATER = "later"
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """`text` is for people, and holds no secret. `after`: seconds that whoever was told asks us to wait; 0 if it does not."""
+    """The result of one attempt."""
 
     result: Result
     text: str = ""
+    """Why, for people; holds no secret."""
     after: float = 0.0
+    """Seconds that the receiver asks to wait before the next attempt (Retry-After); 0 if it does not."""
 
     @property
     def settled(self) -> bool:
@@ -38,5 +40,5 @@ class Receiver(Protocol):
 
     async def deliver(self, message: Message, *, again: bool) -> Delivery: ...
 
-    def rest(self) -> None:
-        """There is nothing to be told for now."""
+    def release(self) -> None:
+        """The queue is empty: close what is kept open."""

@@ -1,9 +1,9 @@
-"""What happened, as it is told: one JSON object for each event that somebody may want to act on.
+"""Notifications: one JSON object for each event that an operator may want to act on.
 
     {"format":1,"id":"…","node":"n1","mode":"observe","boot_id":"…","at":"2026-03-01T12:00:00.000Z","event":"raised",
      "group":"finding","subject":"finding/xid.79@gpu/0000:1b:00.0","finding":"xid.79@gpu/0000:1b:00.0","data":{…}}
 
-`id` is the same for every attempt to tell it. Of one `subject` the last message says how it stands. An `intended` event with
+`id` is the same for every attempt to deliver it. The last message of a `subject` is its current state. An `intended` event with
 `"observed":true` in its data is what mode observe would have done.
 """
 
@@ -19,7 +19,7 @@ from gpuwarden.notify.queue import Message
 from gpuwarden.publish.times import rfc3339
 
 FORMAT = 1
-TOLD: dict[str, Group] = {
+GROUPS: dict[str, Group] = {
     EventKind.HEALTH: "health",
     EventKind.RAISED: "finding",
     EventKind.CLEARED: "finding",
@@ -33,7 +33,7 @@ TOLD: dict[str, Group] = {
     EventKind.NOTICED: "termination",
     EventKind.NOTICE_ENDED: "termination",
 }
-"""The kinds of events that are told, and in which group; the others are history, or of jobs."""
+"""The kinds of events that are notified, and their group; the others are history, or of jobs."""
 _ABOUT_INTENTS = (EventKind.INTENDED, EventKind.OUTCOME)
 _HIDDEN = ("first_boottime", "first_wall", "latch", "links", "signs", "sequence", "bursts", "processes", "overridden")
 _FIELDS_MOST = 32
@@ -41,23 +41,26 @@ _TEXT_MOST = 400  # characters, so that a message has at most about 16 KiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Teller:
-    """Whose messages they are."""
+class Origin:
+    """The daemon that sends the messages."""
 
     node: str
+    """Name of the node."""
     mode: str
+    """`observe` or `enforce`."""
     boot_id: str
+    """Of the running kernel; for events that carry none."""
 
 
-def message(event: Event, teller: Teller) -> tuple[Group, Message] | None:
-    """None for what is not told. Each call makes another id."""
-    group = TOLD.get(event.kind)
+def message(event: Event, origin: Origin) -> tuple[Group, Message] | None:
+    """None for an event that is not notified. Each call makes another id."""
+    group = GROUPS.get(event.kind)
     if group is None or event.data.get("more") is True:
         return None
     key = uuid.uuid4().hex
     subject = _subject(group, event)
     document: dict[str, object] = {
-        "format": FORMAT, "id": key, "node": teller.node, "mode": teller.mode, "boot_id": event.boot_id or teller.boot_id,
+        "format": FORMAT, "id": key, "node": origin.node, "mode": origin.mode, "boot_id": event.boot_id or origin.boot_id,
         "at": rfc3339(event.at.wall), "event": str(event.kind), "group": group, "subject": subject,
     }  # fmt: skip
     if event.key is not None:
@@ -67,7 +70,7 @@ def message(event: Event, teller: Teller) -> tuple[Group, Message] | None:
 
 
 def _subject(group: Group, event: Event) -> str:
-    """Intents and what stands are told apart: that one was dropped does not say how the node stands."""
+    """Intents and exclusions have separate subjects: a dropped intent is not the state of the node."""
     match group:
         case "finding":
             return f"finding/{event.key}"[:_TEXT_MOST]

@@ -1,4 +1,4 @@
-"""Telling others inside the daemon: what happens is queued on disk in both modes, and a task for each who is told works it off."""
+"""Notifications inside the daemon: events are queued on disk in both modes, and one worker task per receiver delivers them."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from gpuwarden.base.threads import detached
 from gpuwarden.config.notify import Group, NotifyOptions
 from gpuwarden.health.model import Event
 from gpuwarden.notify.delivery import Receiver, Result
-from gpuwarden.notify.messages import Teller, message
+from gpuwarden.notify.messages import Origin, message
 from gpuwarden.notify.program import ProgramReceiver
 from gpuwarden.notify.store import QueueStore
 from gpuwarden.notify.webhook import WebhookReceiver
-from gpuwarden.notify.worker import Courier
-from gpuwarden.publish.snapshot import Told
+from gpuwarden.notify.worker import DeliveryWorker
+from gpuwarden.publish.snapshot import ReceiverState
 
 log = get_logger("gpuwarden")
 
 QUEUE = "notify.db"
 DROPPED = "dropped"
-"""What had to make room in the queue, beside what can come of a message."""
+"""The count of messages dropped for room in the queue, beside the counts by result."""
 _FAILED_PAUSE = 60.0  # seconds
 
 
-class Notifying:
-    """`folder`: where the queue is. With nobody to be told nothing is opened, and nothing runs."""
+class Notifications:
+    """`folder`: where the queue is. Without receivers nothing is opened, and nothing runs."""
 
-    def __init__(self, options: NotifyOptions, teller: Teller, folder: Path) -> None:
-        self._teller = teller
+    def __init__(self, options: NotifyOptions, origin: Origin, folder: Path) -> None:
+        self._origin = origin
         self._path = folder / QUEUE
-        self._wants: dict[str, tuple[Group, ...]] = {}
+        self._groups: dict[str, tuple[Group, ...]] = {}
         self._receivers: dict[str, Receiver] = {}
         for name, webhook in options.webhook.items():
             self._add(f"webhook.{name}", webhook.events, WebhookReceiver(webhook))
         for name, program in options.exec.items():
             self._add(f"exec.{name}", program.events, ProgramReceiver(program))
         self._store: QueueStore | None = None
-        self._couriers: list[Courier] = []
+        self._workers: list[DeliveryWorker] = []
         self._tasks: list[asyncio.Task[None]] = []
 
     def _add(self, target: str, events: tuple[Group, ...], receiver: Receiver) -> None:
-        self._wants[target] = events
+        self._groups[target] = events
         self._receivers[target] = receiver
 
     # --- life
@@ -53,11 +53,11 @@ class Notifying:
     def run(self) -> None:
         if self._receivers:
             store = self._opened()
-            self._couriers = [Courier(target, receiver, store) for target, receiver in self._receivers.items()]
-            self._tasks = [asyncio.create_task(self._tend(courier), name=courier.target) for courier in self._couriers]
+            self._workers = [DeliveryWorker(target, receiver, store) for target, receiver in self._receivers.items()]
+            self._tasks = [asyncio.create_task(self._tend(worker), name=worker.target) for worker in self._workers]
 
     async def stop(self, within: float) -> None:
-        """What was not told stays in the queue."""
+        """Undelivered messages stay in the queue."""
         for task in self._tasks:
             task.cancel()
         with contextlib.suppress(TimeoutError):
@@ -66,12 +66,12 @@ class Notifying:
         if self._store is not None:
             await asyncio.wait((detached("notify-close", self._store.close),), timeout=within)
 
-    async def _tend(self, courier: Courier) -> None:
+    async def _tend(self, worker: DeliveryWorker) -> None:
         while True:
             try:
-                await courier.run()
-            except Exception:  # a fault of ours in one of them must end neither it nor the others
-                log.exception("a notification failed unexpectedly", target=courier.target)
+                await worker.run()
+            except Exception:  # a bug in one of them must end neither it nor the others
+                log.exception("notification worker failed unexpectedly", target=worker.target)
                 await asyncio.sleep(_FAILED_PAUSE)
 
     def _opened(self) -> QueueStore:
@@ -79,42 +79,42 @@ class Notifying:
             self._store = QueueStore(self._path, tuple(self._receivers))
         return self._store
 
-    # --- what happens
+    # --- events
 
     def enforces(self, enforce: bool) -> None:
-        """The mode was changed under the running daemon."""
-        self._teller = replace(self._teller, mode="enforce" if enforce else "observe")
+        """The mode was changed by a reload."""
+        self._origin = replace(self._origin, mode="enforce" if enforce else "observe")
 
-    def tell(self, events: Iterable[Event]) -> None:
-        """Never blocks."""
+    def send(self, events: Iterable[Event]) -> None:
+        """Queues a message for each receiver of the event's group. Never blocks."""
         if not self._receivers:
             return
-        made = [found for event in events if (found := message(event, self._teller)) is not None]
-        chosen = [(target, one) for group, one in made for target, groups in self._wants.items() if group in groups]
+        made = [found for event in events if (found := message(event, self._origin)) is not None]
+        chosen = [(target, one) for group, one in made for target, groups in self._groups.items() if group in groups]
         if chosen:
             self._opened().put(chosen)
-            for courier in self._couriers:
-                courier.wake.set()
+            for worker in self._workers:
+                worker.wake.set()
 
     # --- what is published
 
-    def trouble(self) -> str:
-        """What only a person can mend; whoever is away is no fault of this node."""
-        barred = [f"{courier.target}: {courier.told.barred}" for courier in self._couriers if courier.told.barred]
-        disk = [] if self._store is None or not self._store.trouble else [self._store.trouble]
+    def error(self) -> str:
+        """What an operator must correct; a receiver that does not answer is not counted as an error of this node."""
+        barred = [f"{worker.target}: {worker.state.barred}" for worker in self._workers if worker.state.barred]
+        disk = [] if self._store is None or not self._store.error else [self._store.error]
         return "; ".join((*barred, *disk))
 
-    def shown(self) -> tuple[Told, ...]:
+    def shown(self) -> tuple[ReceiverState, ...]:
         store = self._store
         if store is None:
             return ()
         return tuple(
-            Told(
-                target=courier.target, queued=store.rows[courier.target], trouble=courier.told.trouble,
+            ReceiverState(
+                target=worker.target, queued=store.rows[worker.target], error=worker.state.error,
                 counts={
-                    **{result.value: courier.told.counts[result] for result in Result},
-                    DROPPED: store.gone[courier.target],
+                    **{result.value: worker.state.counts[result] for result in Result},
+                    DROPPED: store.gone[worker.target],
                 },
             )
-            for courier in self._couriers
+            for worker in self._workers
         )  # fmt: skip

@@ -1,6 +1,6 @@
-"""A program of the site's that is told: the message on its standard input, nothing of it in its arguments.
+"""A program of the site as receiver: the message on its standard input, nothing of it in its arguments.
 
-Exit code 0: it was told. 75 (EX_TEMPFAIL), a signal or no end in time: later. All others: it does not want this one.
+Exit code 0: delivered. 75 (EX_TEMPFAIL), a signal or a timeout: later. All others: this message is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gpuwarden_collectors.plugin.run import Process, run
 
 NOT_NOW = (75,)
 NOT_THERE = (126, 127)
-"""Of the shell that begins it: it cannot be run, or is not there."""
+"""Of the shell that starts it: not executable, or not found."""
 
 
 class ProgramReceiver:
@@ -41,5 +41,5 @@ class ProgramReceiver:
             return Delivery(Result.BARRED, text)
         return Delivery(Result.LATER if done.exit_code is None or done.exit_code in NOT_NOW else Result.REFUSED, text)
 
-    def rest(self) -> None:
+    def release(self) -> None:
         """Nothing is kept open."""

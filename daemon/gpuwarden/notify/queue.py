@@ -1,7 +1,7 @@
-"""What is still to be told, on disk, so that neither a restart nor a week without network loses it. For one thread alone.
+"""Undelivered messages, on disk, so that neither a restart nor a week without network loses them. For one thread only.
 
-Bounded in number and size. When it is full the oldest messages about whatever was told of again since go first, so that the latest
-state of everything stays; only if that is not enough the oldest of all.
+Bounded in number and size. When it is full superseded messages (with a later one of the same subject) are dropped first, so that the latest
+state of every subject stays; only if that is not enough the oldest of all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROWS_MOST = 100_000
 BYTES_MOST = 40 << 20
-"""Bytes of all messages; with keys, index and free pages the file stays below 64 MiB, which SQLite sees to as well."""
+"""Bytes of all messages; with keys, index and free pages the file stays below 64 MiB, which SQLite enforces as well."""
 FILE_MOST = 64 << 20
 _PAGE = 4_096
 _MAKE_ROOM = 100  # the part of what fits that goes at once, so that a full queue is not searched for every message
@@ -40,11 +40,14 @@ _OLDEST = "SELECT id, target, length(CAST(body AS BLOB)) + length(subject) FROM 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """`key` is the same for every attempt to tell it, and no other message has it. `subject`: what it is the latest state of."""
+    """A notification for one receiver."""
 
     subject: str
+    """What the message is the latest state of."""
     key: str
+    """Unique; the same for every attempt to deliver it."""
     body: str
+    """JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class Waiting:
 
 
 def move_aside(path: Path) -> Path:
-    """Where it is now; one that was there before is gone. Raises OSError."""
+    """The new path; an earlier file of that name is replaced. Raises OSError."""
     aside = path.with_name(f"{path.name}.corrupt")
     for side in ("-wal", "-shm", ""):
         with contextlib.suppress(FileNotFoundError):
@@ -96,7 +99,7 @@ class Queue:
             raise
 
     def put(self, messages: Iterable[tuple[str, Message]]) -> Counter[str]:
-        """Each for a target. Returns how many of each target had to go."""
+        """Each for a target. Returns how many of each target were dropped for room."""
         insert = "INSERT INTO message (target, subject, key, body) VALUES (?, ?, ?, ?)"
         with self._transaction():
             for target, message in messages:
@@ -108,13 +111,13 @@ class Queue:
     def head(self, target: str, most: int) -> list[Waiting]:
         """The oldest first."""
         select = "SELECT id, subject, key, body FROM message WHERE target = ? ORDER BY id LIMIT ?"
-        return [Waiting(number, Message(*words)) for number, *words in self._db.execute(select, (target, most))]
+        return [Waiting(number, Message(*fields)) for number, *fields in self._db.execute(select, (target, most))]
 
     def done(self, target: str, number: int, key: str) -> None:
-        """It was told, or never will be."""
+        """It was delivered, or never will be."""
         size = "SELECT length(CAST(body AS BLOB)) + length(subject) FROM message WHERE id = ? AND key = ?"
         found = self._db.execute(size, (number, key)).fetchone()
-        if found is not None:  # else it had to go meanwhile
+        if found is not None:  # else it was dropped meanwhile
             self._db.execute("DELETE FROM message WHERE id = ?", (number,))
             self.rows[target] -= 1
             self._bytes -= found[0]
@@ -122,10 +125,10 @@ class Queue:
     def everything(self) -> list[tuple[str, Message]]:
         """In order, with their targets."""
         rows = self._db.execute("SELECT target, subject, key, body FROM message ORDER BY id")
-        return [(target, Message(*words)) for target, *words in rows]
+        return [(target, Message(*fields)) for target, *fields in rows]
 
     def forget(self, targets: Iterable[str]) -> None:
-        """What is for any other than these will never be told."""
+        """Delete the messages of all other targets."""
         kept = set(targets)
         for gone in self.rows.keys() - kept:
             self._db.execute("DELETE FROM message WHERE target = ?", (gone,))

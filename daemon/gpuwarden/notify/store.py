@@ -1,7 +1,7 @@
-"""The queue as the loop sees it: a thread owns it, and nobody waits for a disk but who asked for what is on it.
+"""The queue as the event loop uses it: a thread owns it, and only `head` waits for the disk.
 
-While the disk takes nothing, what comes is kept in memory, within the same bounds and behind what is on disk; it goes to disk
-with the next message, or the next look, that finds it well. One daemon has a queue: two would both tell what is in it.
+While the disk cannot be written, new messages are kept in memory, within the same bounds and behind those on disk; they go to disk
+with the next write or read that succeeds. One daemon owns a queue: two would deliver its messages twice.
 """
 
 from __future__ import annotations
@@ -22,48 +22,50 @@ from gpuwarden.base.log import get_logger
 from gpuwarden.ledger.errors import is_damage
 from gpuwarden.notify.queue import BYTES_MOST, ROWS_MOST, Message, Queue, Waiting, move_aside
 
-Answer = TypeVar("Answer")
+Value = TypeVar("Value")
 
 log = get_logger("gpuwarden")
 
-_MEANWHILE = "what is to be told is kept in memory meanwhile"
+_MEANWHILE = "messages are kept in memory meanwhile"
 JOBS_MOST = 1_000
 """Steps of the daemon whose messages may wait for the disk."""
 CLOSES_WITHIN = 2.0
 STALLED = 10.0
-"""Seconds after which a disk that has not answered is said to hang; SQLite waits 5 s for another process."""
+"""Seconds after which a write that has not ended is reported as stalled; SQLite waits 5 s for another process."""
 
 
 class QueueStore:
-    """Once closed it is of no more use."""
+    """Cannot be used after `close`."""
 
     def __init__(
         self, path: Path, targets: Sequence[str], *, rows_most: int = ROWS_MOST, bytes_most: int = BYTES_MOST
     ) -> None:
         self._gone: Counter[str] = Counter()
         self._lost: Counter[str] = Counter()
-        self._trouble = ""
+        self._error = ""
         self.rows: Counter[str] = Counter()
         self._path = path
         self._targets = tuple(targets)
         self._most = {"rows_most": rows_most, "bytes_most": bytes_most}
         self._queue: Queue | None = None
         self._spilled = Queue(None, **self._most)
-        self._told: dict[int, tuple[str, str]] = {}  # by number, what is still on disk and was told: target and key
+        self._delivered: dict[
+            int, tuple[str, str]
+        ] = {}  # by number, delivered messages that are still on disk: target and key
         self._claim: int | None = None  # descriptor of the locked file
         self._writer = BackgroundWriter("notify", JOBS_MOST, on_error=self._failed)
 
     @property
     def gone(self) -> Counter[str]:
-        """Messages that had to make room, or came while too many waited for the disk, by target."""
+        """Messages dropped for room, or because too many waited for the disk, by target."""
         return self._gone + self._lost
 
     @property
-    def trouble(self) -> str:
+    def error(self) -> str:
         """Why nothing is on disk; empty if it is."""
         if self._writer.stalled_for(boottime()) > STALLED:
-            return f"cannot write {self._path}: its file system does not answer; is it frozen?"
-        return self._trouble
+            return f"cannot write {self._path}: its file system does not respond; is it frozen?"
+        return self._error
 
     def put(self, messages: Sequence[tuple[str, Message]]) -> None:
         if not self._writer.submit(lambda: self._put(messages)):
@@ -73,34 +75,34 @@ class QueueStore:
         self._writer.submit(lambda: self._done(target, one))
 
     async def head(self, target: str, most: int) -> list[Waiting]:
-        """The oldest first; what is in memory goes to disk where that is well again. The numbers of those in memory are negative."""
-        return await self._asked(lambda: self._head(target, most))
+        """The oldest first; messages in memory go to disk if it can be written again. The numbers of those in memory are negative."""
+        return await self._in_thread(lambda: self._head(target, most))
 
     def close(self) -> None:
         """Blocks for `CLOSES_WITHIN` at most."""
         self._writer.submit(self._end)
         self._writer.close(CLOSES_WITHIN)
 
-    async def _asked(self, ask: Callable[[], Answer]) -> Answer:
+    async def _in_thread(self, read: Callable[[], Value]) -> Value:
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Answer] = loop.create_future()
+        future: asyncio.Future[Value] = loop.create_future()
 
-        def settle(answer: Answer | None, error: Exception | None) -> None:
+        def settle(value: Value | None, error: Exception | None) -> None:
             if future.done():
                 return
             if error is not None:
                 future.set_exception(error)
             else:
-                future.set_result(cast("Answer", answer))
+                future.set_result(cast("Value", value))
 
         def work() -> None:
-            answer, error = None, None
+            value, error = None, None
             try:
-                answer = ask()
-            except Exception as raised:  # noqa: BLE001 - it belongs to whoever asked
+                value = read()
+            except Exception as raised:  # noqa: BLE001 - it is raised in the caller
                 error = raised
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(settle, answer, error)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
+                loop.call_soon_threadsafe(settle, value, error)
 
         while not self._writer.submit(work):  # noqa: ASYNC110 - a thread empties it
             await asyncio.sleep(0.1)
@@ -112,45 +114,45 @@ class QueueStore:
         try:
             self._gone.update(self._on_disk(lambda queue: queue.put([*self._spilled.everything(), *messages])))
         except (sqlite3.Error, OSError) as error:
-            self._trouble = f"cannot write {self._path}: {error}; {_MEANWHILE}"
+            self._error = f"cannot write {self._path}: {error}; {_MEANWHILE}"
             self._gone.update(self._spilled.put(messages))
         else:
-            self._trouble = ""
+            self._error = ""
             self._spilled.forget(())
-            self._forget_told()
+            self._delete_delivered()
         self._count()
 
     def _done(self, target: str, one: Waiting) -> None:
         if one.id < 0:
             self._spilled.done(target, -one.id, one.message.key)
         else:
-            self._told[one.id] = (target, one.message.key)
-            self._forget_told()
+            self._delivered[one.id] = (target, one.message.key)
+            self._delete_delivered()
         self._count()
 
-    def _forget_told(self) -> None:
-        """What the disk cannot forget now is not told again meanwhile."""
+    def _delete_delivered(self) -> None:
+        """Messages that cannot be deleted from disk now are not delivered again meanwhile."""
         try:
-            for number, (target, key) in list(self._told.items()):
+            for number, (target, key) in list(self._delivered.items()):
                 self._on_disk(partial(Queue.done, target=target, number=number, key=key))
-                self._told.pop(number, None)  # where the file was corrupt, nothing of it is left
+                self._delivered.pop(number, None)  # where the file was corrupt, nothing of it is left
         except (sqlite3.Error, OSError) as error:
-            self._trouble = f"cannot write {self._path}: {error}; {_MEANWHILE}"
+            self._error = f"cannot write {self._path}: {error}; {_MEANWHILE}"
 
     def _head(self, target: str, most: int) -> list[Waiting]:
         found: list[Waiting] = []
-        if self._trouble:
+        if self._error:
             self._put(())
         try:
-            found = self._on_disk(lambda queue: queue.head(target, most + len(self._told)))
+            found = self._on_disk(lambda queue: queue.head(target, most + len(self._delivered)))
         except (sqlite3.Error, OSError) as error:
-            self._trouble = f"cannot read {self._path}: {error}; {_MEANWHILE}"
+            self._error = f"cannot read {self._path}: {error}; {_MEANWHILE}"
         self._count()
-        left = [one for one in found if one.id not in self._told][:most]
+        left = [one for one in found if one.id not in self._delivered][:most]
         more = self._spilled.head(target, most - len(left))
         return [*left, *(Waiting(-one.id, one.message) for one in more)]
 
-    def _on_disk(self, work: Callable[[Queue], Answer]) -> Answer:
+    def _on_disk(self, work: Callable[[Queue], Value]) -> Value:
         try:
             return work(self._opened())
         except (sqlite3.Error, OSError) as error:
@@ -158,9 +160,9 @@ class QueueStore:
             if not is_damage(error):
                 raise
             aside = move_aside(self._path)
-            text = "the queue of notifications was corrupt: moved aside, begun anew"
-            log.error(text, moved_to=str(aside))  # noqa: TRY400 - where it broke says nothing more
-            self._told.clear()
+            text = "notification queue corrupt; moved aside and begun anew"
+            log.error(text, moved_to=str(aside))  # noqa: TRY400 - a traceback adds nothing
+            self._delivered.clear()
             return work(self._opened())
 
     def _opened(self) -> Queue:
@@ -203,4 +205,4 @@ class QueueStore:
                 queue.close()
 
     def _failed(self, error: Exception) -> None:
-        self._trouble = f"notifications failed unexpectedly: {error!r}"
+        self._error = f"notifications failed unexpectedly: {error!r}"

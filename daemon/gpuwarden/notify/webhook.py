@@ -1,17 +1,17 @@
-"""A server that is told by HTTP: one POST for each message, on one connection as long as there is more to tell.
+"""An HTTP server as receiver: one POST for each message, on one connection while more messages wait.
 
     Content-Type: application/json          Idempotency-Key: the id of the message, the same for every attempt
     X-Gpuwarden-Timestamp: Unix time        X-Gpuwarden-Signature: sha256=HMAC-SHA256(key, timestamp "." body) in hex
 
-What a server answers to it:
+How its response is taken:
 
-    2xx                        it was told
-    400 404 410 413 422        it does not want this message: it is not told again
-    401 403 407, redirects     kept until a person has changed something; no redirect is followed
-    409                        after an earlier attempt: it was taken then; else later
-    all others, and no answer  later; Retry-After is heeded
+    2xx                        delivered
+    400 404 410 413 422        refused: this message is not sent again
+    401 403 407, redirects     kept until an operator changes something; no redirect is followed
+    409                        after an earlier attempt: it was delivered then; else later
+    all others, and no response  later; Retry-After is honoured
 
-No proxy is asked. Secrets are read anew for each connection, and none of them, nor the path of the address, is in any text.
+No proxy is used. Secrets are read anew for each connection, and none of them, nor the path of the address, is in any text.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from gpuwarden.prometheus.access import AccessError, access, distrust
 UNWANTED = frozenset({400, 404, 410, 413, 422})
 BARRED = frozenset({401, 403, 407})
 LONGEST_WAIT = 240.0
-"""Seconds; who asks for more is asked again after this, and by chance up to a quarter more."""
-_ANSWER_MOST = 16 << 10  # bytes that are read of an answer, so that the connection can be used again
-_WORDS_MOST = 120
+"""Seconds; a longer Retry-After is cut to this, plus by chance up to a quarter."""
+_RESPONSE_MOST = 16 << 10  # bytes that are read of a response, so that the connection can be used again
+_REASON_MOST = 120
 
 
 class WebhookReceiver:
@@ -68,10 +68,10 @@ class WebhookReceiver:
             if not self._posting.done():
                 self._give_up(call)
         if not self._posting.done():
-            return Delivery(Result.LATER, f"no answer within {self._options.timeout:g} s")
+            return Delivery(Result.LATER, f"no response within {self._options.timeout:g} s")
         return self._posting.result()
 
-    def rest(self) -> None:
+    def release(self) -> None:
         if self._posting is None or self._posting.done():
             self._drop()
 
@@ -118,7 +118,7 @@ class WebhookReceiver:
 
 @dataclass(slots=True)
 class _Call:
-    """`given_up`: nobody waits for it any more."""
+    """`given_up`: nothing waits for it any more."""
 
     message: Message
     again: bool
@@ -126,7 +126,7 @@ class _Call:
 
 
 class _Line:
-    """A connection, and what was read of the secrets when it was made. `over`: the server ends it, or it cannot be used again."""
+    """A connection, with the secrets as read when it was made. `over`: the server ends it, or it cannot be reused."""
 
     def __init__(self, options: WebhookOptions) -> None:
         url = options.url or _address(options.url_file)
@@ -153,27 +153,27 @@ class _Line:
         if self._authorization:
             headers["Authorization"] = self._authorization
         self.connection.request("POST", self._target, body, headers)
-        answer = self.connection.getresponse()
+        response = self.connection.getresponse()
         try:
-            answer.read(_ANSWER_MOST)
-            self.over = not answer.isclosed() or answer.will_close
+            response.read(_RESPONSE_MOST)
+            self.over = not response.isclosed() or response.will_close
         finally:
-            answer.close()  # which holds the socket, whatever becomes of the connection
-        return _judged(answer, now, again=again)
+            response.close()  # it holds the socket, even when the connection is closed
+        return _judged(response, now, again=again)
 
 
-def _judged(answer: HTTPResponse, now: float, *, again: bool) -> Delivery:
-    status = answer.status
+def _judged(response: HTTPResponse, now: float, *, again: bool) -> Delivery:
+    status = response.status
     if 200 <= status < 300 or (status == 409 and again):
         return DELIVERED
-    said = f"it answers {status} {reasons.line(answer.reason)[:_WORDS_MOST]}".rstrip()
+    why = f"it answers {status} {reasons.line(response.reason)[:_REASON_MOST]}".rstrip()
     if status in UNWANTED:
-        return Delivery(Result.REFUSED, said)
+        return Delivery(Result.REFUSED, why)
     if status in BARRED:
-        return Delivery(Result.BARRED, f"{said}: are its credentials right?")
+        return Delivery(Result.BARRED, f"{why}: are its credentials right?")
     if 300 <= status < 400:
-        return Delivery(Result.BARRED, f"{said}, which is not followed: give the right address itself")
-    return Delivery(Result.LATER, said, _retry_after(answer.getheader("Retry-After", ""), now))
+        return Delivery(Result.BARRED, f"{why}, which is not followed: give the final address")
+    return Delivery(Result.LATER, why, _retry_after(response.getheader("Retry-After", ""), now))
 
 
 def _retry_after(text: str, now: float) -> float:
@@ -187,13 +187,13 @@ def _retry_after(text: str, now: float) -> float:
 
 def _why(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return "no answer in time"
+        return "no response in time"
     why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return f"no answer: {why[:_WORDS_MOST]}"
+    return f"no response: {why[:_REASON_MOST]}"
 
 
 def _address(file: SecretFile | None) -> str:
-    """Raises SecretError. What is wrong with it is not said in its words."""
+    """Raises SecretError. The error does not quote the file."""
     url = "" if file is None else file.read()
     if address_fault(url, query=True):
         raise SecretError(f"{file} does not hold an address such as https://host.example/path")

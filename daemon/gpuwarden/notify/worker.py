@@ -1,7 +1,7 @@
-"""One who is told: message after message, each until it is taken, refused for good, or had to make room.
+"""The delivery worker of one receiver: message after message, each until it is delivered, refused for good, or dropped for room.
 
-Nothing runs while there is nothing to tell. Who cannot be reached is tried again after 1 s, doubling up to 5 minutes, by
-chance somewhat sooner, so that a fleet does not come back in step; a wish to wait longer, up to 5 minutes too, is heeded.
+Idle while the queue is empty. A failed delivery is tried again after 1 s, doubling up to 5 minutes, by
+chance somewhat sooner, so that a fleet does not come back in step; a longer Retry-After, up to 5 minutes too, is honoured.
 """
 
 from __future__ import annotations
@@ -20,32 +20,35 @@ from gpuwarden.notify.store import QueueStore
 log = get_logger("gpuwarden")
 
 FIRST, MOST = 1.0, 300.0  # seconds
-LOOK_AGAIN = 60.0
-"""Seconds after which a queue is looked at again that the disk does not give: there may be something in it."""
+RECHECK = 60.0
+"""Seconds between reads of a queue that cannot be read from disk: it may hold messages."""
 AT_ONCE = 100
 """Messages that are read from the queue in one go."""
 
 
 @dataclass(slots=True)
-class Told:
-    """`counts` by result since the start; `barred`: why nothing is taken until a person changes something; `trouble`: why not now."""
+class DeliveryState:
+    """What came of the deliveries to one receiver."""
 
     counts: Counter[Result] = field(default_factory=Counter)
+    """Attempts by result since the start of the daemon."""
     barred: str = ""
-    trouble: str = ""
+    """Why nothing is delivered until an operator changes something; empty if nothing bars it."""
+    error: str = ""
+    """Why the last attempt failed; empty if it did not."""
 
 
-class Courier:
+class DeliveryWorker:
     def __init__(
         self, target: str, receiver: Receiver, store: QueueStore, *, first: float = FIRST, most: float = MOST,
-        look_again: float = LOOK_AGAIN,
+        recheck: float = RECHECK,
     ) -> None:  # fmt: skip
         self.target = target
-        self.told = Told()
+        self.state = DeliveryState()
         self.wake = asyncio.Event()
         self._receiver = receiver
         self._store = store
-        self._first, self._most, self._look_again = first, most, look_again
+        self._first, self._most, self._recheck = first, most, recheck
         self._failed = 0
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
 
@@ -55,22 +58,22 @@ class Courier:
             while True:
                 await self._turn()
         finally:
-            self._receiver.rest()
+            self._receiver.release()
 
     async def _turn(self) -> None:
         self.wake.clear()
         waiting = await self._store.head(self.target, AT_ONCE)
         if not waiting:
-            self._receiver.rest()
+            self._receiver.release()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._look_again if self._store.trouble else None):
+                async with asyncio.timeout(self._recheck if self._store.error else None):
                     await self.wake.wait()
         for one in waiting:
-            if not await self._tell(one):
-                return  # it went to make room meanwhile: see what is there now
+            if not await self._deliver(one):
+                return  # it was dropped for room meanwhile: read the queue again
 
-    async def _tell(self, one: Waiting) -> bool:
-        """Until there is nothing more to do about it. False if it went while it had to wait."""
+    async def _deliver(self, one: Waiting) -> bool:
+        """Until it is settled. False if it was dropped for room during a pause."""
         again = False
         while True:
             delivery = await self._receiver.deliver(one.message, again=again)
@@ -79,7 +82,7 @@ class Courier:
                 self._failed = 0
                 self._store.done(self.target, one)
                 return True
-            self._receiver.rest()
+            self._receiver.release()
             await asyncio.sleep(self._pause(delivery))
             again = True
             first = await self._store.head(self.target, 1)
@@ -87,13 +90,13 @@ class Courier:
                 return False
 
     def _count(self, delivery: Delivery) -> None:
-        told, before = self.told, (self.told.barred, self.told.trouble)
-        told.counts[delivery.result] += 1
-        told.barred = delivery.text if delivery.result is Result.BARRED else ""
-        told.trouble = "" if delivery.settled else delivery.text
-        if delivery.result is Result.REFUSED or (told.trouble and (told.barred, told.trouble) != before):
+        state, before = self.state, (self.state.barred, self.state.error)
+        state.counts[delivery.result] += 1
+        state.barred = delivery.text if delivery.result is Result.BARRED else ""
+        state.error = "" if delivery.settled else delivery.text
+        if delivery.result is Result.REFUSED or (state.error and (state.barred, state.error) != before):
             log.warning(
-                "a notification is not taken", target=self.target, result=delivery.result.value, why=delivery.text
+                "notification not delivered", target=self.target, result=delivery.result.value, why=delivery.text
             )
 
     def _pause(self, delivery: Delivery) -> float:

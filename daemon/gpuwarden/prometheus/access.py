@@ -1,5 +1,5 @@
-"""How Prometheus is reached: its address, and credentials that come from files, never from a command line, where all users of
-the host would see them.
+"""Access to Prometheus: its address, and credentials from files, never from a command line, where all users of
+the host could read them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class AccessError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What to do, in the words of whoever gave the address: where address, credentials and deadline are set."""
+    """Advice for an error, as the caller sets it: where address, credentials and deadline are configured."""
 
     address: str = "is the address right?"
     credentials: str = "are credentials needed?"
@@ -34,7 +34,7 @@ class Hints:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """`path` is what stands before `/api`. `authorization` is the whole value of the header, or nothing."""
+    """`path` is what precedes `/api`. `authorization` is the whole value of the header, or nothing."""
 
     url: str
     host: str
@@ -64,7 +64,7 @@ def access(
     """`token` holds a bearer token, `basic` a line USER:PASSWORD, `ca` certificates (PEM). Raises AccessError."""
     parts, port = _parts(url)
     if token is not None and basic is not None:
-        raise AccessError("a bearer token and a password are both given: which of them is it?")
+        raise AccessError("a bearer token and a password are both given: give one of them")
     authorization = ""
     if token is not None:
         authorization = f"Bearer {_secret(token, 'a bearer token')}"
@@ -83,10 +83,10 @@ def _parts(url: str) -> tuple[SplitResult, int]:
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError as error:
-        raise AccessError(f"{url[:200]!r} is no address: {error}") from None
+        raise AccessError(f"{url[:200]!r} is not an address: {error}") from None
     if parts.username is not None or parts.password is not None:
         raise AccessError(
-            "the address of Prometheus holds a user or a password, which all would see: put them into a file"
+            "the address of Prometheus holds a user or a password, which every user of the host could read: put them into a file"
         )
     plain = _PRINTABLE.fullmatch(url) and not parts.query and not parts.fragment
     if parts.scheme not in ("http", "https") or not parts.hostname or not plain:
@@ -132,5 +132,5 @@ def _tls(ca: Path | None) -> ssl.SSLContext:
     except (ssl.SSLError, ValueError) as error:
         raise AccessError(f"{ca} holds no certificates in PEM: {error}") from error
     if not data:
-        raise AccessError(f"{ca} holds no certificates: it is empty, or no file")
+        raise AccessError(f"{ca} holds no certificates: it is empty, or not a file")
     return context

@@ -1,7 +1,7 @@
-"""Asking Prometheus, or what speaks like it (Thanos, Mimir, VictoriaMetrics), by its HTTP API.
+"""Queries to Prometheus, or to what has its HTTP API (Thanos, Mimir, VictoriaMetrics).
 
-All questions together have one deadline, name resolution included, and each answer a size. No redirect is followed and no proxy
-asked: credentials go to the address that was given, and nowhere else.
+All queries together have one deadline, name resolution included, and each response a size. No redirect is followed and no proxy
+used: credentials go to the given address only.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from urllib.parse import urlencode
 
 from gpuwarden.prometheus.access import Access
 
-ANSWER_MAX = 64 << 20
-"""Bytes of one answer; of 10,000 nodes the largest has about 6 MB."""
+RESPONSE_MAX = 64 << 20
+"""Bytes of one response; for 10,000 nodes the largest has about 6 MB."""
 LANES = 2
 _CHUNK = 1 << 20
-_WORDS_MAX = 300  # characters of what a server says of its errors
+_ERROR_MAX = 300  # characters of a server's error message
 
 
 class PrometheusError(Exception):
-    """It cannot be asked, or what it says cannot be used. The message says why and what to do."""
+    """Prometheus cannot be queried, or its response cannot be used. The message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +41,15 @@ class Sample:
 
 
 @dataclass(slots=True)
-class Answers:
-    """For each query its samples. `warnings` are Prometheus' own: with any, the answer may be of a part only."""
+class Results:
+    """For each query its samples. `warnings` are Prometheus' own: with any, the result may be partial."""
 
     samples: dict[str, list[Sample]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
 
-def ask(access: Access, queries: Mapping[str, str], seconds: float, *, largest: int = ANSWER_MAX) -> Answers:
-    """All at one instant of Prometheus' clock, which the first answer tells; `largest` bytes an answer. Raises PrometheusError."""
+def query(access: Access, queries: Mapping[str, str], seconds: float, *, largest: int = RESPONSE_MAX) -> Results:
+    """All at one instant of Prometheus' clock, taken from the first result; `largest` bytes a response. Raises PrometheusError."""
     work = _Work(access, queries, seconds, largest)
     # A thread, since neither resolving a name nor a server that sends a byte a second heeds the timeout of a socket.
     thread = threading.Thread(target=work.run, daemon=True)
@@ -60,18 +60,18 @@ def ask(access: Access, queries: Mapping[str, str], seconds: float, *, largest: 
         raise _late(access, seconds)
     if work.failure is not None:
         raise work.failure
-    return work.answers
+    return work.results
 
 
 class _Work:
-    """The first query by itself, and then LANES of the others at a time, so that one is answered while another is read."""
+    """The first query by itself, and then LANES of the others at a time, so that one is computed while another is read."""
 
     def __init__(self, access: Access, queries: Mapping[str, str], seconds: float, largest: int) -> None:
         self._access, self._seconds, self._largest = access, seconds, largest
         self._waiting = deque(queries.items())
         self._connections: list[HTTPConnection] = []
         self._at: float | None = None
-        self.answers = Answers()
+        self.results = Results()
         self.failure: Exception | None = None
 
     def run(self) -> None:
@@ -99,30 +99,30 @@ class _Work:
                     name, query = self._waiting.popleft()
                 except IndexError:
                     return
-                samples = self._ask(connection, query)
+                samples = self._query(connection, query)
                 self._at = samples[0].at if self._at is None and samples else self._at
-                self.answers.samples[name] = samples
+                self.results.samples[name] = samples
         except Exception as error:  # noqa: BLE001 - raised where it is waited for
             self._waiting.clear()
-            self.failure = self.failure or _told(self._access, self._seconds, error)
+            self.failure = self.failure or _explained(self._access, self._seconds, error)
         finally:
             connection.close()
 
-    def _ask(self, connection: HTTPConnection, query: str) -> list[Sample]:
-        words = {"query": query, "timeout": f"{self._seconds:g}"}
+    def _query(self, connection: HTTPConnection, query: str) -> list[Sample]:
+        parameters = {"query": query, "timeout": f"{self._seconds:g}"}
         if self._at is not None:
-            words["time"] = f"{self._at:.3f}"
+            parameters["time"] = f"{self._at:.3f}"
         headers = {"Accept": "application/json"}
         if self._access.authorization:
             headers["Authorization"] = self._access.authorization
-        connection.request("GET", f"{self._access.path}/api/v1/query?{urlencode(words)}", headers=headers)
-        answer = connection.getresponse()
+        connection.request("GET", f"{self._access.path}/api/v1/query?{urlencode(parameters)}", headers=headers)
+        response = connection.getresponse()
         try:
-            body = _body(self._access, answer, self._largest)
+            body = _body(self._access, response, self._largest)
         finally:
-            answer.close()  # which holds the socket, whatever becomes of the connection
-        if answer.status != 200:
-            raise PrometheusError(_refusal(self._access, answer, body))
+            response.close()  # it holds the socket, even when the connection is closed
+        if response.status != 200:
+            raise PrometheusError(_refusal(self._access, response, body))
         return self._samples(body)
 
     def _samples(self, body: bytes) -> list[Sample]:
@@ -130,15 +130,15 @@ class _Work:
             case {"status": "success", "data": {"resultType": "vector", "result": list(result)}, **more}:
                 warnings = more.get("warnings")
                 if isinstance(warnings, list):
-                    told = [str(warning)[:_WORDS_MAX] for warning in warnings[:10]]
-                    self.answers.warnings += [one for one in told if one not in self.answers.warnings]
+                    texts = [str(warning)[:_ERROR_MAX] for warning in warnings[:10]]
+                    self.results.warnings += [text for text in texts if text not in self.results.warnings]
                 try:
                     return [sample for row in result if (sample := _sample(row)) is not None]
                 except (KeyError, TypeError, ValueError, AttributeError):
                     pass
         raise PrometheusError(
-            f"what answers at {self._access.url} is no Prometheus: {body[:60].decode('latin-1')!r}; "
-            "is a login page, or a wrong path, before it?"
+            f"the server at {self._access.url} is not Prometheus: {body[:60].decode('latin-1')!r}; "
+            "is a login page in front of it, or the path wrong?"
         )
 
 
@@ -148,27 +148,29 @@ def _late(access: Access, seconds: float) -> PrometheusError:
     )
 
 
-def _told(access: Access, seconds: float, error: Exception) -> Exception:
-    """What to say of what went wrong; a bug of ours as it is."""
+def _explained(access: Access, seconds: float, error: Exception) -> Exception:
+    """The error as a PrometheusError with advice; an unexpected one, which is a bug, unchanged."""
     if isinstance(error, TimeoutError):
         return _late(access, seconds)
     if isinstance(error, OSError | HTTPException):
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        return PrometheusError(f"cannot ask {access.url}: {why[:_WORDS_MAX]}; {access.hints.address}")
+        return PrometheusError(f"cannot query {access.url}: {why[:_ERROR_MAX]}; {access.hints.address}")
     return error
 
 
-def _body(access: Access, answer: HTTPResponse, largest: int) -> bytes:
+def _body(access: Access, response: HTTPResponse, largest: int) -> bytes:
     """All of it. Raises PrometheusError if it is too large or ends too early."""
     received = bytearray()
-    while chunk := b"" if (answer.length or 0) > largest else answer.read(_CHUNK):
+    while chunk := b"" if (response.length or 0) > largest else response.read(_CHUNK):
         received += chunk
         if len(received) > largest:
             break
-    if len(received) > largest or (answer.length or 0) > largest:
+    if len(received) > largest or (response.length or 0) > largest:
         raise PrometheusError(f"{access.url} answers with more than {largest >> 20} MiB: is it Prometheus?")
-    if answer.length:
-        raise PrometheusError(f"{access.url} hung up before it had answered: {answer.length} bytes are missing")
+    if response.length:
+        raise PrometheusError(
+            f"{access.url} closed the connection in mid-response: {response.length} bytes are missing"
+        )
     return bytes(received)
 
 
@@ -180,7 +182,7 @@ def _parsed(body: bytes) -> Any:
 
 
 def _sample(row: Any) -> Sample | None:
-    """None for what is no number. Raises what the wrong shape leads to."""
+    """None for what is not a finite number. Raises KeyError, TypeError, ValueError or AttributeError for another shape."""
     at, text = row["value"]
     value, labels = float(text), row["metric"]
     if not isinstance(labels, dict) or not all(isinstance(label, str) for label in labels.values()):
@@ -190,18 +192,20 @@ def _sample(row: Any) -> Sample | None:
 
 
 _TO_DO = {
-    403: "these credentials are not allowed to ask",
+    403: "these credentials are not allowed to query",
     404: "is the path in the address right?",
-    422: "is it Prometheus 2.42 or later, and loads it all of gpuwarden's rules?",
+    422: "is it Prometheus 2.42 or later, and does it load all of gpuwarden's rules?",
 }
 
 
-def _refusal(access: Access, answer: HTTPResponse, body: bytes) -> str:
-    if 300 <= answer.status < 400:
-        to = (answer.getheader("Location") or "elsewhere")[:_WORDS_MAX]
-        return f"{access.url} sends us on to {to!r}, which is not followed: give the right address itself"
-    said = _parsed(body)
-    words = said.get("error") if isinstance(said, dict) else None
-    told = f": {words[:_WORDS_MAX]}" if isinstance(words, str) and words else f" {answer.reason[:60]}".rstrip()
-    to_do = access.hints.credentials if answer.status == 401 else _TO_DO.get(answer.status, "")
-    return f"{access.url} answers {answer.status}{told}" + (f"; {to_do}" if to_do else "")
+def _refusal(access: Access, response: HTTPResponse, body: bytes) -> str:
+    if 300 <= response.status < 400:
+        to = (response.getheader("Location") or "elsewhere")[:_ERROR_MAX]
+        return f"{access.url} redirects to {to!r}, which is not followed: give the final address"
+    error = _parsed(body)
+    message = error.get("error") if isinstance(error, dict) else None
+    detail = (
+        f": {message[:_ERROR_MAX]}" if isinstance(message, str) and message else f" {response.reason[:60]}".rstrip()
+    )
+    to_do = access.hints.credentials if response.status == 401 else _TO_DO.get(response.status, "")
+    return f"{access.url} answers {response.status}{detail}" + (f"; {to_do}" if to_do else "")

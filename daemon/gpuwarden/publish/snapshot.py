@@ -70,13 +70,17 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """One who is told what happens. `queued`: messages that wait; `counts` by what came of them since the start."""
+class ReceiverState:
+    """A receiver of notifications."""
 
     target: str
+    """`webhook.NAME` or `exec.NAME`."""
     queued: int = 0
+    """Messages that wait."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    trouble: str = ""
+    """Messages by result since the daemon started."""
+    error: str = ""
+    """Why the last attempt failed; empty if it did not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +105,7 @@ class Acted:
     order: str = ""
     notice: Notice | None = None
     notices: tuple[Notice, ...] = ()
-    told: tuple[Told, ...] = ()
+    told: tuple[ReceiverState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

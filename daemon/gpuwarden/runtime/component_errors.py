@@ -39,7 +39,7 @@ def component_errors(
 
     return ComponentErrors(
         {
-            Component.LEDGER: ledger.trouble,
+            Component.LEDGER: ledger.error,
             Component.KERNEL_LOG: kernel_log,
             Component.JOB_LABELS: lambda _: holder.job_labels_error(),
             Component.VERDICT: verdict.trouble,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from gpuwarden.actuators.base import Actuator
 from gpuwarden.actuators.kubernetes.actuator import KubernetesActuator
-from gpuwarden.actuators.kubernetes.condition import ConditionKeeper
+from gpuwarden.actuators.kubernetes.condition import ConditionWriter
 from gpuwarden.config.model import Config
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden_collectors.base import Clock
@@ -17,7 +17,7 @@ class KubernetesSide:
         options = config.kubernetes
         wanted = options.condition and config.mode == "enforce"
         self._keepers = [
-            ConditionKeeper(actuator, heartbeat=options.heartbeat, osmo=options.osmo, clock=clock)
+            ConditionWriter(actuator, heartbeat=options.heartbeat, osmo=options.osmo, clock=clock)
             for actuator in actuators
             if wanted and isinstance(actuator, KubernetesActuator)
         ]
@@ -31,7 +31,7 @@ class KubernetesSide:
             keeper.publish(snapshot)
 
     def trouble(self) -> str:
-        return "; ".join(keeper.trouble for keeper in self._keepers if keeper.trouble)
+        return "; ".join(keeper.error for keeper in self._keepers if keeper.error)
 
     async def stop(self) -> None:
         """Before the actuators, whose connection it uses."""

@@ -36,7 +36,7 @@ class SlurmSide:
     def hook_asked(self) -> bool:
         """Whether anything waits for the health check."""
         for gate in self._gates:
-            gate.asked()
+            gate.hook_ran()
         return bool(self._gates)
 
     def trouble(self, now: Stamp) -> str:

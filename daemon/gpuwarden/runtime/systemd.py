@@ -96,7 +96,7 @@ class ManagerSide:
     def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
-        self._manager.tell("STOPPING=1", "STATUS=stopping")
+        self._manager.send("STOPPING=1", "STATUS=stopping")
 
     def observed(self, observation: Observation[Any]) -> None:
         self._heard[observation.collector] = asyncio.get_running_loop().time()
@@ -111,7 +111,7 @@ class ManagerSide:
         self._heard[_PUBLISHED] = asyncio.get_running_loop().time()
         if self._manager.address and (told := status(snapshot)) != self._status:
             self._status = told
-            self._manager.tell(f"STATUS={told}")
+            self._manager.send(f"STATUS={told}")
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -119,7 +119,7 @@ class ManagerSide:
             await asyncio.sleep(LOOK_EVERY)
         missing = [name for name in self._paces if name not in self._heard]
         log.info("ready", seconds=round(loop.time() - self._started, 3), not_heard_of_yet=missing)
-        self._manager.tell("READY=1")
+        self._manager.send("READY=1")
         while self._manager.watchdog:
             self._sign_of_life(loop.time())
             await asyncio.sleep(self._manager.watchdog / SIGNS_MISSED)
@@ -130,4 +130,4 @@ class ManagerSide:
             log.error("no sign of life is given to systemd, which will restart the daemon", silent=list(overdue))
         self._overdue = overdue
         if not overdue:
-            self._manager.tell("WATCHDOG=1")
+            self._manager.send("WATCHDOG=1")

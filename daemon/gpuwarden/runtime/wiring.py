@@ -24,8 +24,8 @@ from gpuwarden.engine.enforcement import FIRST_LOOK, ActingOptions
 from gpuwarden.evacuation.job_scan import Looks
 from gpuwarden.evacuation.slurm_job_scan import SlurmLooks
 from gpuwarden.health.view import Rules
-from gpuwarden.notify.messages import Teller
-from gpuwarden.notify.notifications import Notifying
+from gpuwarden.notify.messages import Origin
+from gpuwarden.notify.notifications import Notifications
 from gpuwarden.policy.evacuation.plan import DepartureSettings
 from gpuwarden.publish.metrics.exposition import Holder, Renderer
 from gpuwarden.publish.metrics.hpc_jobs import HpcJobs
@@ -101,12 +101,12 @@ class Site:
         """None with simulated GPUs: no simulated fault reaches a scheduler."""
         return () if self.simulation is not None else actuators(self.config, clock, detail)
 
-    def notifying(self) -> Notifying | None:
+    def notifying(self) -> Notifications | None:
         """None with simulated GPUs: nobody is told of what did not happen."""
         if self.simulation is not None:
             return None
-        teller = Teller(node=self.config.node, mode=self.config.mode, boot_id=self.boot_id)
-        return Notifying(self.config.notify, teller, self.config.state.dir)
+        teller = Origin(node=self.config.node, mode=self.config.mode, boot_id=self.boot_id)
+        return Notifications(self.config.notify, teller, self.config.state.dir)
 
     def notice_sources(self, clock: Clock) -> tuple[CloudSource, ...]:
         """None with simulated GPUs: what is simulated asks nobody outside."""

@@ -1,1 +1,1 @@
-"""Kubernetes: a taint, a label and a condition of ours on this node, and nobody else's."""
+"""Kubernetes: gpuwarden's taint, label and condition on this node, and no other party's."""

@@ -1,4 +1,4 @@
-"""One Node's taint, label and, if the site wants it, cordon. When and whether is decided elsewhere."""
+"""One Node's taint, label and, if configured, cordon. When and whether is decided elsewhere."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:  # `[kubernetes]` is its part of it
 
 NAME_VARIABLE = "NODE_NAME"
 COUNT_AGE = 600.0
-"""Seconds for which a count of the pool holds: a count is 16 requests where there are 8,000 nodes, and all may want it at once."""
+"""Seconds for which a count of the pool holds: a count is 16 requests where there are 8,000 nodes, and all nodes may count at once."""
 TRIES = 20
-"""Writes that somebody else's may come before, one after the other."""
+"""Attempts at a write that conflicts with other writers."""
 PAUSE = 0.2
 
 
 class AnotherMachine(ActuatorUnavailable):
-    """The node of that name runs elsewhere; or its kubelet has not reported since the boot, and then it takes no work either."""
+    """The node of that name runs elsewhere; or its kubelet has not reported since the boot, and then it runs no work either."""
 
 
 class KubernetesActuator:
-    """`hostname` and `boot_id` of this machine; without a boot id nobody notices that the node is another's."""
+    """`hostname` and `boot_id` of this machine; without a boot id, another machine's node is not recognised."""
 
     name = "kubernetes"
 
@@ -61,15 +61,15 @@ class KubernetesActuator:
         """All nodes of the cluster until those of the pool are counted."""
         return self._pool
 
-    async def look(self) -> Standing:
-        found = (await self.read()).body
+    async def read(self) -> Standing:
+        found = (await self.read_node()).body
         if self._pool is None:
-            # Only writes are spread by it; whoever counts finds out what is wrong.
+            # Only writes are spread by it; a count for the budget raises the error.
             with contextlib.suppress(ActuatorError):
                 self._pool = await self.api.total()
-        return nodes.standing_of(found, self._clock(), self._options.key, self._pool)
+        return nodes.node_state_of(found, self._clock(), self._options.key, self._pool)
 
-    async def read(self) -> Reply:
+    async def read_node(self) -> Reply:
         """The node of this machine. Raises AnotherMachine for one that is not."""
         reply = await self.api.node(self.node)
         self.verify(reply.body)
@@ -80,10 +80,10 @@ class KubernetesActuator:
         if theirs and self._boot_id and theirs != self._boot_id:
             raise AnotherMachine(
                 f"node {self.node} is another machine (boot {theirs[:8]}, here {self._boot_id[:8]}), or its kubelet has not"
-                " reported since the boot: look whether kubernetes.node is right and the kubelet runs"
+                " reported since the boot: check that kubernetes.node is right and the kubelet runs"
             )
 
-    async def census(self) -> Census:
+    async def fleet_count(self) -> Census:
         held: list[Held] = []
         now = 0.0
         async for found, at in self.api.labelled(self._options.key):
@@ -91,18 +91,16 @@ class KubernetesActuator:
             now = at
         return Census(node=self.node, pool=max(await self._count(), 1), held=tuple(held), now=now)
 
-    async def apply(self, intent: Intent, standing: Standing) -> None:
-        """Read, change, write what was read; again where somebody else came between, as long as it is the same for us."""
+    async def apply(self, intent: Intent, state: Standing) -> None:
+        """Read, change, write what was read; again after a conflict, as long as owner and reason are unchanged."""
         for _ in range(TRIES):
-            reply = await self.read()
+            reply = await self.read_node()
             found = reply.body
             if not nodes.version_of(found):
-                raise ActuatorUnavailable(
-                    f"cannot change node {self.node}: the server does not say which version it is"
-                )
-            now = nodes.standing_of(found, self._clock(), self._options.key, self._pool)
-            if (now.owner, now.reason) != (standing.owner, standing.reason):
-                raise ActuatorUnavailable(f"cannot change node {self.node}: it changed since it was looked at")
+                raise ActuatorUnavailable(f"cannot change node {self.node}: the server gave no resourceVersion")
+            now = nodes.node_state_of(found, self._clock(), self._options.key, self._pool)
+            if (now.owner, now.reason) != (state.owner, state.reason):
+                raise ActuatorUnavailable(f"cannot change node {self.node}: it changed since it was read")
             if intent.act is Act.RESTORE and (now.owner is not Owner.OURS or not _meant(intent, now)):
                 return
             try:
@@ -111,7 +109,7 @@ class KubernetesActuator:
                 await asyncio.sleep(self._chance.uniform(0.0, PAUSE))
                 continue
             return
-        raise ActuatorUnavailable(f"cannot change node {self.node}: somebody else wrote it {TRIES} times meanwhile")
+        raise ActuatorUnavailable(f"cannot change node {self.node}: {TRIES} writes in a row conflicted with others")
 
     async def close(self) -> None:
         await self.api.close()
@@ -133,8 +131,8 @@ class KubernetesActuator:
         return self._pool
 
 
-def _meant(intent: Intent, standing: Standing) -> bool:
-    return not intent.reason or same(intent.reason, intent.since, standing)
+def _meant(intent: Intent, state: Standing) -> bool:
+    return not intent.reason or same(intent.reason, intent.since, state)
 
 
 def kubernetes_actuator(

@@ -1,6 +1,6 @@
-"""What is asked of a Kubernetes API server: one node, the list of those we hold out, the size of the pool, two patches.
+"""The requests to a Kubernetes API server: one node, the nodes held out by gpuwarden, the size of the pool, two patches.
 
-The few requests are our own, since lightkube's typed models would reject what a newer server may add, and cannot ask for a table
+The few requests are made here, since lightkube's typed models would reject what a newer server may add, and cannot request a table
 instead of whole nodes. Every list without a `resourceVersion` is a consistent read, and its further pages are of the same moment.
 """
 
@@ -21,11 +21,11 @@ from gpuwarden.config.kubernetes import KubernetesOptions
 Json = dict[str, Any]
 
 MANAGER = "gpuwarden"
-"""Whom the API server names in `managedFields` for what we write, with the server's own time."""
+"""The field manager that the API server records in `managedFields` for gpuwarden's writes, with the server's own time."""
 BODY_MOST = 16 << 20
 """Bytes. A node is at most some 100 kB, and a page has `PAGE` of them."""
 PAGE = 20
-"""Whole nodes: some 500 kB, which take 5 ms to read. What reads JSON lets nobody else have a turn."""
+"""Whole nodes: some 500 kB, which take 5 ms to read. Parsing JSON blocks the event loop."""
 ROWS = 500
 PAGES_MOST = 1_000
 _TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -35,49 +35,49 @@ _STRATEGIC = "application/strategic-merge-patch+json"
 
 
 class Conflict(ActuatorUnavailable):
-    """Somebody else has written this node since it was read: read it again."""
+    """Another client has written this node since it was read: read it again."""
 
 
 class NotAccepted(ActuatorUnavailable):
-    """Our token is not accepted. It is renewed under us, so that this is tried again; if it goes on, a person must mend it."""
+    """The token is not accepted. It may be renewed in its file, so that this is tried again; if it lasts, an operator must correct it."""
 
 
 class NoSuchNode(ActuatorUnavailable):
-    """A kubelet registers its node some time after the boot, and anew after somebody deleted it: asked again soon."""
+    """A kubelet registers its node some time after the boot, and anew after it was deleted: tried again soon."""
 
 
 class Busy(ActuatorUnavailable):
-    """The server cannot now, and says so."""
+    """The server refuses for now."""
 
 
 _ALIVE = (Conflict, NoSuchNode, Busy)
-"""Answers after which the connection is as good as before: a server that is asked too often need not shake hands anew, too."""
+"""Responses after which the connection is kept: an overloaded server need not shake hands anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """`at`: the server's clock, in whole seconds of Unix time; ours if it does not say."""
+    """`at`: the server's clock, in whole seconds of Unix time; this host's if the server gives none."""
 
     body: Json
     at: float
 
 
-_SAID: Mapping[int, tuple[type[ActuatorError], str]] = {
-    400: (ActuatorRefused, "it does not understand: is kubernetes.pool a valid label selector?"),
-    401: (NotAccepted, "it does not accept our token, read anew: look whether it is still valid"),
-    403: (ActuatorRefused, "our account may not: apply kubernetes/rbac.yaml"),
+_ADVICE: Mapping[int, tuple[type[ActuatorError], str]] = {
+    400: (ActuatorRefused, "it cannot parse the request: is kubernetes.pool a valid label selector?"),
+    401: (NotAccepted, "it does not accept the token, which was read anew: check that it is still valid"),
+    403: (ActuatorRefused, "the account has no permission: apply kubernetes/rbac.yaml"),
     404: (NoSuchNode, "there is no such node: set kubernetes.node to the name that `kubectl get nodes` shows"),
-    409: (Conflict, "somebody else wrote it in that moment"),
+    409: (Conflict, "another client wrote it in that moment"),
     410: (Busy, "the list is too old to be continued, and is begun again"),
     422: (ActuatorRefused, "the server finds it invalid: is kubernetes.key a valid label and taint?"),
-    429: (Busy, "it is asked too often"),
+    429: (Busy, "too many requests"),
 }
 """By status: whose fault it is, and what to do."""
 
 
 class KubernetesApi:
     """Each call has its own deadline and raises ActuatorError and nothing else. Its connection is made anew after
-    a failure: what was mended in the kubeconfig, a new certificate, a new address is taken up by the next call.
+    a failure: a corrected kubeconfig, a new certificate or address takes effect with the next call.
     """
 
     def __init__(self, options: KubernetesOptions, clock: Any = time.time) -> None:
@@ -86,7 +86,7 @@ class KubernetesApi:
         self._connection = Connection(options)
 
     async def node(self, name: str) -> Reply:
-        return await self._ask(f"cannot read node {name}", "GET", f"/api/v1/nodes/{name}")
+        return await self._request(f"cannot read node {name}", "GET", f"/api/v1/nodes/{name}")
 
     async def patch_node(self, name: str, patch: Json) -> Reply:
         return await self._patch(f"cannot change node {name}", f"/api/v1/nodes/{name}", patch, _MERGE, MANAGER)
@@ -98,11 +98,11 @@ class KubernetesApi:
     async def labelled(self, key: str) -> AsyncIterator[tuple[list[Json], float]]:
         """All nodes with a label of that key, page by page, and the server's clock."""
         params: dict[str, str | int] = {"labelSelector": key, "limit": PAGE}
-        async for reply in self._pages("cannot count who is held out", params, "application/json"):
+        async for reply in self._pages("cannot count the nodes held out", params, "application/json"):
             yield objects(reply.body.get("items")), reply.at
 
     async def count(self, selector: str, name: str = "") -> int:
-        """How many nodes match, of all or of those with that name: asked for as a table without objects, since whole nodes
+        """How many nodes match, of all or of those with that name: requested as a table without objects, since whole nodes
         would be 100 MB in a big cluster.
         """
         params: dict[str, str | int] = {"limit": ROWS, "includeObject": "None"}
@@ -114,19 +114,21 @@ class KubernetesApi:
         return sum([len(objects(reply.body.get("rows"))) async for reply in pages])
 
     async def total(self) -> int | None:
-        """About how many nodes there are, by one small request; None if the server does not say."""
+        """About how many nodes there are, by one small request; None if the server gives no number."""
         accept = {"Accept": _METADATA}
-        reply = await self._ask("cannot count the nodes", "GET", "/api/v1/nodes", params={"limit": 1}, headers=accept)
+        reply = await self._request(
+            "cannot count the nodes", "GET", "/api/v1/nodes", params={"limit": 1}, headers=accept
+        )
         metadata = mapping(reply.body.get("metadata"))
         rest: object = metadata.get("remainingItemCount") if metadata.get("continue") else 0
         return len(objects(reply.body.get("items"))) + rest if isinstance(rest, int) else None
 
     async def review(self, group: str, kind: str, spec: Json) -> Json:
-        """What the server answers of our own account; nothing is kept of the question."""
+        """The server's review of the own account's permissions; it stores nothing."""
         url = f"/apis/{group}/v1/{kind.lower()}s"
         body = {"apiVersion": f"{group}/v1", "kind": kind, "spec": spec}
-        reply = await self._ask(
-            "cannot ask who we are and what we may", "POST", url, content=json.dumps(body).encode(),
+        reply = await self._request(
+            "cannot read the account's permissions", "POST", url, content=json.dumps(body).encode(),
             headers={"Content-Type": "application/json"},
         )  # fmt: skip
         return mapping(reply.body.get("status"))
@@ -136,7 +138,7 @@ class KubernetesApi:
 
     async def _pages(self, undone: str, params: dict[str, str | int], accept: str) -> AsyncIterator[Reply]:
         for _ in range(PAGES_MOST):
-            reply = await self._ask(undone, "GET", "/api/v1/nodes", params=params, headers={"Accept": accept})
+            reply = await self._request(undone, "GET", "/api/v1/nodes", params=params, headers={"Accept": accept})
             yield reply
             more = mapping(reply.body.get("metadata")).get("continue")
             if not isinstance(more, str) or not more:
@@ -145,12 +147,12 @@ class KubernetesApi:
         raise ActuatorUnavailable(f"{undone}: the list has no end")
 
     async def _patch(self, undone: str, url: str, patch: Json, kind: str, manager: str) -> Reply:
-        return await self._ask(
+        return await self._request(
             undone, "PATCH", url, params={"fieldManager": manager}, content=json.dumps(patch).encode(),
             headers={"Content-Type": kind},
         )  # fmt: skip
 
-    async def _ask(self, undone: str, method: str, url: str, **request: Any) -> Reply:
+    async def _request(self, undone: str, method: str, url: str, **request: Any) -> Reply:
         try:
             async with asyncio.timeout(self._options.timeout):
                 return await self._reply(undone, method, url, **request)
@@ -160,7 +162,7 @@ class KubernetesApi:
             raise
         except TimeoutError:
             await self.close()
-            raise ActuatorUnavailable(f"{undone}: no answer within {self._options.timeout:g} s") from None
+            raise ActuatorUnavailable(f"{undone}: no response within {self._options.timeout:g} s") from None
         except Exception as error:  # noqa: BLE001 - the library's own, of many kinds: TLS, sockets, broken replies
             await self.close()
             raise ActuatorUnavailable(f"{undone}: {_why(error)}") from None
@@ -171,23 +173,25 @@ class KubernetesApi:
             async for chunk in response.aiter_bytes():
                 body += chunk
                 if len(body) > BODY_MOST:
-                    raise ActuatorUnavailable(f"{undone}: the answer is longer than {BODY_MOST >> 20} MiB")
+                    raise ActuatorUnavailable(f"{undone}: the response is longer than {BODY_MOST >> 20} MiB")
             status, date = int(response.status_code), response.headers.get("date", "")
         content = _parsed(body)
         if not 200 <= status < 300:
-            kind, advice = _SAID.get(status, (Busy, "tried again"))
-            said = " ".join(str(content.get("message", "")).split()) if isinstance(content, dict) else ""
-            raise kind(f"{undone}: the API server answers {status}, {advice}" + (f" ({said:.200})" if said else ""))
+            kind, advice = _ADVICE.get(status, (Busy, "tried again"))
+            message = " ".join(str(content.get("message", "")).split()) if isinstance(content, dict) else ""
+            raise kind(
+                f"{undone}: the API server answers {status}, {advice}" + (f" ({message:.200})" if message else "")
+            )
         if not isinstance(content, dict):
-            raise ActuatorUnavailable(f"{undone}: the answer is no JSON object")
+            raise ActuatorUnavailable(f"{undone}: the response is not a JSON object")
         return Reply(content, _date(date, self._wall()))
 
 
 def _why(error: Exception) -> str:
-    """Never with a header in it: what cannot be sent would be quoted, and that is our token."""
+    """Never quotes a header: the one that cannot be sent holds the token."""
     name = type(error).__name__
     if name == "LocalProtocolError":
-        return "our token has characters that no header may have: look at the file that holds it"
+        return "the token has characters that no header may have: check the file that holds it"
     return f"{name}: {' '.join(str(error).split())}"[:400]
 
 
@@ -199,12 +203,12 @@ def _parsed(body: bytearray) -> object:
 
 
 def mapping(value: object) -> Json:
-    """Empty for what should be an object and is none."""
+    """Empty if it is not an object."""
     return value if isinstance(value, dict) else {}
 
 
 def objects(value: object) -> list[Json]:
-    """Those of a list that are objects; none if it is no list."""
+    """Those of a list that are objects; none if it is not a list."""
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 

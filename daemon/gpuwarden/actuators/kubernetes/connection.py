@@ -30,8 +30,8 @@ class Client(Protocol):
 
 
 class Connection:
-    """`drop` what failed: the next who asks gets a new one, made of what stands in the files by then. Who is in the middle of a
-    question with the old one comes to an end with it.
+    """`drop` what failed: the next call gets a new one, made from the files as they are then. A call that is using
+    the old one ends with it.
     """
 
     def __init__(self, options: KubernetesOptions) -> None:
@@ -62,8 +62,8 @@ class Connection:
             making = self._making
             if making is None:
                 making = self._making = detached("kubernetes-client", lambda: new_client(self._options))
-                making.add_done_callback(lambda made: made.exception())  # also if all who waited have given up
-            await asyncio.wait((making,))  # a shield: who gives up leaves the thread to the next
+                making.add_done_callback(lambda made: made.exception())  # also if every waiter has given up
+            await asyncio.wait((making,))  # a shield: a waiter that gives up leaves the thread to the next
             if self._making is making:
                 self._making = None
                 self._client = making.result()
@@ -73,27 +73,27 @@ class Connection:
 
     async def _close(self, client: Client) -> None:
         self._users.pop(client, None)
-        with contextlib.suppress(Exception):  # it is given up, whatever is wrong with it
+        with contextlib.suppress(Exception):  # it is discarded, whatever is wrong with it
             async with asyncio.timeout(CLOSED_WITHIN):
                 await client.aclose()
 
 
 def new_client(options: KubernetesOptions) -> Client:
-    """Raises ActuatorRefused where the package or the kubeconfig is missing or wrong. No message has a line of either file."""
+    """Raises ActuatorRefused where the package or the kubeconfig is missing or wrong. No message quotes either file."""
     try:
         import yaml  # noqa: PLC0415 - 12 MB with the next two, only here
         from lightkube.config import client_adapter  # noqa: PLC0415
         from lightkube.config.kubeconfig import KubeConfig  # noqa: PLC0415
     except ImportError as error:
-        raise ActuatorRefused(f"Kubernetes needs a package that is not here ({error}): {EXTRA}") from None
+        raise ActuatorRefused(f"Kubernetes needs a package that is not installed ({error}): {EXTRA}") from None
     try:
         if options.kubeconfig is not None:
             found = KubeConfig.from_file(options.kubeconfig).get(options.context or None)
         else:
             found = KubeConfig.from_service_account(options.service_account).get()
         if found is None or found.user is None:
-            raise ValueError("its context names no user")  # noqa: TRY301 - as whatever else is wrong with it
-        parameters = client_adapter.ConnectionParams(timeout=None, trust_env=False)  # whoever asks has a deadline
+            raise ValueError("its context names no user")  # noqa: TRY301 - handled as any other error of it
+        parameters = client_adapter.ConnectionParams(timeout=None, trust_env=False)  # every call has a deadline
         client = cast("Client", client_adapter.AsyncClient(found, parameters))
         if found.user.exec is not None and found.user.token is None and found.user.token_file is None:
             client.auth = plugin_auth(found.user.exec, found.abs_file, options.timeout)
@@ -102,7 +102,7 @@ def new_client(options: KubernetesOptions) -> Client:
     except yaml.YAMLError as error:  # its own text quotes the line, which may hold a token
         mark = getattr(error, "problem_mark", None)
         line = f" in line {mark.line + 1}" if mark is not None else ""
-        raise ActuatorRefused(f"the Kubernetes configuration cannot be used: no YAML{line} of {options.kubeconfig}") from None  # fmt: skip
+        raise ActuatorRefused(f"the Kubernetes configuration cannot be used: invalid YAML{line} of {options.kubeconfig}") from None  # fmt: skip
     except Exception as error:  # noqa: BLE001 - a file that another program wrote: whatever may be wrong in it
         text = " ".join(str(error).split())
         raise ActuatorRefused(f"the Kubernetes configuration cannot be used: {text:.300}") from None

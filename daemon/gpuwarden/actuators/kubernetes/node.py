@@ -1,8 +1,8 @@
-"""A Node as the API server gives it: what stands there in the words of policy, and the patches that change it. Pure.
+"""A Node as the API server returns it: its state for policy, and the patches that change it. Pure.
 
-Ours are a taint and a label of one key, and an annotation that tells the rest: our reason, and whether the cordon is ours.
-A taint of that key without the annotation is somebody else's, and so is a cordon that the annotation does not claim, or that
-stands without our taint: whoever took that away has lifted the exclusion, and what was done later is theirs.
+gpuwarden writes a taint and a label of one key, and an annotation with its reason, and whether the cordon is its own.
+A taint of that key without the annotation is another party's, and so is a cordon that the annotation does not claim, or that
+remains without gpuwarden's taint: removing the taint lifts the exclusion, and what was done later belongs to others.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from gpuwarden.policy.model import Held, Owner, Standing, Why
 from gpuwarden_collectors.facts import Stamp
 
 ANNOTATION = "gpuwarden.io/exclusion"
-_LONGEST = 4_000  # characters of an annotation of ours that are looked at
+_LONGEST = 4_000  # characters of the annotation that are parsed
 _LATEST = 1 << 40  # seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What our annotation says. `at`: the server's clock a moment before it was written."""
+    """The content of gpuwarden's annotation. `at`: the server's clock a moment before it was written, Unix time."""
 
     reason: reasons.Reason
     cordoned: bool
     at: float = 0.0
 
 
-def standing_of(node: Json, at: Stamp, key: str, pool: int | None) -> Standing:
+def node_state_of(node: Json, at: Stamp, key: str, pool: int | None) -> Standing:
     taint, cordoned, mark = taint_of(node, key), is_cordoned(node), mark_of(node)
     state = ", ".join(filter(None, ("cordoned" if cordoned else "", f"taint {key}" if taint else "")))
-    if mark is not None and _stands(node, key):
+    if mark is not None and _is_tainted(node, key):
         return Standing(
             at=at, owner=Owner.OURS, why=mark.reason.why, reason=mark.reason.text, since=written_at(node),
             boot=mark.reason.boot, instance=mark.reason.instance, schedulable=False, state=state, pool=pool,
         )  # fmt: skip
     if taint:
-        reason = f"taint {key} without our annotation"
+        reason = f"taint {key} without gpuwarden's annotation"
         return Standing(at=at, owner=Owner.FOREIGN, reason=reason, schedulable=False, state=state, pool=pool)
     if cordoned:
         return Standing(at=at, owner=Owner.FOREIGN, reason="cordoned", schedulable=False, state=state, pool=pool)
@@ -49,10 +49,10 @@ def standing_of(node: Json, at: Stamp, key: str, pool: int | None) -> Standing:
 
 def exclusion(node: Json, *, key: str, effect: str, why: Why, reason: str, cordon: bool, at: float) -> Json:
     """A merge patch. It names all taints, since a patch replaces the list: `resourceVersion` makes the server refuse it
-    where somebody else wrote meanwhile.
+    after a concurrent write.
     """
-    ours = mark_of(node)
-    claimed = cordon and (not is_cordoned(node) or (ours is not None and ours.cordoned and _stands(node, key)))
+    own = mark_of(node)
+    claimed = cordon and (not is_cordoned(node) or (own is not None and own.cordoned and _is_tainted(node, key)))
     text = json.dumps({"reason": reason, "cordoned": claimed, "at": int(at)}, separators=(",", ":"))
     taint = {"key": key, "value": why.value, "effect": effect}
     spec: Json = {"taints": [*_others(node, key), taint]}
@@ -62,29 +62,29 @@ def exclusion(node: Json, *, key: str, effect: str, why: Why, reason: str, cordo
 
 
 def restoration(node: Json, *, key: str) -> Json:
-    """A merge patch that takes away what is ours: the cordon only while our annotation claims it."""
+    """A merge patch that removes what gpuwarden wrote: the cordon only while the annotation claims it."""
     mark = mark_of(node)
     spec: Json = {"taints": _others(node, key) or None}
-    if mark is not None and mark.cordoned and _stands(node, key):
+    if mark is not None and mark.cordoned and _is_tainted(node, key):
         spec["unschedulable"] = None
     return _patch(node, {"labels": {key: None}, "annotations": {ANNOTATION: None}}, spec)
 
 
 def held(nodes: Iterable[Json], key: str) -> tuple[Held, ...]:
-    """Those that we hold out for a failure. A label that stayed when somebody took the taint away by hand does not count.
+    """The nodes held out by gpuwarden for a failure. A label that remained when the taint was removed by hand does not count.
 
-    A node that more than ten have written has no entry of ours any more: the server merges the oldest.
+    A node with more than ten writers may lack gpuwarden's entry: the server merges the oldest.
     """
     found = []
     for node in nodes:
         mark = mark_of(node)
-        if mark is not None and _stands(node, key) and mark.reason.why is Why.FAILURE:
+        if mark is not None and _is_tainted(node, key) and mark.reason.why is Why.FAILURE:
             found.append(Held(written_at(node) or mark.at, name_of(node)))
     return tuple(found)
 
 
-def _stands(node: Json, key: str) -> bool:
-    """Whether what the annotation tells of is there: somebody may have taken it away by hand, and left the annotation."""
+def _is_tainted(node: Json, key: str) -> bool:
+    """Whether the taint of the annotation is there: it may have been removed by hand, without the annotation."""
     return taint_of(node, key) is not None
 
 
@@ -103,7 +103,7 @@ def mark_of(node: Json) -> Mark | None:
 
 
 def written_at(node: Json) -> float:
-    """When we wrote our marks, by the server's clock in whole seconds; 0 if it does not say.
+    """When gpuwarden's marks were written, by the server's clock in whole seconds; 0 if it gives no time.
 
     All nodes of a pool rank themselves by it, so that no node's own clock counts.
     """
@@ -124,13 +124,13 @@ def is_cordoned(node: Json) -> bool:
 
 
 def version_of(node: Json) -> str:
-    """Empty if the server does not say; then a patch would be taken whoever wrote meanwhile."""
+    """Empty if the server gives none; then a patch would overwrite concurrent writes."""
     version = mapping(node.get("metadata")).get("resourceVersion")
     return version if isinstance(version, str) else ""
 
 
 def boot_id_of(node: Json) -> str:
-    """As its kubelet reported it when it last started; "" if it does not say."""
+    """As its kubelet reported it when it last started; "" if it gives none."""
     boot = mapping(mapping(node.get("status")).get("nodeInfo")).get("bootID")
     return boot.strip().lower() if isinstance(boot, str) else ""
 

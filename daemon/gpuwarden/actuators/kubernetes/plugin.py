@@ -11,23 +11,23 @@ from gpuwarden.actuators.base import ActuatorUnavailable
 from gpuwarden_collectors.plugin.run import run
 
 LARGEST = 64 << 10
-"""Bytes of its answer."""
-_TOLD = 200  # characters of what it complains; what it prints may be a token and is never told
+"""Bytes of its output."""
+_SHOWN = 200  # characters of its error output; its standard output may be a token and is never shown
 
 
-async def token(plugin: Any, place: Callable[[str], Any], timeout: float) -> str:  # noqa: ASYNC109 - that of the program
-    """`plugin` as of the kubeconfig, `place` of a path in it. Raises ActuatorUnavailable."""
-    command = str(place(plugin.command)) if "/" in plugin.command else plugin.command
-    asked = {"apiVersion": plugin.apiVersion, "kind": "ExecCredential", "spec": {"interactive": False}}
-    environment = {**os.environ, **{word.name: word.value for word in plugin.env or ()}}
+async def token(plugin: Any, resolve: Callable[[str], Any], timeout: float) -> str:  # noqa: ASYNC109 - that of the program
+    """`plugin` as of the kubeconfig, `resolve`: the absolute path of one in it. Raises ActuatorUnavailable."""
+    command = str(resolve(plugin.command)) if "/" in plugin.command else plugin.command
+    request = {"apiVersion": plugin.apiVersion, "kind": "ExecCredential", "spec": {"interactive": False}}
+    environment = {**os.environ, **{variable.name: variable.value for variable in plugin.env or ()}}
     done = await run(
-        [command, *(plugin.args or ())], {**environment, "KUBERNETES_EXEC_INFO": json.dumps(asked)}, timeout, kept=LARGEST,
+        [command, *(plugin.args or ())], {**environment, "KUBERNETES_EXEC_INFO": json.dumps(request)}, timeout, kept=LARGEST,
     )  # fmt: skip
     if done.exit_code != 0:
         first = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
         what = done.error or f"exits with {done.exit_code}"
         raise ActuatorUnavailable(
-            f"the kubeconfig's program {command} {what}" + (f": {first:.{_TOLD}}" if first else "")
+            f"the kubeconfig's program {command} {what}" + (f": {first:.{_SHOWN}}" if first else "")
         )
     try:
         match json.loads(done.stdout):
@@ -35,10 +35,10 @@ async def token(plugin: Any, place: Callable[[str], Any], timeout: float) -> str
                 return found
     except (ValueError, RecursionError):
         pass
-    raise ActuatorUnavailable(f"the kubeconfig's program {command} gives no token: run it by hand and look")
+    raise ActuatorUnavailable(f"the kubeconfig's program {command} gives no token: run it by hand")
 
 
-def plugin_auth(plugin: Any, place: Callable[[str], Any], timeout: float) -> Any:
+def plugin_auth(plugin: Any, resolve: Callable[[str], Any], timeout: float) -> Any:
     """For the client: the token is kept until it is not accepted."""
     from lightkube.config.client_adapter import ExecAuth  # noqa: PLC0415 - only here
 
@@ -51,7 +51,7 @@ def plugin_auth(plugin: Any, place: Callable[[str], Any], timeout: float) -> Any
                 response = yield request
                 if response.status_code != 401:
                     return
-            self.bearer = f"Bearer {await token(plugin, place, timeout)}"
+            self.bearer = f"Bearer {await token(plugin, resolve, timeout)}"
             request.headers["Authorization"] = self.bearer
             yield request
 

@@ -1,1 +1,1 @@
-"""Slurm drains: what stands is read with `sinfo`, what is wanted is written with `scontrol update`."""
+"""Slurm drains: the node state is read with `sinfo`, an intent is written with `scontrol update`."""

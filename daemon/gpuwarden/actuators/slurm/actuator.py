@@ -1,4 +1,4 @@
-"""One node's drain. When and whether is decided elsewhere; that nothing foreign is written over, by the look before."""
+"""One node's drain. When and whether is decided elsewhere; the read before a write prevents overwriting another party's drain."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from gpuwarden.actuators.hook_gate import HookGate
-from gpuwarden.actuators.slurm.asking import asking
-from gpuwarden.actuators.slurm.standing import census_of, largest, standing_of
+from gpuwarden.actuators.slurm.errors import as_actuator_errors
+from gpuwarden.actuators.slurm.node_state import fleet_count_of, largest, node_state_of
 from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.policy.model import Act, Census, Flag, Intent, Standing
 from gpuwarden.policy.reasons import PREFIX, line
@@ -45,8 +45,8 @@ class SlurmActuator:
         self._hostname = hostname
         self._detail = detail
         self.commands = Commands(conf=options.conf, folder=options.folder, timeout=options.timeout, inherited=inherited)
-        told = inherited.get(NAME_VARIABLE, "")
-        self._node = options.node or (told if nodes.is_node_name(told) else "")
+        given = inherited.get(NAME_VARIABLE, "")
+        self._node = options.node or (given if nodes.is_node_name(given) else "")
         self._pool: int | None = None
         self._pool_at = 0.0
         self._last: NodeFacts | None = None
@@ -55,36 +55,36 @@ class SlurmActuator:
     def pool(self) -> int | None:
         return self._pool
 
-    async def look(self) -> Standing:
-        return await asking(self._look())
+    async def read(self) -> Standing:
+        return await as_actuator_errors(self._read())
 
-    async def census(self) -> Census:
-        return await asking(self._census())
+    async def fleet_count(self) -> Census:
+        return await as_actuator_errors(self._fleet_count())
 
-    async def apply(self, intent: Intent, standing: Standing) -> None:
-        await asking(self._apply(intent, standing))
+    async def apply(self, intent: Intent, state: Standing) -> None:
+        await as_actuator_errors(self._apply(intent, state))
 
     async def close(self) -> None:
         await self.commands.close()
 
     async def node(self) -> str:
         """What Slurm calls this host. Raises ActuatorError."""
-        return await asking(self._name())
+        return await as_actuator_errors(self._name())
 
     async def _name(self) -> str:
         if not self._node:
             self._node = await nodes.find_name(self.commands, self._hostname)
         return self._node
 
-    async def _look(self) -> Standing:
+    async def _read(self) -> Standing:
         self._last = await nodes.read_node(self.commands, await self._name())
         now = self._clock()
         if self._pool is None or now.boottime - self._pool_at >= _POOL_AGE:
             self._pool, self._pool_at = await self._pool_size(self._last), now.boottime
-        return standing_of(self._last, now, self._pool)
+        return node_state_of(self._last, now, self._pool)
 
     async def _pool_size(self, node: NodeFacts) -> int | None:
-        """Only to spread writes by it: counted exactly where the budget is judged."""
+        """Only to spread writes: the budget uses the exact count of `fleet_count`."""
         try:
             sizes = await nodes.partition_sizes(self.commands)
         except errors.SlurmError:
@@ -93,48 +93,48 @@ class SlurmActuator:
             return sum(sizes.get(name, 0) for name in self._options.partitions)
         return max((sizes.get(name, 0) for name in node.partitions), default=1)
 
-    async def _census(self) -> Census:
+    async def _fleet_count(self) -> Census:
         node = self._last or await nodes.read_node(self.commands, await self._name())
         names = self._options.partitions or node.partitions
-        if not names:  # nothing is scheduled on it, and nobody shares its budget
+        if not names:  # nothing is scheduled on it, and no node shares its budget
             return Census(node=node.name, pool=1, now=self._clock().wall)
         partitions = await nodes.read_partitions(self.commands, names)
         if not partitions:
             raise errors.OddAnswer(
-                f"cannot count who is held out in partition {','.join(names)}: Slurm lists no node of it"
+                f"cannot count the nodes held out in partition {','.join(names)}: Slurm lists no node of it"
             )
         chosen = partitions if self._options.partitions else [largest(partitions)]
-        census = census_of(node, chosen, self._clock().wall)
-        self._pool, self._pool_at = census.pool, self._clock().boottime
-        return census
+        fleet_count = fleet_count_of(node, chosen, self._clock().wall)
+        self._pool, self._pool_at = fleet_count.pool, self._clock().boottime
+        return fleet_count
 
-    async def _apply(self, intent: Intent, standing: Standing) -> None:
+    async def _apply(self, intent: Intent, state: Standing) -> None:
         name = await self._name()
         if intent.act is Act.EXCLUDE:
-            words = ["State=DRAIN", f"Reason={intent.reason}", *self._told()]
-            await self._update(f"cannot drain {name}", name, words)
+            settings = ["State=DRAIN", f"Reason={intent.reason}", *self._detail_set()]
+            await self._update(f"cannot drain {name}", name, settings)
             return
-        # UNDRAIN takes away our flag and nothing else, but leaves down what we set down; RESUME would also cancel a reboot.
-        state = "RESUME" if Flag.DOWN in standing.flags else "UNDRAIN"
-        await self._update(f"cannot undrain {name}", name, [f"State={state}", *self._told_no_more()])
+        # UNDRAIN clears the drain flag and nothing else, but does not clear DOWN; RESUME would also cancel a reboot.
+        written = "RESUME" if Flag.DOWN in state.flags else "UNDRAIN"
+        await self._update(f"cannot undrain {name}", name, [f"State={written}", *self._detail_cleared()])
 
-    async def _update(self, undone: str, name: str, words: list[str]) -> None:
-        await self.commands.change(undone, "scontrol", "update", f"NodeName={name}", *words)
+    async def _update(self, undone: str, name: str, settings: list[str]) -> None:
+        await self.commands.change(undone, "scontrol", "update", f"NodeName={name}", *settings)
 
-    def _told(self) -> list[str]:
-        text = line(self._detail()) if self._detail_is_ours() else ""
+    def _detail_set(self) -> list[str]:
+        text = line(self._detail()) if self._detail_is_free() else ""
         return [f"{_DETAIL[self._options.detail]}={PREFIX}{text}"[:_LONGEST_DETAIL]] if text else []
 
-    def _told_no_more(self) -> list[str]:
-        stands = self._detail_that_stands()
-        return [f"{_DETAIL[self._options.detail]}="] if stands.startswith(PREFIX) else []
+    def _detail_cleared(self) -> list[str]:
+        current = self._current_detail()
+        return [f"{_DETAIL[self._options.detail]}="] if current.startswith(PREFIX) else []
 
-    def _detail_is_ours(self) -> bool:
-        """Whether nobody else uses the field."""
-        stands = self._detail_that_stands()
-        return self._options.detail in _DETAIL and (not stands or stands.startswith(PREFIX))
+    def _detail_is_free(self) -> bool:
+        """Whether the field is empty, or written by gpuwarden."""
+        current = self._current_detail()
+        return self._options.detail in _DETAIL and (not current or current.startswith(PREFIX))
 
-    def _detail_that_stands(self) -> str:
+    def _current_detail(self) -> str:
         fields = {"comment": self._last.comment, "extra": self._last.extra} if self._last else {}
         return fields.get(self._options.detail, "")
 

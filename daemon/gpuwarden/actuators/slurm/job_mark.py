@@ -1,12 +1,12 @@
 """The mark by which of several nodes that go at once exactly one signals a job that runs on all of them.
 
-    read   nobody's mark stands, and no foreign text    else TAKEN, or FOREIGN: it is never written over
+    read   no mark in force, and no foreign text    else TAKEN, or FOREIGN: it is never written over
     write  gpuwarden:ckpt@NODE@UNIXTIME                 into the administrators' comment of the job
-    pause  PAUSE_LEAST at least, and as long as it takes for others who read before our write to have written
-    read   ours still stands: MARKED                    else TAKEN by whoever wrote last
+    pause  PAUSE_LEAST at least, and as long as it takes for nodes that read before this write to have written
+    read   own mark still there: MARKED               else TAKEN by the node that wrote last
 
-Slurm has no write on condition. Whoever wrote last finds its own mark, everybody before it another's, as long as nobody takes
-longer from its read to its write than the others pause; who is slow itself pauses longer. Where a controller answers one
+Slurm has no conditional write. The node that wrote last finds its own mark, those before it another's, as long as no node takes
+longer from its read to its write than the others pause; a slow node pauses longer. Where a controller answers one
 node within 40 ms and another one not within 80 ms, both may signal: a job that saves on a signal saves twice then.
 """
 
@@ -16,7 +16,7 @@ import asyncio
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpuwarden.actuators.slurm.asking import asking
+from gpuwarden.actuators.slurm.errors import as_actuator_errors
 from gpuwarden.policy.evacuation.delivery import MARK_STANDS, RUNNING, parse_mark, standing_mark
 from gpuwarden.policy.evacuation.delivery import mark as written
 from gpuwarden_collectors.slurm.commands import Commands
@@ -24,24 +24,27 @@ from gpuwarden_collectors.slurm.departing import read_job
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 
 PAUSE_LEAST, PAUSE_MOST = 0.08, 1.0  # seconds
-_PAUSE_TIMES = 2.0  # of what our own read and write took
+_PAUSE_TIMES = 2.0  # of the duration of the own read and write
 
 
 class Marking(StrEnum):
     MARKED = "marked"  # this node is to signal the whole job
-    TAKEN = "taken"  # another one does
-    FOREIGN = "foreign"  # somebody else's text stands there; it was left alone
-    GONE = "gone"  # it has ended, or runs anew: there is nobody to signal any more
+    TAKEN = "taken"  # another node does
+    FOREIGN = "foreign"  # another party's text is there; it was left alone
+    GONE = "gone"  # it has ended, or was requeued: there is nothing to signal any more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkOutcome:
-    """`node`: whose mark stands, with TAKEN. `mark`: ours, with MARKED. `text` is for people."""
+    """The result of an attempt to mark a job."""
 
     result: Marking
     text: str
+    """For people."""
     node: str = ""
+    """With TAKEN: the node whose mark is in force."""
     mark: str = ""
+    """With MARKED: the own mark."""
 
 
 async def mark(
@@ -49,10 +52,10 @@ async def mark(
 ) -> MarkOutcome:
     """Mark `job`, as it was read a moment ago, for `node`; `now` is Unix time. Takes about 0.12 s on a quiet controller.
 
-    A mark of this node is renewed: whoever could not tell what became of the first attempt asks again. Raises ActuatorError;
+    A mark of this node is renewed: an attempt with an unknown result is repeated. Raises ActuatorError;
     what timed out may be written later.
     """
-    return await asking(_mark(commands, job, node, now, pause_least))
+    return await as_actuator_errors(_mark(commands, job, node, now, pause_least))
 
 
 async def _mark(commands: Commands, job: SlurmJob, node: str, now: float, pause_least: float) -> MarkOutcome:
@@ -79,17 +82,17 @@ async def _mark(commands: Commands, job: SlurmJob, node: str, now: float, pause_
 
 
 async def unmark(commands: Commands, job: SlurmJob, mark: str) -> None:
-    """Take `mark` back, of which nothing came: or else other nodes watch for a signal that nobody sends. Raises ActuatorError.
+    """Remove `mark` after a failed signal, or other nodes wait for a signal that is never sent. Raises ActuatorError.
 
-    Whatever else stands there by now is left alone.
+    Any other text is left alone.
     """
-    await asking(_unmark(commands, job, mark))
+    await as_actuator_errors(_unmark(commands, job, mark))
 
 
 async def _unmark(commands: Commands, job: SlurmJob, mark: str) -> None:
     found = await read_job(commands, job)
     if found is not None and is_same_run(job, found) and found.admin_comment == mark:
-        undone = f"cannot take the mark off job {job.called}"
+        undone = f"cannot remove the mark of job {job.called}"
         await commands.change(undone, "scontrol", "update", f"JobId={job.called}", "AdminComment=")
 
 
@@ -99,19 +102,19 @@ def is_same_run(job: SlurmJob, found: SlurmJob) -> bool:
 
 
 def _obstacle(job: SlurmJob, node: str, now: float) -> MarkOutcome | None:
-    stands = (job.admin_comment or "").strip()
-    theirs = standing_mark(stands, job.started, now)
+    current = (job.admin_comment or "").strip()
+    theirs = standing_mark(current, job.started, now)
     if theirs is not None and theirs.node != node:
         return MarkOutcome(
-            result=Marking.TAKEN, node=theirs.node, text=f"{theirs.node} signals the whole job: its mark is not {MARK_STANDS:g} s old"
+            result=Marking.TAKEN, node=theirs.node, text=f"{theirs.node} signals the whole job: its mark is less than {MARK_STANDS:g} s old"
         )  # fmt: skip
-    if stands and parse_mark(stands) is None:
-        return _foreign(stands, "is left alone")
+    if current and parse_mark(current) is None:
+        return _foreign(current, "is left alone")
     return None
 
 
-def _foreign(stands: str, what: str) -> MarkOutcome:
-    return MarkOutcome(result=Marking.FOREIGN, text=f"the administrators' comment {stands[:60]!r} of the job {what}")
+def _foreign(current: str, what: str) -> MarkOutcome:
+    return MarkOutcome(result=Marking.FOREIGN, text=f"the administrators' comment {current[:60]!r} of the job {what}")
 
 
 def _gone(found: SlurmJob | None) -> MarkOutcome:

@@ -1,8 +1,8 @@
-"""A signal to a whole job, on all its nodes, by way of the controller.
+"""A signal to a whole job, on all its nodes, through the controller.
 
 Each step by its own name: a signal for the job as such also kills the sleeping process of its extern step (PrologFlags=Contain),
-with it whoever logged in by ssh, and the shell of an interactive one. Never `--full`: it reaches srun, which kills all tasks on
-TERM. What a command of Slurm's answers is no proof: it says yes during a prolog, where nobody gets anything.
+and with it ssh sessions, and the shell of an interactive job. Never `--full`: it reaches srun, which kills all tasks on
+TERM. Success of the command is no proof: it also succeeds during a prolog, when nothing is signalled.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpuwarden.actuators.slurm.asking import asking
+from gpuwarden.actuators.slurm.errors import as_actuator_errors
 from gpuwarden_collectors.receivers.facts import SIGNALS
 from gpuwarden_collectors.slurm.commands import Commands
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
@@ -24,31 +24,33 @@ _ENDED = ("Invalid job id", "Invalid job step", "already completing or completed
 
 
 class Signalling(StrEnum):
-    SENT = "sent"  # the controller passes it on
-    NO_STEPS = "no_steps"  # nothing of it runs in a step of its own
+    SENT = "sent"  # the controller accepted it
+    NO_STEPS = "no_steps"  # the job has no numbered step
     IN_PARTS = "in_parts"  # a step of it has several parts, of which Slurm signals the first only: nothing was sent
     GONE = "gone"  # it had ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalOutcome:
-    """`steps`: those that it was sent to, as Slurm names them. `text` is for people."""
+    """The result of signalling a job."""
 
     result: Signalling
     text: str
+    """For people."""
     steps: tuple[str, ...] = ()
+    """The steps that were signalled, as Slurm names them."""
 
 
 async def signal_job(commands: Commands, job: SlurmJob, signal: str) -> SignalOutcome:
     """One of SIGNALS to every numbered step of the job, wherever it runs. Raises ActuatorError; it may be sent even then."""
     _allowed(signal)
-    return await asking(_signal_job(commands, job, signal))
+    return await as_actuator_errors(_signal_job(commands, job, signal))
 
 
 async def signal_batch(commands: Commands, job: SlurmJob, signal: str) -> SignalOutcome:
     """One of SIGNALS to the process of the batch script alone, on whatever node it is. Raises ActuatorError; it may be sent even then."""
     _allowed(signal)
-    return await asking(_signal_batch(commands, job, signal))
+    return await as_actuator_errors(_signal_batch(commands, job, signal))
 
 
 def _allowed(signal: str) -> None:
@@ -61,14 +63,14 @@ async def _signal_job(commands: Commands, job: SlurmJob, signal: str) -> SignalO
     if steps is None:
         return SignalOutcome(result=Signalling.GONE, text="it had ended")
     if not steps:
-        return SignalOutcome(result=Signalling.NO_STEPS, text="no step of it runs that could be signalled")
-    if parts := [step for step in steps if "+" in step]:  # `srun a : b`: scancel knows no name for the second
+        return SignalOutcome(result=Signalling.NO_STEPS, text="it has no step that could be signalled")
+    if parts := [step for step in steps if "+" in step]:  # `srun a : b`: scancel has no name for the second
         text = f"its step {parts[0]} is one of several parts, of which Slurm signals the first only"
         return SignalOutcome(result=Signalling.IN_PARTS, text=text)
     ended = False
     for first in range(0, len(steps), _STEPS_AT_ONCE):
-        words = ("scancel", f"--signal={signal}", *steps[first : first + _STEPS_AT_ONCE])
-        ended |= not await _sent(commands, f"cannot signal job {job.called}", *words)
+        command = ("scancel", f"--signal={signal}", *steps[first : first + _STEPS_AT_ONCE])
+        ended |= not await _sent(commands, f"cannot signal job {job.called}", *command)
     text = f"SIG{signal} to step {', '.join(steps[:8])}{' …' if len(steps) > 8 else ''}"
     if ended:
         text += "; one of them had ended"
@@ -95,13 +97,13 @@ async def _steps(commands: Commands, job: SlurmJob) -> tuple[str, ...] | None:
         if _has_ended(error):
             return None
         raise
-    return tuple(word for word in text.split()[:_STEPS_MOST] if _STEP.fullmatch(word))
+    return tuple(step for step in text.split()[:_STEPS_MOST] if _STEP.fullmatch(step))
 
 
-async def _sent(commands: Commands, undone: str, *words: str) -> bool:
-    """False if there was nobody left."""
+async def _sent(commands: Commands, undone: str, *command: str) -> bool:
+    """False if the job had ended."""
     try:
-        await commands.change(undone, *words)
+        await commands.change(undone, *command)
     except SlurmError as error:
         if _has_ended(error):
             return False
@@ -114,5 +116,5 @@ def _has_ended(error: SlurmError) -> bool:
 
 
 def _name(job: SlurmJob) -> str:
-    """For questions about steps: by its plain number a part of a heterogeneous job, by its task's an array's."""
+    """The name that squeue and scancel take for steps: a plain number for a part of a heterogeneous job, JOB_TASK for an array's."""
     return job.called if "_" in job.called else str(job.id)

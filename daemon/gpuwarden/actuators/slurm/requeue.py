@@ -1,11 +1,11 @@
-"""A job is taken off this node and put back into the queue, exactly once, whoever else does the same meanwhile.
+"""Take a job off this node and put it back into the queue, exactly once, even if others requeue it meanwhile.
 
-The count of its restarts tells: what was requeued since the end was noticed is not requeued again, be it by another node of the
+The count of its restarts decides: a job requeued since the end was noticed is not requeued again, be it by another node of the
 job, by the job itself or by a person. The node must be excluded by then, or it gets the job back. `Incomplete` leaves finished jobs
 alone, which a plain requeue runs anew.
 
 Slurm lets a requeued job wait for cred_expire + 1 s, by default 121 s, counted from its last process. `StartTime=now` takes
-that away, once it is pending and not completing any more, which would set it again. Not at once: a node that was told to kill a job takes no
+that away, once it is pending and not completing any more, which would set it again. Not at once: a node that was ordered to kill a job accepts no
 credential for it that was made in the same second, and kills it once more ("Job credential revoked").
 """
 
@@ -15,8 +15,8 @@ import asyncio
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpuwarden.actuators.slurm.asking import asking
-from gpuwarden.actuators.slurm.standing import is_out
+from gpuwarden.actuators.slurm.errors import as_actuator_errors
+from gpuwarden.actuators.slurm.node_state import is_out
 from gpuwarden_collectors.slurm.commands import Commands
 from gpuwarden_collectors.slurm.departing import read_job
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
@@ -37,22 +37,25 @@ _NEVER = (
 
 
 class Requeueing(StrEnum):
-    REQUEUED = "requeued"  # it waits for other nodes, or runs there already, whoever requeued it
-    WAITS = "waits"  # it is requeued, and its processes are still ending: ask again to bring its start forward
+    REQUEUED = "requeued"  # it waits for other nodes, or runs there already, requeued by anybody
+    WAITS = "waits"  # it is requeued, and its processes are still ending: call again to bring its start forward
     ENDED = "ended"  # nothing to do: it has ended, or is ending
-    ELSEWHERE = "elsewhere"  # nothing to do: this node is none of its
+    ELSEWHERE = "elsewhere"  # nothing to do: this node is not one of its nodes
     NOT_YET = "not_yet"  # this node could still get it back: first exclude it
-    REFUSED = "refused"  # it cannot be requeued: `text` says why
+    REFUSED = "refused"  # it cannot be requeued: `text` is the reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequeueOutcome:
-    """`restarts`: how often it was requeued by now. `starts`: Unix time by the controller's clock, 0 if unknown. `text`: for people."""
+    """The result of requeueing a job."""
 
     result: Requeueing
     text: str
+    """For people."""
     restarts: int = 0
+    """How often it was requeued by now."""
     starts: float = 0.0
+    """Unix time of its start by the controller's clock; 0 if unknown."""
 
 
 async def requeue(commands: Commands, job: SlurmJob, node: str, *, settles: float = SETTLES_AFTER) -> RequeueOutcome:
@@ -61,7 +64,7 @@ async def requeue(commands: Commands, job: SlurmJob, node: str, *, settles: floa
     Safe to repeat, with the same `job`; `settles` 0 where SETTLES_AFTER has passed since it was requeued. Raises ActuatorError; what
     timed out may be done later.
     """
-    return await asking(_requeue(commands, job, node, settles))
+    return await as_actuator_errors(_requeue(commands, job, node, settles))
 
 
 async def _requeue(commands: Commands, job: SlurmJob, node: str, settles: float) -> RequeueOutcome:
@@ -80,7 +83,7 @@ async def _requeue(commands: Commands, job: SlurmJob, node: str, settles: float)
         if found.state == _COMPLETING:
             return _outcome(Requeueing.ENDED, found, "it is ending by itself")
         raise SlurmError(
-            f"cannot requeue job {job.called}: Slurm took it, and it is {found.state} as before; it is tried again"
+            f"cannot requeue job {job.called}: Slurm accepted it, and it is {found.state} as before; it is tried again"
         )
     return await _bring_forward(commands, job, found, settles)
 
@@ -90,7 +93,7 @@ def _nothing_to_do(found: SlurmJob | None, node: str) -> RequeueOutcome | None:
     if found is None or found.state == _COMPLETING:
         return _outcome(Requeueing.ENDED, found, "it has ended" if found is None else "it is ending by itself")
     if not in_hostlist(node, found.nodes):
-        return _outcome(Requeueing.ELSEWHERE, found, f"it is {found.state}, and {node} is none of its nodes")
+        return _outcome(Requeueing.ELSEWHERE, found, f"it is {found.state}, and {node} is not one of its nodes")
     if not found.batch:
         return _outcome(Requeueing.REFUSED, found, _NEVER[0][1])
     if not found.requeue:
@@ -101,22 +104,22 @@ def _nothing_to_do(found: SlurmJob | None, node: str) -> RequeueOutcome | None:
 
 
 async def _write(commands: Commands, job: SlurmJob) -> str | None:
-    """Why it can never be requeued. None if it is, or if somebody else was faster."""
+    """Why it can never be requeued. None if it is, or was by others."""
     undone = f"cannot requeue job {job.called}"
     try:
         await commands.change(undone, "scontrol", "requeue", "Incomplete", _leader(job))
     except SlurmError as error:
         if any(text in str(error) for text in _DONE_BY_OTHERS):
             return None
-        for said, why in _NEVER:
-            if said in str(error):
+        for message, why in _NEVER:
+            if message in str(error):
                 return why
         raise
     return None
 
 
 async def _bring_forward(commands: Commands, job: SlurmJob, found: SlurmJob, settles: float) -> RequeueOutcome:
-    """It is requeued; other nodes are to have it as soon as they can. Nobody else's sooner start is undone by it."""
+    """Bring the start of a requeued job forward; an earlier start set by others is kept."""
     clock = asyncio.get_running_loop().time
     begun = clock()
     while found.state == _COMPLETING or clock() - begun < settles:
@@ -139,7 +142,9 @@ async def _start_now(commands: Commands, job: SlurmJob, found: SlurmJob) -> Requ
     try:
         await commands.change(undone, "scontrol", "update", f"JobId={_leader(job)}", "StartTime=now")
     except Refused as error:
-        return _outcome(Requeueing.REQUEUED, found, f"it is requeued, and waits as long as Slurm lets it wait: {error}")
+        return _outcome(
+            Requeueing.REQUEUED, found, f"it is requeued, and waits as long as Slurm makes it wait: {error}"
+        )
     except SlurmError as error:
         if not any(text in str(error) for text in _DONE_BY_OTHERS):
             raise

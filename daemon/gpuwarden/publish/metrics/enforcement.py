@@ -34,8 +34,7 @@ def document(acted: Acted) -> Document:
         "needs_person": list(acted.person),
         "order": acted.order or None,
         "notifications": [
-            {"target": told.target, "queued": told.queued, **told.counts, "trouble": told.trouble}
-            for told in acted.told
+            {"target": told.target, "queued": told.queued, **told.counts, "trouble": told.error} for told in acted.told
         ],
     }
 

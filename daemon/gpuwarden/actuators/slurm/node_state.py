@@ -1,7 +1,7 @@
-"""What Slurm says of a node, in the words of policy.
+"""Slurm's state of a node, as policy's.
 
-Slurm has one drain flag and one reason for all who drain. A drain is ours by the prefix of its reason, whoever Slurm says
-wrote it: from 23.02 on its own remarks are appended to the reason and change user and time.
+Slurm has one drain flag and one reason for all who drain. A drain counts as gpuwarden's by the prefix of its reason, whichever user Slurm
+records: from 23.02 on its own remarks are appended to the reason and change user and time.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ _FLAGS: dict[str, Flag] = {
     "powering_up": Flag.POWER,
     "powered_down": Flag.POWER,
 }
-"""Slurm's words from 22.05 to 26.05; the others (completing, not_responding, planned, reserved, cloud …) forbid nothing."""
+"""Slurm's names from 22.05 to 26.05; the others (completing, not_responding, planned, reserved, cloud …) forbid nothing."""
 _DOWN = ("down", "error", "future")
 _EXCLUDING = ("drain", "fail")
 
 
-def standing_of(node: NodeFacts, at: Stamp, pool: int | None) -> Standing:
-    """A node that is down without a drain is somebody else's exclusion, unless the reason is ours."""
-    flags = frozenset(_FLAGS[word] for word in node.flags if word in _FLAGS)
+def node_state_of(node: NodeFacts, at: Stamp, pool: int | None) -> Standing:
+    """A node that is down without a drain is excluded by another party, unless gpuwarden wrote the reason."""
+    flags = frozenset(_FLAGS[flag] for flag in node.flags if flag in _FLAGS)
     if node.base in _DOWN:
         flags |= {Flag.DOWN}
     if not is_out(node):
         return Standing(at=at, flags=flags, schedulable=not flags, state=node.state, pool=pool)
     since = node.reason_at or 0.0
-    ours = reasons.parse(node.reason) if _may_be_ours(node) else None
-    if ours is None:
+    own = reasons.parse(node.reason) if _may_be_own(node) else None
+    if own is None:
         return Standing(
             at=at, owner=Owner.FOREIGN, reason=node.reason, since=since, flags=flags, schedulable=False,
             state=node.state, pool=pool,
         )  # fmt: skip
     return Standing(
-        at=at, owner=Owner.OURS, why=ours.why, reason=ours.text, suffix=ours.suffix, since=since, boot=ours.boot,
-        instance=ours.instance, flags=flags, schedulable=False, state=node.state, pool=pool,
+        at=at, owner=Owner.OURS, why=own.why, reason=own.text, suffix=own.suffix, since=since, boot=own.boot,
+        instance=own.instance, flags=flags, schedulable=False, state=node.state, pool=pool,
     )  # fmt: skip
 
 
@@ -53,15 +53,15 @@ def is_out(node: NodeFacts) -> bool:
     return node.base in _DOWN or not node.flags.isdisjoint(_EXCLUDING)
 
 
-def _may_be_ours(node: NodeFacts) -> bool:
-    """FAIL takes the place of DRAIN and keeps the reason: then somebody else has taken over."""
+def _may_be_own(node: NodeFacts) -> bool:
+    """FAIL replaces DRAIN and keeps the reason: then another party has taken over."""
     return "fail" not in node.flags
 
 
-def census_of(node: NodeFacts, partitions: Sequence[PartitionFacts], now: float) -> Census:
-    """Whom the budget is for: the members of all `partitions`, those without a GPU aside if this node has one.
+def fleet_count_of(node: NodeFacts, partitions: Sequence[PartitionFacts], now: float) -> Census:
+    """The nodes that share the budget: the members of all `partitions`, those without a GPU aside if this node has one.
 
-    Every node of a partition has to see the same pool, for they rank themselves in it.
+    Every node of a partition has to count the same pool, because they rank themselves in it.
     """
     members = {member.name: member for part in partitions for member in part.members}
     pool = [member for member in members.values() if member.has_gpu or not node.has_gpu]
@@ -75,6 +75,6 @@ def largest(partitions: Iterable[PartitionFacts]) -> PartitionFacts:
 
 def _held(pool: Iterable[NodeFacts]) -> Iterable[Held]:
     for node in pool:
-        ours = reasons.parse(node.reason) if is_out(node) and _may_be_ours(node) else None
-        if ours is not None and ours.why is Why.FAILURE:
+        own = reasons.parse(node.reason) if is_out(node) and _may_be_own(node) else None
+        if own is not None and own.why is Why.FAILURE:
             yield Held(node.reason_at or 0.0, node.name)

@@ -1,4 +1,4 @@
-"""What Slurm's errors are in the words of actuators."""
+"""Slurm's errors as actuator errors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gpuwarden_collectors.slurm import errors
 T = TypeVar("T")
 
 
-async def asking(question: Awaitable[T]) -> T:
+async def as_actuator_errors(call: Awaitable[T]) -> T:
     """Raises ActuatorError and nothing else."""
     try:
-        return await question
+        return await call
     except errors.Refused as error:
         raise ActuatorRefused(str(error)) from error
     except errors.Unreachable as error:

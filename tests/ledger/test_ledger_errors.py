@@ -87,8 +87,8 @@ async def test_a_corrupt_ledger_is_moved_aside_and_another_begun(
     (told,) = memory.events
     assert told.kind == EventKind.LEDGER_MOVED
     assert told.data["moved_to"] == aside.name
-    assert aside.name in ledger.trouble(later())
-    assert ledger.trouble(Stamp(host_clock().boottime + 7_200, 0)) == ""
+    assert aside.name in ledger.error(later())
+    assert ledger.error(Stamp(host_clock().boottime + 7_200, 0)) == ""
     ledger.append([event(1)])
     assert await ledger.close(PATIENCE)
     assert numbers(await opened(make(path))) == [1]
@@ -128,7 +128,7 @@ async def test_names_of_corrupt_ledgers_never_collide_and_their_number_is_bounde
         memory = await ledger.open(PATIENCE)
         assert (memory is not None) is (number < 20)
         if number >= 20:
-            assert "check the disk" in ledger.trouble(host_clock())
+            assert "check the disk" in ledger.error(host_clock())
         assert await ledger.close(PATIENCE)
     assert len([file for file in tmp_path.glob("ledger.db.corrupt-*") if not file.name.endswith(SUFFIX)]) == 20
 
@@ -162,11 +162,11 @@ async def test_a_refused_ledger_is_left_alone_and_the_daemon_told(make: Ledgers,
     before = path.read_bytes()
     ledger = make(path)
     assert await ledger.open(PATIENCE) is None
-    assert "install the newer gpuwarden" in ledger.trouble(host_clock())
+    assert "install the newer gpuwarden" in ledger.error(host_clock())
     assert path.read_bytes() == before
     path.unlink()
     assert (await recalled(ledger)).begun
-    assert ledger.trouble(host_clock()) == ""
+    assert ledger.error(host_clock()) == ""
 
 
 # --- Disks that do not take it -------------------------------------------------------------------------------------
@@ -176,13 +176,13 @@ async def test_without_a_directory_events_wait_and_are_written_later(make: Ledge
     (tmp_path / "state").write_text("no directory")
     ledger = make()
     assert await ledger.open(PATIENCE) is None
-    assert str(tmp_path / "state/ledger.db") in ledger.trouble(host_clock())
+    assert str(tmp_path / "state/ledger.db") in ledger.error(host_clock())
     ledger.append([event(1)], position=LogPosition("b1", 1))
     assert not await ledger.flush(PATIENCE)
     assert ledger.unwritten == 1
     (tmp_path / "state").unlink()
     assert await ledger.flush(PATIENCE)
-    assert ledger.trouble(host_clock()) == ""
+    assert ledger.error(host_clock()) == ""
     assert await ledger.close(PATIENCE)
     assert numbers(await opened(make())) == [1]
 
@@ -190,9 +190,9 @@ async def test_without_a_directory_events_wait_and_are_written_later(make: Ledge
 async def test_a_ledger_that_is_read_late_is_said_until_it_is_read(make: Ledgers) -> None:
     ledger = make()
     assert await ledger.open(0.0) is None
-    assert "not judged yet" in ledger.trouble(host_clock())
+    assert "not judged yet" in ledger.error(host_clock())
     await recalled(ledger)
-    assert ledger.trouble(host_clock()) == ""
+    assert ledger.error(host_clock()) == ""
 
 
 async def test_the_thread_tries_again_by_itself(make: Ledgers, tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ async def test_a_ledger_that_somebody_moved_away_is_begun_anew(make: Ledgers, tm
         file.rename(tmp_path / f"taken.{file.name}")
     ledger.append([event(1_000)])
     assert not await ledger.flush(PATIENCE)
-    assert "No such file" in ledger.trouble(host_clock())
+    assert "No such file" in ledger.error(host_clock())
     assert (await recalled(ledger)).begun
     assert await ledger.close(PATIENCE)
     assert numbers(await opened(make(path))) == [1_000]
@@ -242,7 +242,7 @@ async def test_a_ledger_that_another_process_holds_is_said_and_waited_for(make: 
     other.execute("BEGIN IMMEDIATE")
     ledger.append([event(1_000)])
     assert not await ledger.flush(PATIENCE)
-    assert "another process holds" in ledger.trouble(host_clock())
+    assert "another process holds" in ledger.error(host_clock())
     other.close()
     assert await ledger.flush(PATIENCE)
 
@@ -289,7 +289,7 @@ async def test_a_disk_that_turns_read_only_is_told_and_still_remembers(make: Led
         remount(disk, "ro")
         ledger = make(disk / "ledger.db")
         assert numbers(await opened(ledger)) == [1]
-        assert "ead-only" in ledger.trouble(host_clock())
+        assert "ead-only" in ledger.error(host_clock())
         ledger.append([event(2)])
         remount(disk, "rw")
         assert await ledger.close(PATIENCE)
@@ -303,7 +303,7 @@ async def test_a_filesystem_that_is_frozen_at_the_start_holds_up_nothing(make: L
         ledger = make(path)
         with frozen(disk):
             assert await ledger.open(0.2) is None
-            assert "has not answered" in ledger.trouble(later())
+            assert "has not responded" in ledger.error(later())
             ledger.append([event(1)], position=LogPosition("b1", 1))
             assert not await ledger.flush(0.2)
         assert (await recalled(ledger)).begun
@@ -324,6 +324,6 @@ async def test_a_filesystem_that_freezes_holds_up_nothing(make: Ledgers, tmp_pat
                 ledger.append([event(number)], position=LogPosition("b1", number))
                 await asyncio.sleep(0)
             assert not await ledger.flush(0.2)
-            assert "has not answered" in ledger.trouble(later())
+            assert "has not responded" in ledger.error(later())
         assert await ledger.close(PATIENCE)
         check_in_order(disk / "ledger.db")

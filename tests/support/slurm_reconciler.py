@@ -1,4 +1,4 @@
-"""An outbox that acts on a real Slurm, as the daemon has one for it, without the daemon."""
+"""A reconciler that acts on a real Slurm, as the daemon has one for it, without the daemon."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from gpuwarden.actuators.reconciler import Limits, Outbox
+from gpuwarden.actuators.reconciler import Limits, Reconciler
 from gpuwarden.actuators.slurm.actuator import SlurmActuator
 from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.policy.model import Act, Intent, Outcome, Why
@@ -30,13 +30,13 @@ def an_actuator(slurm: Slurm, node: str = "n1", *, tell: Callable[[], str] = str
     return SlurmActuator(SlurmOptions(**chosen), clock=host_clock, hostname="localhost", detail=tell)
 
 
-def an_outbox(actuator: SlurmActuator, *, chance: random.Random | None = None, **limits: Any) -> Outbox:
+def a_reconciler(actuator: SlurmActuator, *, chance: random.Random | None = None, **limits: Any) -> Reconciler:
     async def committed() -> bool:
         return True
 
     chosen: dict[str, Any] = {"recount_after": 0.0} | limits
-    return Outbox(
-        actuator, committed=committed, wanted=lambda _: True, looked=lambda: None, limits=Limits(**chosen),
+    return Reconciler(
+        actuator, committed=committed, wanted=lambda _: True, on_read=lambda: None, limits=Limits(**chosen),
         clock=host_clock, chance=chance or AtOnce(),
     )  # fmt: skip
 
@@ -60,10 +60,10 @@ def restore(why: Why = Why.FAILURE, reason: str = FAILURE, since: float = 0.0) -
 
 
 async def attempt(slurm: Slurm, intent: Intent, node: str = "n1", **options: Any) -> Outcome:
-    """What one attempt comes to, by an outbox that remembers nothing."""
+    """What one attempt comes to, by a reconciler without a past."""
     actuator = an_actuator(slurm, node, **options)
     try:
-        return (await an_outbox(actuator).attempt(intent))[0]
+        return (await a_reconciler(actuator).attempt(intent))[0]
     finally:
         await actuator.close()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.actuators.base import ActuatorRefused
-from gpuwarden.actuators.slurm.last_words import LastWord, LastWordResult, last_words
+from gpuwarden.actuators.slurm.final_node_state import FinalState, FinalStateResult, set_final_state
 from gpuwarden.actuators.slurm.requeue import Requeueing, requeue
 from gpuwarden_collectors.slurm.commands import Commands
 from support.slurm import SLURM, Slurm, processes_with, require_slurm, running
@@ -46,8 +46,8 @@ async def commands(slurm: Slurm) -> AsyncIterator[Commands]:
 async def test_a_node_that_is_out_for_another_reason_is_left_alone(slurm: Slurm, commands: Commands) -> None:
     for reason in ("a fan is replaced", "gpuwarden: failure gpu=3 xid=79", f"see {OURS}"):
         slurm.drain("f1", reason)
-        for word in LastWord:
-            assert (await last_words(commands, "f1", word, OURS)).result is LastWordResult.NOT_OURS
+        for state in FinalState:
+            assert (await set_final_state(commands, "f1", state, OURS)).result is FinalStateResult.NOT_OURS
         assert "DRAIN" in slurm.state("f1")
         assert "DOWN" not in slurm.state("f1")
         assert slurm.reason("f1") == reason
@@ -57,13 +57,13 @@ async def test_a_node_that_is_not_out_or_that_somebody_took_over_is_left_alone(
     slurm: Slurm, commands: Commands
 ) -> None:
     before = slurm.state("f2")
-    assert (await last_words(commands, "f2", LastWord.DOWN, OURS)).result is LastWordResult.NOT_OURS
+    assert (await set_final_state(commands, "f2", FinalState.DOWN, OURS)).result is FinalStateResult.NOT_OURS
     assert slurm.state("f2") == before
     slurm.drain("f2", OURS, state="FAIL")
-    assert (await last_words(commands, "f2", LastWord.DOWN, OURS)).result is LastWordResult.NOT_OURS
+    assert (await set_final_state(commands, "f2", FinalState.DOWN, OURS)).result is FinalStateResult.NOT_OURS
     assert "FAIL" in slurm.state("f2")
     with pytest.raises(ActuatorRefused, match="n9"):
-        await last_words(commands, "n9", LastWord.DOWN, OURS)
+        await set_final_state(commands, "n9", FinalState.DOWN, OURS)
 
 
 async def test_a_job_whose_node_vanished_runs_elsewhere_after_the_last_words(slurm: Slurm, commands: Commands) -> None:
@@ -80,10 +80,10 @@ async def test_a_job_whose_node_vanished_runs_elsewhere_after_the_last_words(slu
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     assert (await requeue(commands, job, "n1")).result is Requeueing.WAITS
-    assert (await last_words(commands, "n1", LastWord.DOWN, OURS)).result is LastWordResult.DONE
+    assert (await set_final_state(commands, "n1", FinalState.DOWN, OURS)).result is FinalStateResult.DONE
     assert {"DOWN", "DRAIN"} <= slurm.state("n1")
     assert slurm.reason("n1") == OURS
-    assert (await last_words(commands, "n1", LastWord.DOWN, OURS)).result is LastWordResult.ALREADY
+    assert (await set_final_state(commands, "n1", FinalState.DOWN, OURS)).result is FinalStateResult.ALREADY
     while (outcome := await requeue(commands, job, "n1")).result is Requeueing.WAITS:
         pass
     assert (outcome.result, outcome.restarts) == (Requeueing.REQUEUED, 1)
@@ -99,7 +99,7 @@ def is_stepd(pid: int) -> bool:
 
 async def test_a_node_of_a_cloud_is_powered_down(slurm: Slurm, commands: Commands) -> None:
     slurm.drain("f3", OURS)
-    assert (await last_words(commands, "f3", LastWord.POWER_DOWN, OURS)).result is LastWordResult.DONE
+    assert (await set_final_state(commands, "f3", FinalState.POWER_DOWN, OURS)).result is FinalStateResult.DONE
     assert slurm.state("f3") & {"POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN"}
-    again = await last_words(commands, "f3", LastWord.POWER_DOWN, OURS)
-    assert again.result in (LastWordResult.ALREADY, LastWordResult.NOT_OURS)  # Slurm drops the drain with it
+    again = await set_final_state(commands, "f3", FinalState.POWER_DOWN, OURS)
+    assert again.result in (FinalStateResult.ALREADY, FinalStateResult.NOT_OURS)  # Slurm drops the drain with it

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuwarden.actuators.slurm.standing import census_of, largest, standing_of
+from gpuwarden.actuators.slurm.node_state import fleet_count_of, largest, node_state_of
 from gpuwarden.config.slurm import SlurmOptions, slurm_misfits
 from gpuwarden.policy.model import Flag, Held, Owner, Why
 from gpuwarden_collectors.facts import Stamp
@@ -50,7 +50,7 @@ def node(state: str = "idle", reason: str = "", *, name: str = "n1", at: float |
     ],
 )
 def test_states_and_reasons(state: str, reason: str, owner: Owner, why: Why | None, flags: set[Flag]) -> None:
-    standing = standing_of(node(state, reason), NOW, pool=3)
+    standing = node_state_of(node(state, reason), NOW, pool=3)
     assert (standing.owner, standing.why) == (owner, why)
     assert standing.flags == flags
     assert standing.schedulable is (owner is Owner.NONE and not flags)
@@ -62,12 +62,12 @@ def test_states_and_reasons(state: str, reason: str, owner: Owner, why: Why | No
 )
 def test_what_slurm_appends_from_23_02_on_is_told_apart_from_what_we_wrote(suffix: str) -> None:
     """Written from its source (src/slurmctld/node_mgr.c): " : " and the message; the user becomes SlurmUser."""
-    standing = standing_of(node("down+drain", f"{FAILURE} : {suffix}", reason_by="slurm"), NOW, pool=None)
+    standing = node_state_of(node("down+drain", f"{FAILURE} : {suffix}", reason_by="slurm"), NOW, pool=None)
     assert (standing.owner, standing.reason, standing.suffix) == (Owner.OURS, FAILURE, suffix)
 
 
 def test_a_termination_names_boot_and_instance() -> None:
-    standing = standing_of(node("idle+drain", TERMINATION), NOW, pool=None)
+    standing = node_state_of(node("idle+drain", TERMINATION), NOW, pool=None)
     assert (standing.boot, standing.instance, standing.since) == ("1b4e28ba", "i-0af01c23", 1_700_000_000.0)
 
 
@@ -82,7 +82,7 @@ def test_failures_of_ours_are_counted_and_nothing_else_is() -> None:
         node("idle", FAILURE, name="n7"),
         node("idle", name="cpu1", has_gpu=False),
     )
-    census = census_of(members[0], [PartitionFacts(name="gpu", members=members)], 30.0)
+    census = fleet_count_of(members[0], [PartitionFacts(name="gpu", members=members)], 30.0)
     assert sorted(census.held) == [Held(10.0, "n3"), Held(20.0, "n2")]
     assert (census.node, census.pool, census.now) == ("n1", 7, 30.0)
 
@@ -90,13 +90,13 @@ def test_failures_of_ours_are_counted_and_nothing_else_is() -> None:
 def test_a_node_in_two_partitions_of_the_pool_counts_once() -> None:
     bad = node("idle+drain", FAILURE, name="n2")
     parts = [PartitionFacts(name=name, members=(node(), bad)) for name in ("a", "b")]
-    census = census_of(node(), parts, 0.0)
+    census = fleet_count_of(node(), parts, 0.0)
     assert (census.pool, len(census.held)) == (2, 1)
 
 
 def test_nodes_of_a_cluster_without_gpu_gres_share_the_budget_all() -> None:
     members = tuple(node(name=f"n{n}", has_gpu=False) for n in range(5))
-    assert census_of(members[0], [PartitionFacts(name="gpu", members=members)], 0.0).pool == 5
+    assert fleet_count_of(members[0], [PartitionFacts(name="gpu", members=members)], 0.0).pool == 5
 
 
 def test_all_nodes_of_a_partition_choose_the_same_pool() -> None:

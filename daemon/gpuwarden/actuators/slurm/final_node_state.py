@@ -1,0 +1,79 @@
+"""The node state written right before this machine ends, so that the controller need not wait until SlurmdTimeout.
+
+A job whose node vanished stays completing for as long as the node is not down (measured; SlurmdTimeout is 300 s by default). DOWN
+ends whatever still runs here and on the other nodes of its job, so it is for the last seconds. So does POWER_DOWN_FORCE, for nodes that Slurm
+itself powers up and down: it drops the drain with it, and the node comes back by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpuwarden.actuators.slurm.errors import as_actuator_errors
+from gpuwarden.actuators.slurm.node_state import is_out
+from gpuwarden.policy.model import Why
+from gpuwarden.policy.reasons import parse
+from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.errors import OddAnswer
+from gpuwarden_collectors.slurm.facts import NodeFacts
+from gpuwarden_collectors.slurm.nodes import read_node
+
+
+class FinalState(StrEnum):
+    DOWN = "down"
+    POWER_DOWN = "power_down"  # only where power saving is configured; Slurm refuses it elsewhere
+
+
+class FinalStateResult(StrEnum):
+    DONE = "done"
+    ALREADY = "already"  # the node had the state before
+    NOT_OURS = "not_ours"  # the node's drain is not gpuwarden's termination; it was left alone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalStateOutcome:
+    """The result of writing the final state."""
+
+    result: FinalStateResult
+    text: str
+    """For people."""
+
+
+_WRITTEN = {FinalState.DOWN: "DOWN", FinalState.POWER_DOWN: "POWER_DOWN_FORCE"}
+_POWERED = frozenset({"power_down", "powering_down", "powered_down"})
+_OTHERS = frozenset({"fail", "maintenance", "maint", "reboot_requested", "reboot_issued", "invalid_reg"})
+"""Another party manages the node; FAIL replaces gpuwarden's drain and keeps its reason."""
+
+
+async def set_final_state(commands: Commands, node: str, state: FinalState, reason: str) -> FinalStateOutcome:
+    """Set `node` to `state`. `reason`: that of gpuwarden's termination, of policy/reasons. Takes about 30 ms on a quiet controller.
+
+    Only where the node is drained by gpuwarden for a termination. Safe to repeat. Raises ActuatorError; what timed out may be done later.
+    """
+    return await as_actuator_errors(_set_final_state(commands, node, state, reason))
+
+
+async def _set_final_state(commands: Commands, node: str, final: FinalState, reason: str) -> FinalStateOutcome:
+    found = await read_node(commands, node)
+    if not _is_own_termination(found):
+        text = f"{node} is {found.state}, {found.reason[:120]!r}: not drained by gpuwarden for a termination; it is left alone"
+        return FinalStateOutcome(result=FinalStateResult.NOT_OURS, text=text)
+    if _has(found, final):
+        return FinalStateOutcome(result=FinalStateResult.ALREADY, text=f"{node} is {found.state}")
+    state = _WRITTEN[final]
+    undone = f"cannot set {node} {state}"
+    await commands.change(undone, "scontrol", "update", f"NodeName={node}", f"State={state}", f"Reason={reason}")
+    found = await read_node(commands, node)
+    if not _has(found, final):
+        raise OddAnswer(f"{undone}: Slurm accepted it, and it is {found.state}; see the log of slurmctld")
+    return FinalStateOutcome(result=FinalStateResult.DONE, text=f"{node} is {found.state}")
+
+
+def _is_own_termination(node: NodeFacts) -> bool:
+    reason = parse(node.reason) if is_out(node) and node.flags.isdisjoint(_OTHERS) else None
+    return reason is not None and reason.why is Why.TERMINATION
+
+
+def _has(node: NodeFacts, final: FinalState) -> bool:
+    return node.base == "down" if final is FinalState.DOWN else not node.flags.isdisjoint(_POWERED)
