@@ -87,7 +87,7 @@ class Node:
 
         def out() -> bool:
             self.gpus.fake.xid(0, 95)  # who listens only later hears the next one
-            return "stands since" in self.machine.say("gpuwarden", "exclusions")
+            return " since " in self.machine.say("gpuwarden", "exclusions")
 
         self.machine.wait(out, "the exclusion")
         assert self.has(MARKER)
@@ -178,7 +178,7 @@ def test_a_fault_outlasts_restart_upgrade_and_downgrade_and_nothing_is_restored(
     assert machine.show("gpuwarden.service", "ActiveState") == "active"
     assert machine.say("systemctl", "is-enabled", "gpuwarden.service") == "enabled"
     node.wait_until_healthy()
-    assert machine.run("gpuwarden", "config", "check").stdout.startswith("the configuration is sound")
+    assert machine.run("gpuwarden", "config", "check").stdout.startswith("the configuration is valid")
     node.answer_others()
     dstack, nvhcd = node.told()
     assert dstack == '{"dcgm":null}'

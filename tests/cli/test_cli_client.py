@@ -30,13 +30,13 @@ def daemon(run_dir: Path, deadline: float = 30.0) -> Daemon:
 
 def test_a_verb_and_its_arguments_go_out_as_one_object_and_the_result_comes_back(run_dir: Path) -> None:
     with serving(run_dir, lambda _: result(["ü", None, 1.5])) as asked:
-        assert daemon(run_dir).ask("inject", fault=["xid", "79"], gpu=3) == ["ü", None, 1.5]
+        assert daemon(run_dir).call("inject", fault=["xid", "79"], gpu=3) == ["ü", None, 1.5]
     assert asked == [{"verb": "inject", "fault": ["xid", "79"], "gpu": 3}]
 
 
 def test_a_refusal_ends_the_command_with_the_daemon_s_message_and_code(run_dir: Path) -> None:
     with serving(run_dir, lambda _: refusal("no such finding", 75)), pytest.raises(CommandError) as caught:
-        daemon(run_dir).ask("ack", finding="x")
+        daemon(run_dir).call("ack", finding="x")
     assert (str(caught.value), caught.value.code) == ("no such finding", 75)
 
 
@@ -48,51 +48,54 @@ def test_a_refusal_ends_the_command_with_the_daemon_s_message_and_code(run_dir: 
     ],
 )  # fmt: skip
 def test_an_answer_in_another_form_is_said_to_be_none_of_ours(line: bytes, run_dir: Path) -> None:
-    with serving(run_dir, lambda _: line), pytest.raises(CommandError, match="no gpuwarden of this version") as caught:
-        daemon(run_dir).ask("status")
+    with serving(run_dir, lambda _: line), pytest.raises(CommandError, match="not gpuwarden of this version") as caught:
+        daemon(run_dir).call("status")
     assert caught.value.code == 69
 
 
 def test_a_daemon_that_hangs_up_in_the_middle_of_its_answer_has_not_answered(run_dir: Path) -> None:
-    with serving(run_dir, lambda _: b'{"ok": true, '), pytest.raises(CommandError, match="hung up before") as caught:
-        daemon(run_dir).ask("status")
+    with (
+        serving(run_dir, lambda _: b'{"ok": true, '),
+        pytest.raises(CommandError, match="closed the connection before") as caught,
+    ):
+        daemon(run_dir).call("status")
     assert caught.value.code == 75
 
 
 def test_a_daemon_that_does_not_answer_is_given_up_at_the_deadline(run_dir: Path) -> None:
     with serving(run_dir, None), pytest.raises(CommandError, match=r"not answered within 0\.2 s") as caught:
-        daemon(run_dir, deadline=0.2).ask("status")
+        daemon(run_dir, deadline=0.2).call("status")
     assert caught.value.code == 75
 
 
 def test_an_answer_without_end_is_cut_off(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "ANSWER_MAX", 1 << 20)
     with serving(run_dir, lambda _: b" " * (4 << 20)), pytest.raises(CommandError, match="more than 1048576 bytes"):
-        daemon(run_dir).ask("status")
+        daemon(run_dir).call("status")
 
 
 def test_a_long_answer_arrives_whole(run_dir: Path) -> None:
     events = [{"number": number, "text": "x" * 500} for number in range(5000)]
     with serving(run_dir, lambda _: result(events)):
-        assert daemon(run_dir).ask("events") == events
+        assert daemon(run_dir).call("events") == events
 
 
 def test_without_a_socket_or_a_listener_there_is_no_daemon(run_dir: Path) -> None:
     with pytest.raises(NoDaemon, match=r"^no daemon answers at run/control\.sock$"):
-        daemon(run_dir).ask("status")
+        daemon(run_dir).call("status")
     with serving(run_dir, lambda _: b""):
         Path("left-behind").hardlink_to(run_dir / "control.sock")
     Path("left-behind").rename(run_dir / "control.sock")
     with pytest.raises(NoDaemon):
-        daemon(run_dir).ask("status")
+        daemon(run_dir).call("status")
 
 
 def test_a_daemon_with_simulated_gpus_is_told_of_only_where_one_listens(run_dir: Path) -> None:
     hint = r"with simulated GPUs does elsewhere: add --run-dir run/simulated$"
     with serving(run_dir / "simulated", lambda _: result(None)), pytest.raises(NoDaemon, match=hint):
-        daemon(run_dir).ask("status")
+        daemon(run_dir).call("status")
     with pytest.raises(NoDaemon, match=r"control\.sock$"):
-        daemon(run_dir).ask("status")
+        daemon(run_dir).call("status")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes on another user's id, which only root may")
@@ -102,7 +105,7 @@ def test_who_may_not_talk_to_the_daemon_is_told_who_may(run_dir: Path) -> None:
         os.seteuid(65534)
         try:
             with pytest.raises(CommandError, match=r"be root or a member of its \[control\] group") as caught:
-                daemon(run_dir).ask("status")
+                daemon(run_dir).call("status")
         finally:
             os.seteuid(0)
     assert caught.value.code == 77
@@ -110,7 +113,7 @@ def test_who_may_not_talk_to_the_daemon_is_told_who_may(run_dir: Path) -> None:
 
 def test_at_a_path_too_long_for_a_socket_there_is_no_daemon(run_dir: Path) -> None:
     with pytest.raises(NoDaemon):
-        daemon(run_dir / ("x" * 200)).ask("status")
+        daemon(run_dir / ("x" * 200)).call("status")
 
 
 def test_a_link_in_the_place_of_the_socket_is_not_followed(run_dir: Path) -> None:
@@ -119,9 +122,9 @@ def test_a_link_in_the_place_of_the_socket_is_not_followed(run_dir: Path) -> Non
     other.mkdir(parents=True)
     with serving(other, lambda _: result("followed")) as asked:
         (run_dir / "control.sock").symlink_to(other / "control.sock")
-        assert daemon(other).ask("status") == "followed"
+        assert daemon(other).call("status") == "followed"
         with pytest.raises(CommandError):
-            daemon(run_dir).ask("status")
+            daemon(run_dir).call("status")
     assert len(asked) == 1
 
 
@@ -134,5 +137,5 @@ def test_the_command_line_comes_before_the_environment_and_that_before_the_real_
 
 def test_a_request_is_one_line_whatever_it_holds(run_dir: Path) -> None:
     with serving(run_dir, lambda asked: result(json.dumps(asked))) as asked:
-        daemon(run_dir).ask("ack", finding="a\nb\udcff")
+        daemon(run_dir).call("ack", finding="a\nb\udcff")
     assert asked == [{"verb": "ack", "finding": "a\nb\udcff"}]

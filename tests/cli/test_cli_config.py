@@ -30,7 +30,7 @@ def test_config_check_says_what_it_has_read(tmp_path: Path) -> None:
     file = tmp_path / "gpuwarden.toml"
     file.write_text('mode = "observe"')
     done = gpuwarden("config", "check", "--config", file, temporary=tmp_path, more={"GPUWARDEN_NODE": "n"})
-    assert (done.returncode, done.stdout) == (0, f"the configuration is sound ({file}, GPUWARDEN_NODE)\n")
+    assert (done.returncode, done.stdout) == (0, f"the configuration is valid ({file}, GPUWARDEN_NODE)\n")
 
 
 @pytest.mark.parametrize("words", [("config", "check"), ("config", "show"), ("run",), ("check",)])

@@ -93,7 +93,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.mark.xdist_group("prometheus")
 def test_a_failed_a_dead_and_a_vanished_node_are_told_and_the_worst_is_first(site: Site) -> None:
-    assert "knows no gpuwarden" in site.fleet().stderr
+    assert "has no series of gpuwarden" in site.fleet().stderr
     well, broken, dead = site.nodes
     targets(site.folder, *site.nodes)
     broken.order("inject", "--gpu", "3", "xid", "95")
@@ -203,7 +203,7 @@ BAD_ANSWERS: dict[str, tuple[Answer, str]] = {
     "other JSON": (plain(200, b'{"status":"success","data":{"resultType":"scalar","result":[1,"1"]}}'), "is not Prometheus"),
     "odd samples": (plain(200, b'{"status":"success","data":{"resultType":"vector","result":[{"value":7}]}}'), "is not Prometheus"),
     "deep JSON": (plain(200, b"[" * 200_000), "is not Prometheus"),
-    "empty": (vector([]), "knows no gpuwarden"),
+    "empty": (vector([]), "has no series of gpuwarden"),
 }  # fmt: skip
 
 

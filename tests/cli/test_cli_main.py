@@ -37,8 +37,8 @@ def test_without_a_verb_the_verbs_are_listed_and_that_is_bad_usage(tmp_path: Pat
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["statsu"], "gpuwarden: there is no 'statsu'; did you mean 'status'?"),
-        (["-x"], "gpuwarden: there is no '-x'; 'gpuwarden --help' lists the verbs"),
+        (["statsu"], "gpuwarden: unknown verb 'statsu'; did you mean 'status'?"),
+        (["-x"], "gpuwarden: unknown verb '-x'; 'gpuwarden --help' lists the verbs"),
         (["status", "--jsn"], "gpuwarden status: unrecognized arguments: --jsn"),
         (["status", "--run-dir", ""], "gpuwarden status: argument --run-dir: expected a folder, found nothing"),
         (["config"], "gpuwarden config: the following arguments are required: action"),
@@ -65,7 +65,7 @@ def test_status_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     assert loaded & HEAVY == set()
     assert {name for name in loaded if name.startswith("gpuwarden")} == {
         "gpuwarden", "gpuwarden.base", "gpuwarden.base.paths", "gpuwarden.cli", "gpuwarden.cli.main", "gpuwarden.cli.parser", "gpuwarden.cli.status",
-        "gpuwarden.cli.client", "gpuwarden.cli.status_text", "gpuwarden.cli.acting_text", "gpuwarden.cli.text", "gpuwarden.health",
+        "gpuwarden.cli.client", "gpuwarden.cli.status_text", "gpuwarden.cli.enforcement_text", "gpuwarden.cli.text", "gpuwarden.health",
         "gpuwarden.health.advice",
     }  # fmt: skip
 

@@ -109,7 +109,7 @@ def test_run_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
     with subprocess.Popen(command, env=environment(tmp_path), stderr=subprocess.DEVNULL) as daemon:
         try:
             where = {"GPUWARDEN_RUN_DIR": str(simulation_home({"TMPDIR": str(tmp_path)}) / "run")}
-            lost = f"; one with simulated GPUs does elsewhere: add --run-dir {where['GPUWARDEN_RUN_DIR']}\n"
+            lost = f"; one with simulated GPUs answers elsewhere: add --run-dir {where['GPUWARDEN_RUN_DIR']}\n"
             while gpuwarden("status", temporary=tmp_path, more=where).returncode != 0:
                 assert daemon.poll() is None
                 time.sleep(0.1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuwarden.cli.words import UNKNOWN_REASONS
+from gpuwarden.cli.unknown_reasons import UNKNOWN_REASONS
 from gpuwarden.health.model import Health
 from gpuwarden.health.view import Rules
 from gpuwarden_collectors.base import Observation, PassOutcome

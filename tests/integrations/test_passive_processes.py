@@ -30,7 +30,7 @@ HEAVY = (
 )  # fmt: skip
 MEMORY_MOST = 30 << 10
 """KiB; half of what the daemon may have. Measured: 16 to 20 MiB."""
-SERVES = {"dstack-interposer": "answering dstack", "nvhcd": "answering ft_launcher"}
+SERVES = {"dstack-interposer": "dstack interposer listening", "nvhcd": "node health check listening"}
 
 
 @pytest.mark.parametrize("verb", SERVES)

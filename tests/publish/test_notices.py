@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from gpuwarden.base.log import get_logger
-from gpuwarden.cli.acting_text import acting_lines
+from gpuwarden.cli.enforcement_text import enforcement_lines
 from gpuwarden.collect.termination_sources import chosen
 from gpuwarden.config.model import Config, ConfigError, load
 from gpuwarden.config.sources import Sources
@@ -57,12 +57,12 @@ def test_a_person_is_shown_what_changes_nothing_and_who_does_not_answer() -> Non
     hint = replace(NOTICE, id="rebalance:x", hard=False, kind="rebalance", reason="more likely")
     off = replace(NOTICE, called_off=True)
     shown = replace(announced(near=False), acted=Acted(notices=(hint, off)), notice_sources=(source,))
-    text = "\n".join(acting_lines(status(with_acted(shown, shown.acted), at(UPTIME))))
+    text = "\n".join(enforcement_lines(status(with_acted(shown, shown.acted), at(UPTIME))))
     for told in ("hint: rebalance", "called off by an operator: interruption", "no answer within 2 s"):
         assert told in text
     assert "this machine ends" not in text
     assert "this machine ends at" in "\n".join(
-        acting_lines(status(with_acted(announced(), announced().acted), at(UPTIME)))
+        enforcement_lines(status(with_acted(announced(), announced().acted), at(UPTIME)))
     )
 
 

@@ -236,6 +236,6 @@ def test_a_sound_file_is_said_to_be_and_what_it_holds_is_not_shown(site: Site) -
         gpuwarden("config", action, "--config", site.folder / "gw.toml", temporary=site.folder)
         for action in ("check", "show")
     )
-    assert "the configuration is sound" in checked.stdout
+    assert "the configuration is valid" in checked.stdout
     assert f'web_config = "{site.path}"' in shown.stdout
     assert "alice" not in checked.stdout + shown.stdout

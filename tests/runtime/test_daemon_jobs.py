@@ -340,7 +340,7 @@ def test_a_flood_of_announcements_fills_no_ledger_and_holds_up_none_that_counts(
         refused = []
         for n in range(300):
             try:
-                client.ask("notify-termination", within=3_000.0 + 10.0 * n, reason="flood")
+                client.call("notify-termination", within=3_000.0 + 10.0 * n, reason="flood")
             except CommandError as error:
                 refused.append(error)
         taken = 300 - len(refused)

@@ -1,4 +1,4 @@
-"""`gpuwarden ack`: an operator has seen to a finding."""
+"""`gpuwarden ack`: an operator acknowledges a finding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuwarden.cli.parser import Parser
 from gpuwarden.cli.text import clean
 
 HELP = """
-Acknowledges a finding, so that it ends once its cause is no longer seen, without the reset or reboot it would wait for.
+Acknowledges a finding, so that it ends as soon as its cause is no longer observed, without the reset or reboot that it needs otherwise.
 
 examples:
   gpuwarden status                              shows findings with their ids
@@ -24,5 +24,5 @@ def arguments(parser: Parser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    print(clean(Daemon.chosen(options.run_dir, os.environ).ask("ack", finding=options.finding)))
+    print(clean(Daemon.chosen(options.run_dir, os.environ).call("ack", finding=options.finding)))
     return 0

@@ -1,4 +1,4 @@
-"""`gpuwarden check`: one look at the GPUs without a daemon."""
+"""`gpuwarden check`: one reading of the GPUs, without a daemon."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuwarden.cli.sources import configuration
 from gpuwarden.cli.status import show
 
 HELP = """
-Looks at the GPUs of this node once, without a daemon, and says how they are. Reads the ledger where there is one, and
+Reads the GPUs of this node once, without a daemon, and prints their health. Reads the ledger where there is one, and
 writes nothing.
 
 exit code: 0 healthy, 1 warning, 2 failure, 3 unknown; 64 when the configuration has a fault
@@ -33,6 +33,6 @@ def arguments(parser: Parser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     config = configuration(options, os.environ)
-    from gpuwarden.oneshot.check import check_once  # noqa: PLC0415 - a fault in the configuration is told before asyncio is loaded
+    from gpuwarden.oneshot.check import check_once  # noqa: PLC0415 - a fault in the configuration is reported before asyncio is loaded
 
     return show(check_once(config), as_json=options.json)

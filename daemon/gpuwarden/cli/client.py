@@ -1,4 +1,4 @@
-"""Talking to the daemon: one JSON object on a line there, one on a line back, through a Unix socket, within a deadline."""
+"""Calls to the daemon: one JSON object on a line as request, one as response, through a Unix socket, within a deadline."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from gpuwarden.cli.parser import NOT_ALLOWED, TRY_AGAIN, UNAVAILABLE, CommandErr
 
 SOCKET = "control.sock"
 DEADLINE = 5.0  # seconds, for everything together
-ANSWER_MAX = 16 << 20  # bytes
+RESPONSE_MAX = 16 << 20  # bytes
 
 
 class NoDaemon(CommandError):  # noqa: N818 - a state of the host
-    """Nobody listens there."""
+    """No daemon listens at the path."""
 
 
 class Daemon:
-    """The daemon of `directory`; `simulated` is where one of simulated GPUs would be, and is told of if only that one is
-    there.
+    """The daemon of `directory`; `simulated` is where one of simulated GPUs would be; errors mention it if only that one is
+    running.
     """
 
     def __init__(self, directory: Path, simulated: Path, *, deadline: float = DEADLINE) -> None:
@@ -39,71 +39,71 @@ class Daemon:
         """The one that the command line or the environment names, else that of this host's real GPUs."""
         return cls(given or run_dir(environment), simulation_home(environment) / "run")
 
-    def ask(self, verb: str, **arguments: object) -> Any:
-        """The result of a verb. Raises NoDaemon, or CommandError when there is no answer or the daemon says no."""
+    def call(self, verb: str, **arguments: object) -> Any:
+        """The result of a verb. Raises NoDaemon, or CommandError when there is no response or the daemon refuses."""
         request = json.dumps({"verb": verb, **arguments}).encode() + b"\n"
         until = time.monotonic() + self._deadline
         try:
-            with socket.socket(socket.AF_UNIX) as talk:
-                talk.settimeout(self._deadline)
-                _connect(talk, self.path)
-                talk.sendall(request)
-                line = self._line(talk, until)
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(self._deadline)
+                _connect(connection, self.path)
+                connection.sendall(request)
+                line = self._line(connection, until)
         except (FileNotFoundError, ConnectionRefusedError):
             raise NoDaemon(f"no daemon answers at {self.path}{self._elsewhere()}", UNAVAILABLE) from None
         except PermissionError:
             raise CommandError(
-                f"no permission to talk to the daemon at {self.path}: be root or a member of its [control] group",
+                f"no permission to connect to the daemon at {self.path}: be root or a member of its [control] group",
                 NOT_ALLOWED,
             ) from None
         except TimeoutError:
             raise CommandError(
-                f"the daemon at {self.path} has not answered within {self._deadline:g} s: is it stopped or very busy?",
+                f"the daemon at {self.path} has not responded within {self._deadline:g} s: is it stopped or very busy?",
                 TRY_AGAIN,
             ) from None
         except OSError as error:
-            raise CommandError(f"cannot talk to the daemon at {self.path}: {error}", UNAVAILABLE) from error
+            raise CommandError(f"cannot reach the daemon at {self.path}: {error}", UNAVAILABLE) from error
         return self._result(line)
 
     def peer(self) -> tuple[int, int]:
-        """Process and user that listen there, as the kernel says; (0, 0) if nobody does."""
+        """Process and user that listen there, from the kernel; (0, 0) if none does."""
         from gpuwarden.publish.sockets.unix_socket import peer_of  # noqa: PLC0415 - it loads asyncio, which other verbs do not need
 
-        with socket.socket(socket.AF_UNIX) as talk:
-            talk.settimeout(self._deadline)
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(self._deadline)
             try:
-                _connect(talk, self.path)
+                _connect(connection, self.path)
             except OSError:
                 return 0, 0
-            peer = peer_of(talk)
+            peer = peer_of(connection)
             return peer.pid, peer.uid
 
     def _elsewhere(self) -> str:
         if not listens(self._simulated / SOCKET):
             return ""
-        return f"; one with simulated GPUs does elsewhere: add --run-dir {self._simulated}"
+        return f"; one with simulated GPUs answers elsewhere: add --run-dir {self._simulated}"
 
-    def _line(self, talk: socket.socket, until: float) -> bytes:
+    def _line(self, connection: socket.socket, until: float) -> bytes:
         received = bytearray()
         while not received.endswith(b"\n"):
             left = until - time.monotonic()
             if left <= 0:
                 raise TimeoutError
-            talk.settimeout(left)
-            chunk = talk.recv(1 << 16)
+            connection.settimeout(left)
+            chunk = connection.recv(1 << 16)
             if not chunk:
-                raise CommandError(f"the daemon at {self.path} hung up before it had answered", TRY_AGAIN)
+                raise CommandError(f"the daemon at {self.path} closed the connection before it responded", TRY_AGAIN)
             received += chunk
-            if len(received) > ANSWER_MAX:
-                raise self._nonsense(f"more than {ANSWER_MAX} bytes")
+            if len(received) > RESPONSE_MAX:
+                raise self._nonsense(f"more than {RESPONSE_MAX} bytes")
         return bytes(received)
 
     def _result(self, line: bytes) -> Any:
         try:
-            answer = json.loads(line)
+            response = json.loads(line)
         except (ValueError, RecursionError):
-            raise self._nonsense("no JSON") from None
-        match answer:
+            raise self._nonsense("not JSON") from None
+        match response:
             case {"ok": True, "result": result}:
                 return result
             case {"ok": False, "error": str(error), "code": int(code)} if 0 < code < 256:
@@ -111,25 +111,27 @@ class Daemon:
         raise self._nonsense("neither a result nor an error")
 
     def _nonsense(self, what: str) -> CommandError:
-        return CommandError(f"what answers at {self.path} is no gpuwarden of this version: {what}", UNAVAILABLE)
+        return CommandError(
+            f"the process that answers at {self.path} is not gpuwarden of this version: {what}", UNAVAILABLE
+        )
 
 
 def listens(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as talk:
-        talk.setblocking(False)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.setblocking(False)
         try:
-            _connect(talk, path)
+            _connect(connection, path)
         except OSError:
             return False
         return True
 
 
-def _connect(talk: socket.socket, path: Path) -> None:
-    """Not through a link: root asks in a folder that may be the daemon's user's, and no other socket is to get its question."""
+def _connect(connection: socket.socket, path: Path) -> None:
+    """Not through a symbolic link: root connects in a folder that the daemon's user may own, and must reach no other socket."""
     file = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if stat.S_ISLNK(os.fstat(file).st_mode):
-            raise OSError(errno.ELOOP, "it is a link", str(path))
-        talk.connect(f"/proc/self/fd/{file}")
+            raise OSError(errno.ELOOP, "it is a symbolic link", str(path))
+        connection.connect(f"/proc/self/fd/{file}")
     finally:
         os.close(file)

@@ -1,4 +1,4 @@
-"""`gpuwarden config`: is it sound, and what is in force."""
+"""`gpuwarden config`: check the configuration, or show the values in force."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gpuwarden.config.model import ConfigError, load_with_origins
 from gpuwarden.config.render import as_toml
 
 HELP = """
-Checks the configuration, telling every fault at once, or shows it with where each value comes from.
+Checks the configuration, listing every fault, or shows it with the source of each value.
 
 A later source overrides an earlier one, key by key: defaults, /etc/gpuwarden/gpuwarden.toml, conf.d/*.toml beside it
 by name, environment (GPUWARDEN_COLLECTORS__NVML__INTERVAL=1s), options of run.
 
-exit code: 0 when it is sound, 64 when it has a fault
+exit code: 0 when it is valid, 64 when it has a fault
 
 examples:
   gpuwarden config check
@@ -27,7 +27,7 @@ examples:
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("action", choices=("check", "show"), help="check: tell its faults; show: print it as TOML")
+    parser.add_argument("action", choices=("check", "show"), help="check: list its faults; show: print it as TOML")
     parser.add_config()
 
 
@@ -40,7 +40,7 @@ def main(options: argparse.Namespace) -> int:
         print(as_toml(config, origins), end="")
     else:
         for warning in (*config.ignored, *check_web_config(config)):
-            print(f"to be considered: {warning}")
+            print(f"warning: {warning}")
         given = ", ".join(dict.fromkeys(origins.values()))
-        print(f"the configuration is sound ({given or 'all defaults: nothing is configured'})")
+        print(f"the configuration is valid ({given or 'all defaults: nothing is configured'})")
     return 0

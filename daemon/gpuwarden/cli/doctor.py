@@ -1,4 +1,4 @@
-"""`gpuwarden doctor`: whether it can do its work on this host, and what to change."""
+"""`gpuwarden doctor`: whether gpuwarden can work on this host, and what to change."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from gpuwarden.doctor.row import Grade, Row, fail, ok, warn, worst
 from gpuwarden.doctor.running import Running, daemon
 
 HELP = """
-Looks at this host, at Slurm, Kubernetes and Prometheus, and says in order what works, what does not, and what to type. Changes nothing.
+Checks this host, Slurm, Kubernetes and Prometheus, and lists what works, what does not, and what to type. Changes nothing.
 
-Each row is ok, warn or fail, and has a deadline of its own; all are looked at together, so that it takes a minute and a half at
+Each row is ok, warn or fail, and has a deadline of its own; all checks run at once, so that it takes a minute and a half at
 most. Run it as the user that the daemon runs as.
-exit code: 0 all is ok, 1 something warns, 2 something fails
+exit code: 0 all rows ok, 1 a row warns, 2 a row fails
 
 examples:
   gpuwarden doctor
@@ -47,9 +47,9 @@ def main(options: argparse.Namespace) -> int:
         ]
     except ConfigError as error:
         config = Config()
-        told = str(faulty(error)).replace("\n", " ")
+        text = str(faulty(error)).replace("\n", " ")
         rows = [
-            fail("host", "configuration", told, "correct it: gpuwarden config check; all below goes by the defaults")
+            fail("host", "configuration", text, "correct it: gpuwarden config check; all below goes by the defaults")
         ]
     found = _running(options.run_dir or config.run.dir)
     rows += [daemon(found, config), *_examined(config, found)]
@@ -62,22 +62,24 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _examined(config: Config, running: Running) -> list[Row]:
-    from gpuwarden.doctor.examination import examine  # noqa: PLC0415 - help is told without loading collectors
+    from gpuwarden.doctor.examination import examine  # noqa: PLC0415 - help is printed without loading collectors
 
     return asyncio.run(examine(config, running))
 
 
 def _running(folder: Path) -> Running:
-    """Who answers there, and what it says."""
+    """The process that answers there, and its status."""
     daemon = Daemon(folder, folder)
     try:
-        said = daemon.ask("status")
+        status = daemon.call("status")
         pid, uid = daemon.peer()
     except CommandError as error:
         return Running(folder=folder, status={}, why=str(error))
-    if not isinstance(said, dict):
-        return Running(folder=folder, status={}, why=f"what answers at {folder} is no gpuwarden of this version")
-    return Running(folder=folder, status=said, pid=pid, uid=uid)
+    if not isinstance(status, dict):
+        return Running(
+            folder=folder, status={}, why=f"the process that answers at {folder} is not gpuwarden of this version"
+        )
+    return Running(folder=folder, status=status, pid=pid, uid=uid)
 
 
 def _shown(rows: Sequence[Row]) -> Iterator[str]:

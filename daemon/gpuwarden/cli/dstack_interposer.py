@@ -1,4 +1,4 @@
-"""`gpuwarden dstack-interposer`: dstack's server asks here, in the place of dstack's own agent."""
+"""`gpuwarden dstack-interposer`: a proxy between dstack's server and dstack's agent of this host."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gpuwarden.base.paths import run_dir
 from gpuwarden.cli.parser import UNAVAILABLE, CommandError, Parser
 
 HELP = """
-Answers dstack's server in the place of dstack's agent of this host (the shim), passing on every request to it, and says in the
-health of this host what the daemon says of the node: excluded is failure, so that dstack places nothing here.
+Answers dstack's server in place of dstack's agent of this host (the shim): forwards every request to the shim, and replaces the
+health of the instance by the daemon's verdict: an excluded node reports failure, so that dstack places no job here.
 
-Reads what the daemon published, and does not need it to run. In mode observe everything passes as it is. systemd holds its
-socket, so that nobody is refused while it is restarted.
+Reads the file that the daemon publishes, and works while the daemon is stopped. In mode observe everything passes unchanged. systemd holds its
+socket, so that no request is refused while it restarts.
 
 exit code: 0 after SIGTERM or SIGINT, 64 for bad usage, 69 when its address is taken
 
@@ -30,10 +30,10 @@ def arguments(parser: Parser) -> None:
     parser.add_config()
     parser.add_run_dir()
     parser.add_argument(
-        "--listen", metavar="H:P", type=_address, help="where to answer, where systemd hands over no socket"
+        "--listen", metavar="H:P", type=_address, help="address to listen on, if systemd passes no socket"
     )
     parser.add_argument(
-        "--shim", metavar="H:P", type=_address, help="where dstack's own agent is (default: [dstack] shim)"
+        "--shim", metavar="H:P", type=_address, help="address of dstack's agent (default: [dstack] shim)"
     )
 
 
@@ -56,7 +56,9 @@ def main(options: argparse.Namespace) -> int:
         interposer = Interposer(
             shim=shim, reader=reader, speaks=settings.enabled("dstack"), mode=settings.mode, log=logger
         )
-        logger.info("answering dstack", shim=str(shim), run_dir=str(where), enabled=settings.enabled("dstack"))
+        logger.info(
+            "dstack interposer listening", shim=str(shim), run_dir=str(where), enabled=settings.enabled("dstack")
+        )
         await interposer.serve(listener, stop)
 
     live(settings, serve)
@@ -71,7 +73,7 @@ def _address(text: str) -> Address:
 
 
 def _configured(found: object) -> Address | None:
-    """None for what is not understood, which the daemon tells."""
+    """None for an invalid value, which the daemon reports."""
     try:
         return Address.parse(found) if isinstance(found, str) else None
     except ValueError:
@@ -84,6 +86,8 @@ def _listening(address: Address) -> socket.socket:
         listener = socket.create_server((address.host, address.port), family=family, backlog=1024)
     except OSError as error:
         why = f"cannot listen on {address}: {error.strerror or error}"
-        raise CommandError(f"{why}; is dstack's agent still there? Move it: see docs/dstack.md", UNAVAILABLE) from error
+        raise CommandError(
+            f"{why}; does dstack's agent still listen there? Move it: see docs/dstack.md", UNAVAILABLE
+        ) from error
     listener.setblocking(False)
     return listener

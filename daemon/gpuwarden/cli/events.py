@@ -1,4 +1,4 @@
-"""`gpuwarden events`: from the daemon, and when there is none, from the ledger it left."""
+"""`gpuwarden events`: from the daemon, or from the ledger if none runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpuwarden.cli.parser import UNAVAILABLE, CommandError, Parser, folder
 from gpuwarden.cli.text import clean, when
 
 HELP = """
-Lists what happened on this node: Xids, findings raised and cleared, boots, resets, acknowledgements. Without a running
+Lists the events of this node: Xids, findings raised and cleared, boots, resets, acknowledgements. Without a running
 daemon they are read from the ledger, which is not changed.
 
 examples:
@@ -29,14 +29,14 @@ examples:
 """
 
 LIMIT = 10_000
-LOOK_AGAIN = 1.0  # seconds
-OVERLAP = 30.0  # seconds by which looks overlap: an event may be told a little after its time
+POLL = 1.0  # seconds
+OVERLAP = 30.0  # seconds by which polls overlap: an event may be listed a little after its time
 
 ONLY_IN_JSON = ("first_boottime", "first_wall", "latch")
-"""Data of events by which the daemon remembers, and which tell a person nothing."""
+"""Data of events that only the daemon needs."""
 
 Event = dict[str, Any]
-Look = Callable[[float], list[Event]]
+Read = Callable[[float], list[Event]]
 """The events since a wall time, in order, at most LIMIT. Raises CommandError."""
 
 
@@ -52,7 +52,7 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object on each line")
     parser.add_run_dir()
     parser.add_argument(
-        "--state-dir", metavar="D", type=folder, help="read the ledger that is there, without asking a daemon"
+        "--state-dir", metavar="D", type=folder, help="read the ledger in this directory, without a daemon"
     )
 
 
@@ -70,26 +70,26 @@ def _since(text: str) -> float:
 
 def main(options: argparse.Namespace) -> int:
     show = _as_json if options.json else _as_text
-    look = _look(options)
-    events = look(options.since)
+    read = _reader(options)
+    events = read(options.since)
     for event in events:
         print(show(event))
     if len(events) >= LIMIT:
-        print(f"these are the first {LIMIT} events: ask for a shorter time to see the last", file=sys.stderr)
+        print(f"only the first {LIMIT} events are shown: give a later --since to see the last", file=sys.stderr)
     if options.follow:
-        for event in _following(look, events):
+        for event in _following(read, events):
             print(show(event), flush=True)
     return 0
 
 
-def _look(options: argparse.Namespace) -> Look:
+def _reader(options: argparse.Namespace) -> Read:
     daemon = Daemon.chosen(options.run_dir, os.environ)
 
-    def look(since: float) -> list[Event]:
+    def read(since: float) -> list[Event]:
         if options.state_dir is not None:
             return _from_ledger(options.state_dir, since)
         try:
-            events: list[Event] = daemon.ask("events", since=since, limit=LIMIT)
+            events: list[Event] = daemon.call("events", since=since, limit=LIMIT)
         except NoDaemon as nobody:
             try:
                 return _from_ledger(None, since)
@@ -97,7 +97,7 @@ def _look(options: argparse.Namespace) -> Look:
                 raise CommandError(f"{nobody}, and {error}", UNAVAILABLE) from error
         return events
 
-    return look
+    return read
 
 
 def _from_ledger(state_dir: Path | None, since: float) -> list[Event]:
@@ -106,20 +106,20 @@ def _from_ledger(state_dir: Path | None, since: float) -> list[Event]:
     return ledger_events(state_dir, since, LIMIT)
 
 
-def _following(look: Look, shown: list[Event]) -> Iterator[Event]:
+def _following(read: Read, shown: list[Event]) -> Iterator[Event]:
     """What comes after `shown`, for ever. A daemon that restarts meanwhile is waited for."""
     seen = {_as_json(event) for event in shown}
-    looked = time.time()
+    read_at = time.time()
     while True:
         sys.stdout.flush()
-        time.sleep(LOOK_AGAIN)
+        time.sleep(POLL)
         # The wall clock may be set back, and then events with earlier times than before are new.
-        since = min(looked, time.time()) - OVERLAP
+        since = min(read_at, time.time()) - OVERLAP
         try:
-            events = look(since)
+            events = read(since)
         except CommandError:
             continue
-        looked = time.time()
+        read_at = time.time()
         yield from (event for event in events if _as_json(event) not in seen)
         seen = {_as_json(event) for event in events}
 
@@ -129,8 +129,8 @@ def _as_json(event: Event) -> str:
 
 
 def _as_text(event: Event) -> str:
-    told = {
+    shown = {
         name: value for name, value in event["data"].items() if name not in ONLY_IN_JSON and value not in ("", None)
     }
-    data = " ".join(f"{clean(name)}={clean(value)}" for name, value in told.items())
+    data = " ".join(f"{clean(name)}={clean(value)}" for name, value in shown.items())
     return f"{when(event['at'])}  {clean(event['kind']):<14} {clean(event['id'] or '-')}  {data}".rstrip()

@@ -1,4 +1,4 @@
-"""`gpuwarden exclude`: a person takes this node out of scheduling."""
+"""`gpuwarden exclude`: an operator takes this node out of scheduling."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from gpuwarden.cli.parser import Parser
 from gpuwarden.cli.text import clean
 
 HELP = """
-Takes this node out of scheduling, in mode observe too, until `gpuwarden restore`. Running jobs go on. An exclusion that somebody
-else made is left as it is.
+Takes this node out of scheduling, in mode observe too, until `gpuwarden restore`. Running jobs go on. An exclusion by
+another party is left as it is.
 
 exit code: 0 when it is done or will be as soon as the scheduler answers, 64 when it cannot be
 
@@ -21,10 +21,10 @@ examples:
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("--reason", metavar="T", required=True, help="why, for whoever finds the node excluded")
+    parser.add_argument("--reason", metavar="T", required=True, help="why, for those who find the node excluded")
     parser.add_run_dir()
 
 
 def main(options: argparse.Namespace) -> int:
-    print(clean(Daemon.chosen(options.run_dir, os.environ).ask("exclude", reason=options.reason)))
+    print(clean(Daemon.chosen(options.run_dir, os.environ).call("exclude", reason=options.reason)))
     return 0

@@ -1,4 +1,4 @@
-"""`gpuwarden exclusions`: what of ours keeps this node out of scheduling, by the ledger, with or without a daemon."""
+"""`gpuwarden exclusions`: gpuwarden's own exclusions of this node, from the ledger, with or without a daemon."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from gpuwarden.policy.state import PolicyState, fold
 from gpuwarden.publish.times import rfc3339
 
 HELP = """
-Says what gpuwarden holds this node out of scheduling with, as the ledger has it. It needs no daemon, and changes
-nothing: look here before you take gpuwarden off a node, since nobody else lifts its exclusions.
+Lists gpuwarden's own exclusions of this node, from the ledger. It needs no daemon, and changes
+nothing: check before you remove gpuwarden from a node, because nothing else lifts its exclusions.
 
-exit code: 0 when nothing of ours stands, 1 when something does or may, 69 when the ledger cannot be read
+exit code: 0 when gpuwarden excludes nothing, 1 when an exclusion is or may be in force, 69 when the ledger cannot be read
 
 examples:
   gpuwarden exclusions
   gpuwarden exclusions --json
 """
 
-STANDS = 1
+EXCLUDED = 1
 
 
 def arguments(parser: Parser) -> None:
@@ -48,16 +48,16 @@ def main(options: argparse.Namespace) -> int:
             state, _ = without_removed(reduce(fold, ledger.memory().events, PolicyState()))
     except LedgerError as error:
         raise CommandError(str(error), UNAVAILABLE) from error
-    standing = list(_standing(state))
+    found = list(_exclusions(state))
     if options.json:
-        print(json.dumps({"exclusions": standing}, indent=2))
+        print(json.dumps({"exclusions": found}, indent=2))
     else:
-        print("\n".join(map(_line, standing)) or "gpuwarden excludes this node nowhere")
-    return STANDS if standing else 0
+        print("\n".join(map(_line, found)) or "gpuwarden excludes this node nowhere")
+    return EXCLUDED if found else 0
 
 
-def _standing(state: PolicyState) -> Iterator[dict[str, Any]]:
-    """`asked`: what was written before the daemon stopped, and not read back, may stand too."""
+def _exclusions(state: PolicyState) -> Iterator[dict[str, Any]]:
+    """`asked`: an exclusion that was written before the daemon stopped, and not read back, may be in force too."""
     for hold in state.holds.values():
         yield _row(hold.actuator, hold.why.value, hold.reason, hold.since or hold.at.wall, asked=False)
     for intent in state.pending.values():
@@ -70,5 +70,5 @@ def _row(actuator: str, why: str, reason: str, since: float, *, asked: bool) -> 
 
 
 def _line(row: dict[str, Any]) -> str:
-    stands = "may stand, it was asked for" if row["asked"] else "stands since"
-    return f"{clean(row['actuator'])}: {stands} {when(row['since'])}, for {row['cause']}: {clean(row['reason'])}"
+    state = "may be in force, requested" if row["asked"] else "in force since"
+    return f"{clean(row['actuator'])}: {state} {when(row['since'])}, for {row['cause']}: {clean(row['reason'])}"

@@ -1,4 +1,4 @@
-"""`gpuwarden explain`: the tables by which the daemon judges, in words, and what this site makes of them."""
+"""`gpuwarden explain`: the daemon's tables as text, with this site's configuration applied."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuwarden.base.durations import format_duration
 from gpuwarden.cli import explain_codes as codes
 from gpuwarden.cli.parser import CommandError, Parser
 from gpuwarden.cli.sources import faulty, sources
-from gpuwarden.cli.words import UNKNOWN_REASONS
+from gpuwarden.cli.unknown_reasons import UNKNOWN_REASONS
 from gpuwarden.config.catalogue import check_rules, xid_rules
 from gpuwarden.config.model import ConfigError, load
 from gpuwarden.health.advice import ADVICE
@@ -26,8 +26,8 @@ from gpuwarden.health.xid.sxid_catalogue import SXIDS
 from gpuwarden.publish.status import ENDS_WHEN
 
 HELP = """
-Explains an Xid, an SXid, a code of DCGM, a line of the kernel log, or what status gives as a reason: what it means, what to
-do, why it is classed so, and what this site's configuration makes of it. Without WHAT it lists all there is to explain.
+Explains an Xid, an SXid, a code of DCGM, a line of the kernel log, or a reason from status: what it means, what to
+do, why it is classed so, and how this site's configuration changes it. Without WHAT it lists all that it can explain.
 
 examples:
   gpuwarden explain
@@ -35,12 +35,12 @@ examples:
   gpuwarden explain sxid 20034 --config new.toml
   gpuwarden explain dcgm FALLEN_OFF_BUS
   gpuwarden explain row_remap_failed
-  gpuwarden explain xid.79@gpu/0000:4e:00.0      the id of a finding will do
+  gpuwarden explain xid.79@gpu/0000:4e:00.0      a finding's id
   gpuwarden explain "NVRM: Xid (PCI:0000:01:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6 0x00000000)"
 """
 
 _NUMBERED = re.compile(r"(s?xid)?[ .]?(\d{1,9})", re.ASCII)
-_DCGM = re.compile(r"dcgm (?P<word>.+)")
+_DCGM = re.compile(r"dcgm (?P<code>.+)")
 
 _SCOPES = {
     "node": "the node", "gpu": "one GPU", "link": "one NVLink of a GPU", "switch": "one NVSwitch", "port": "one network port",
@@ -53,14 +53,14 @@ def arguments(parser: Parser) -> None:
         "what",
         metavar="WHAT",
         nargs="*",
-        help="xid N, sxid N, dcgm N, a kernel line, or a code or id that status shows",
+        help="xid N, sxid N, dcgm N, a kernel line, or a reason or finding id from status",
     )
     parser.add_config()
     parser.add_argument(
         "--driver",
         metavar="V",
         default="",
-        help="version of the driver that wrote the line, as 570.86.15 (default: both generations are tried)",
+        help="version of the driver that wrote the line, such as 570.86.15 (default: both generations are tried)",
     )
 
 
@@ -73,18 +73,18 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _rules(options: argparse.Namespace) -> tuple[Rules, str]:
-    """What the site says of conditions and Xids. A configuration that nobody asked for by name need not be readable."""
+    """The site's rules for conditions and Xids. Only a configuration given by --config must be readable."""
     try:
         config = load(sources(options, os.environ))
     except ConfigError as error:
         if options.config is not None:
             raise faulty(error) from error
-        return Rules(), "This host's configuration cannot be used and is left out; see 'gpuwarden config check'."
+        return Rules(), "This host's configuration cannot be used and is ignored; see 'gpuwarden config check'."
     return Rules(checks=check_rules(config.checks), xids=xid_rules(config.xids), sxids=xid_rules(config.sxids)), ""
 
 
 def explanation(what: str, rules: Rules | None = None, driver: str = "") -> Iterable[str]:
-    """Lines. Raises CommandError for what nobody knows."""
+    """Lines. Raises CommandError for an unknown code."""
     rules = rules or Rules()
     if codes.LINE.search(what):
         return _facts(*codes.line(what, rules, driver))
@@ -94,8 +94,8 @@ def explanation(what: str, rules: Rules | None = None, driver: str = "") -> Iter
     if numbered := _NUMBERED.fullmatch(code):
         number = int(numbered[2])
         return _facts(*(codes.sxid if numbered[1] == "sxid" else codes.xid)(number, rules))
-    if asked := _DCGM.fullmatch(code):
-        return _dcgm(asked["word"], rules)
+    if named := _DCGM.fullmatch(code):
+        return _dcgm(named["code"], rules)
     return _of_status(what, code.partition(".")[0], rules)
 
 
@@ -107,19 +107,19 @@ def _of_status(what: str, code: str, rules: Rules) -> Iterator[str]:
         return _condition(row, rules)
     if code in UNKNOWN_REASONS:
         return _facts(code, {"meaning": UNKNOWN_REASONS[code], "health": "unknown: neither healthy nor failed"})
-    raise CommandError(f"there is nothing to explain about {what[:60]!r}; {_near(code)}")
+    raise CommandError(f"no explanation for {what[:60]!r}; {_suggestion(code)}")
 
 
-def _dcgm(word: str, rules: Rules) -> Iterator[str]:
+def _dcgm(name: str, rules: Rules) -> Iterator[str]:
     """The code, and the condition that an incident with it belongs to."""
-    code = codes.dcgm(word)
+    code = codes.dcgm(name)
     yield from _facts(*codes.dcgm_facts(code))
     if (row := condition(code.condition)) is not None:
         yield ""
         yield from _condition(row, rules)
 
 
-def _near(code: str) -> str:
+def _suggestion(code: str) -> str:
     known = [*CONDITIONS, *UNKNOWN_REASONS]
     near = [name for name in known if code in name] or get_close_matches(code, known, n=3)
     return f"did you mean {' or '.join(near)}?" if near else "'gpuwarden explain' lists what there is"
@@ -133,7 +133,7 @@ def _contents() -> Iterator[str]:
 
 
 def _condition(row: Condition, rules: Rules) -> Iterator[str]:
-    raised = f"after it was seen for {format_duration(row.rise)}" if row.rise else "at once"
+    raised = f"after it was observed for {format_duration(row.rise)}" if row.rise else "at once"
     gone = f", for {format_duration(row.fall)}" if row.fall else ""
     facts = {
         "about": _SCOPES[row.scope],

@@ -30,8 +30,8 @@ Explained = tuple[str, Facts]
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What a line says beyond its number; what is None is as the table has it."""
+class LineFacts:
+    """What a line shows beyond its number; None: as in the table."""
 
     ruling: Ruling | None = None
     facts: Facts = field(default_factory=dict)
@@ -44,24 +44,24 @@ CLASSES = {
     XidClass.FAILURE: "failure: the node should take no more work",
 }
 LINE = re.compile(r"NVRM: |nvidia-nvswitch\d")
-"""Where a pasted line of the kernel log begins, whatever dmesg or journalctl put before it."""
+"""The start of a kernel log line, after the prefix of dmesg or journalctl."""
 
 
-def xid(number: int, rules: Rules, said: Said | None = None) -> Explained:
-    """`said`: what a line says beyond the number."""
+def xid(number: int, rules: Rules, read: LineFacts | None = None) -> Explained:
+    """`read`: what a line shows beyond the number."""
     row = xid_row(number)
-    said = said or Said()
-    ruling = said.ruling or Ruling(row.klass, row.advice)
+    read = read or LineFacts()
+    ruling = read.ruling or Ruling(row.klass, row.advice)
     worse = (
         row.repeated is not None and ruling.klass in (XidClass.RECORD, row.klass) and row.repeated is not ruling.klass
     )
     facts = {
-        **said.facts,
+        **read.facts,
         "class": CLASSES[ruling.klass],
         "repeated": CLASSES[row.repeated] if row.repeated is not None and worse else "",
         **_here(ruling, rules.xids.get(str(number)), f"xids.{number}", Advice.RESET_GPU),
         "to do": ADVICE[ruling.advice],
-        "if it recurs": _then(said.escalation or row.escalation, ruling.advice),
+        "if it recurs": _then(read.escalation or row.escalation, ruling.advice),
         "note": row.note,
         "vendor's action": row.action,
         "from": row.provenance,
@@ -76,7 +76,7 @@ _TRAFFIC = {
 
 
 def sxid(number: int, rules: Rules, *, fatal: bool | None = None) -> Explained:
-    """`fatal`: the line's own word, if it has one."""
+    """`fatal`: as the line states it, None if it does not."""
     row = sxid_row(number)
     klass = first_class(row, fatal)
     ruling = Ruling(klass, sxid_advice(fatal=klass is XidClass.FAILURE))
@@ -93,7 +93,7 @@ def sxid(number: int, rules: Rules, *, fatal: bool | None = None) -> Explained:
 
 
 def _here(table: Ruling, rule: XidRule | None, key: str, cure: Advice) -> Facts:
-    """What this site makes of it."""
+    """The site's class of it, if configured."""
     if rule is None or not (rule.severity or rule.advice):
         return {}
     site = of_site(table, rule, cure)
@@ -105,15 +105,15 @@ def _then(escalation: Advice, advice: Advice) -> str:
     return "" if escalation in (Advice.NONE, advice) else ADVICE[escalation]
 
 
-def dcgm(word: str) -> DcgmCode:
+def dcgm(text: str) -> DcgmCode:
     """Raises CommandError for what is neither the number nor the name of a code."""
-    row = dcgm_named(word) or dcgm_named(f"dcgm {word}")  # DCGM_API is the name of one
+    row = dcgm_named(text) or dcgm_named(f"dcgm {text}")  # DCGM_API is the name of one
     if row is not None:
         return row
-    name = word.strip().upper().replace(" ", "_").removeprefix("DCGM_").removeprefix("FR_")
+    name = text.strip().upper().replace(" ", "_").removeprefix("DCGM_").removeprefix("FR_")
     near = [known.name for known in DCGM_CODES.values() if len(name) > 2 and name in known.name][:5]
     hint = f"did you mean {' or '.join(near)}?" if near else "give its number, or its name in dcgm_errors.h"
-    raise CommandError(f"DCGM has no code {word[:60]!r}; {hint}")
+    raise CommandError(f"DCGM has no code {text[:60]!r}; {hint}")
 
 
 def dcgm_facts(row: DcgmCode) -> Explained:
@@ -129,43 +129,45 @@ def dcgm_facts(row: DcgmCode) -> Explained:
 
 
 def line(text: str, rules: Rules, driver: str) -> Explained:
-    """A pasted line of the kernel log. Raises CommandError for one that tells of neither Xid nor SXid."""
+    """A pasted line of the kernel log. Raises CommandError for one without Xid and SXid."""
     begins = LINE.search(text)
     event = event_of(Record(0, 0, 0, 0, text[begins.start() :]), Stamp(0.0, 0.0), "") if begins else None
     if isinstance(event, SxidEvent):
         title, facts = sxid(event.sxid, rules, fatal=event.fatal)
         return title, {"NVSwitch": event.slot, **facts}
     if not isinstance(event, XidEvent):
-        raise CommandError("this line of the kernel log tells of no Xid and of no SXid that can be read")
-    said = _nvlink5(event, driver) if event.xid in NVLINK5_XIDS else _other(event)
-    title, facts = xid(event.xid, rules, said)
+        raise CommandError("this line of the kernel log has no Xid and no SXid that can be read")
+    read = _nvlink5(event, driver) if event.xid in NVLINK5_XIDS else _other(event)
+    title, facts = xid(event.xid, rules, read)
     return title, {"GPU": event.slot or "the line names none", **facts}
 
 
-def _other(event: XidEvent) -> Said:
+def _other(event: XidEvent) -> LineFacts:
     """Lines of all numbers but NVLink 5's."""
-    words = sign(event)
-    if event.xid == 154 and (action := recovery_action(words)) is not None:
+    text = sign(event)
+    if event.xid == 154 and (action := recovery_action(text)) is not None:
         if action == 0:
-            return Said(facts={"says": "no recovery is needed any more: what a reset ends, ends"})
+            return LineFacts(facts={"line": "no recovery is needed any more: what a reset ends, ends"})
         name, severity, advice = RECOVERY_ACTIONS.get(action, ("unknown", "failure", Advice.CONTACT_SUPPORT))
-        return Said(facts={"says": f"the driver asks for: {name}. gpu_recovery_action: {severity}; {ADVICE[advice]}"})
-    if cause := followed(words):
-        return Said(facts={"says": f"it followed Xid {cause}, which decides"})
-    return Said(facts={"place": words} if event.xid in (13, 31) else {})
+        return LineFacts(
+            facts={"line": f"the driver requests: {name}. gpu_recovery_action: {severity}; {ADVICE[advice]}"}
+        )
+    if cause := followed(text):
+        return LineFacts(facts={"line": f"it followed Xid {cause}, which decides"})
+    return LineFacts(facts={"place": text} if event.xid in (13, 31) else {})
 
 
-def _nvlink5(event: XidEvent, driver: str) -> Said:
+def _nvlink5(event: XidEvent, driver: str) -> LineFacts:
     read = nvlink5_line(event.text)
     if read is None:
-        return Said(facts={"decoded": "not: the line has another form than the vendor's sheet describes"})
+        return LineFacts(facts={"decoded": "not decoded: the line does not have the form of the vendor's sheet"})
     rule = decode(event.xid, read, branch(driver))
-    words = _registers(read, driver)
+    registers = _registers(read, driver)
     if rule is None:
         text = "no rule of the vendor's sheet fits this unit, sub-code and status: a warning"
-        return Said(facts={**words, "decoded": text})
+        return LineFacts(facts={**registers, "decoded": text})
     klass = XidClass.WARNING if read.fatal and rule.klass is XidClass.RECORD else rule.klass
-    return Said(Ruling(klass, rule.advice), {**words, "decoded": _rule_text(rule)}, rule.escalation)
+    return LineFacts(Ruling(klass, rule.advice), {**registers, "decoded": _rule_text(rule)}, rule.escalation)
 
 
 def _registers(read: Nvlink5Line, driver: str) -> Facts:
@@ -184,16 +186,16 @@ def _rule_text(rule: Nvlink5Rule) -> str:
 
 
 def site_checks(rules: Rules, code: str) -> Mapping[str, str]:
-    """What this site makes of a condition."""
+    """The site's rule for a condition."""
     rule = rules.checks.get(code)
     if rule is None:
         return {}
     given = {
-        "not looked for": not rule.enabled,
-        "shadow: reported, and nothing follows from it": rule.shadow,
+        "disabled": not rule.enabled,
+        "shadow: reported, without effect on health": rule.shadow,
         f"severity {rule.severity}": rule.severity is not None,
         f"rise {format_duration(rule.rise or 0.0)}": rule.rise is not None,
         f"fall {format_duration(rule.fall or 0.0)}": rule.fall is not None,
     }
-    words = ", ".join(text for text, said in given.items() if said)
-    return {"here": f"{words} (the site's configuration: checks.{code})"} if words else {}
+    rule_text = ", ".join(text for text, holds in given.items() if holds)
+    return {"here": f"{rule_text} (the site's configuration: checks.{code})"} if rule_text else {}

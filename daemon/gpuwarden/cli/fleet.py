@@ -1,4 +1,4 @@
-"""`gpuwarden fleet`: every node as Prometheus knows it. No daemon is asked, and none is needed where this is run."""
+"""`gpuwarden fleet`: every node, from Prometheus. Needs no daemon where it runs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from gpuwarden.prometheus.access import Access, AccessError, Hints, access
 from gpuwarden.prometheus.client import PrometheusError, query
 
 HELP = """
-Shows every node that Prometheus knows, the worst first: its GPUs, how it is and why, who took it out of scheduling, when it
-was last heard of, whether its end is announced. A node without a fresh heartbeat is unreachable.
+Shows every node that Prometheus has, the worst first: its GPUs, its health and why, who excluded it from scheduling, its last
+heartbeat, and any termination notice. A node without a recent heartbeat is unreachable.
 
-exit code: that of the worst node shown: 0 healthy, 1 warning, 2 failure, 3 unknown or unreachable, no node known, or no
-answer of Prometheus
+exit code: that of the worst node shown: 0 healthy, 1 warning, 2 failure, 3 unknown or unreachable, no such node, or no
+response from Prometheus
 
 examples:
   gpuwarden fleet --prometheus http://prometheus.example:9090
@@ -55,7 +55,9 @@ _KEYS = (
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("--prometheus", metavar="URL", help=f"its address (default: $PROMETHEUS_URL, else {URL})")
+    parser.add_argument(
+        "--prometheus", metavar="URL", help=f"address of Prometheus (default: $PROMETHEUS_URL, else {URL})"
+    )
     for name, holds in _FILES.items():
         parser.add_argument(
             f"--{name}-file",
@@ -68,10 +70,10 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("--cluster", metavar="NAME", help="only nodes with this label cluster")
     parser.add_argument(
         "--termination-deadline", metavar="T", type=_span, default="20m",
-        help="after so long without a heartbeat somebody takes an unreachable node away (default: 20m)",
+        help="time without a heartbeat after which an unreachable node is taken away, by the cloud or an autoscaler (default: 20m)",
     )  # fmt: skip
     parser.add_argument(
-        "--timeout", metavar="T", type=_span, default="30s", help="for all answers together (default: 30s)"
+        "--timeout", metavar="T", type=_span, default="30s", help="for all queries together (default: 30s)"
     )
     parser.add_argument(
         "--watch",
@@ -79,7 +81,7 @@ def arguments(parser: Parser) -> None:
         type=_span,
         nargs="?",
         const="15s",
-        help="again and again, each T (15s), until interrupted",
+        help="repeat every T (15s) until interrupted",
     )
     parser.add_json()
 
@@ -119,7 +121,7 @@ def _access(options: argparse.Namespace, environment: Mapping[str, str]) -> Acce
     variables = {name: environment.get(f"PROMETHEUS_{name.upper()}_FILE") for name in _FILES}
     given = {name: getattr(options, f"{name}_file") for name in _FILES}
     chosen = {name: given[name] or (Path(variable) if variable else None) for name, variable in variables.items()}
-    if given["token"] or given["basic"]:  # what is said here goes before what stands in the environment
+    if given["token"] or given["basic"]:  # options override the environment
         chosen |= {name: given[name] for name in ("token", "basic")}
     try:
         return access(options.prometheus or environment.get("PROMETHEUS_URL") or URL, **chosen, hints=_HINTS)
@@ -128,7 +130,7 @@ def _access(options: argparse.Namespace, environment: Mapping[str, str]) -> Acce
 
 
 def _show(reached: Access, options: argparse.Namespace) -> int:
-    """Raises CommandError when Prometheus cannot be asked or knows no such node."""
+    """Raises CommandError when Prometheus cannot be queried or has no such node."""
     try:
         results = query(reached, QUERIES, options.timeout)
     except PrometheusError as error:
@@ -137,7 +139,9 @@ def _show(reached: Access, options: argparse.Namespace) -> int:
     shown = [row for row in known if options.status is None or row.status in options.status]
     notes = [f"Prometheus warns: {warning}" for warning in results.warnings]
     if not results.samples["recorded"]:
-        notes.append("gpuwarden's recording rules are not loaded there: a node whose target is gone is soon forgotten")
+        notes.append(
+            "gpuwarden's recording rules are not loaded in Prometheus: a node whose target is gone is lost after minutes"
+        )
     if options.json:
         print(json.dumps(_document(reached, shown, notes)))
     else:
@@ -148,9 +152,11 @@ def _show(reached: Access, options: argparse.Namespace) -> int:
 
 
 def _chosen(found: Sequence[Row], options: argparse.Namespace, reached: Access) -> list[Row]:
-    """Those of `--cluster` and `--node`. One that is silent, and of whose cluster nothing is known, is in each."""
+    """Those of `--cluster` and `--node`. A silent node whose cluster is unknown is in each."""
     if not found:
-        raise CommandError(f"{reached.url} knows no gpuwarden: does it scrape the daemons (port 9839)?", UNKNOWN)
+        raise CommandError(
+            f"{reached.url} has no series of gpuwarden: does it scrape the daemons (port 9839)?", UNKNOWN
+        )
     if options.cluster is not None:
         clusters = sorted({row.cluster for row in found if row.cluster})
         if options.cluster not in clusters:
@@ -160,7 +166,7 @@ def _chosen(found: Sequence[Row], options: argparse.Namespace, reached: Access) 
     if options.node is not None:
         found = [row for row in found if any(fnmatchcase(name, options.node) for name in (row.node, row.instance))]
         if not found:
-            raise CommandError(f"{reached.url} knows no node {options.node!r}", UNKNOWN)
+            raise CommandError(f"{reached.url} has no node {options.node!r}", UNKNOWN)
     return list(found)
 
 

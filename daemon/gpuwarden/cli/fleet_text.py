@@ -1,4 +1,4 @@
-"""The fleet as a person reads it: a line on the whole, and a row for each node."""
+"""The fleet as text for people: a summary line, and a row for each node."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gpuwarden.fleet.model import RANK, Finding, Notice, Out, Row, Status
 _CHECKS_MOST = 3
 _OWNERS = {
     "failure": "gpuwarden, for a failure",
-    "termination": "gpuwarden, for its end",
+    "termination": "gpuwarden, for a termination",
     "operator": "an operator",
-    "foreign": "somebody else",
+    "foreign": "another party",
 }
-_LAST_KNOWN = {Out.FAILURE: "when last heard of, for a failure", Out.PLANNED: "when last heard of, as planned"}
+_LAST_KNOWN = {Out.FAILURE: "when last recorded, for a failure", Out.PLANNED: "when last recorded, as planned"}
 
 
 def fleet_text(shown: Sequence[Row], known: Sequence[Row]) -> Iterator[str]:
@@ -32,7 +32,7 @@ def fleet_text(shown: Sequence[Row], known: Sequence[Row]) -> Iterator[str]:
 
 
 def span(seconds: float) -> str:
-    """`45s`, `12m`, `1h05m`, `2d03h`: as exact as somebody needs it who has that long."""
+    """`45s`, `12m`, `1h05m`, `2d03h`: the coarser, the longer."""
     whole = int(seconds)
     if whole < 100:
         return f"{whole}s"

@@ -1,4 +1,4 @@
-"""`gpuwarden inject`: faults for simulated GPUs. A daemon that looks after real ones refuses."""
+"""`gpuwarden inject`: faults for simulated GPUs. A daemon with real GPUs refuses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuwarden.cli.text import clean
 from gpuwarden_collectors.nvml.simulated_faults import FAULTS
 
 HELP = """
-Puts a fault into a simulated GPU (gpuwarden run --simulate N), to see what the daemon makes of it. Real GPUs are never
+Injects a fault into a simulated GPU (gpuwarden run --simulate N), to see how the daemon judges it. Real GPUs are never
 touched, and nothing is written to the kernel log.
 
 examples:
@@ -35,5 +35,5 @@ def arguments(parser: Parser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    print(clean(Daemon.chosen(options.run_dir, os.environ).ask("inject", fault=options.fault, gpu=options.gpu)))
+    print(clean(Daemon.chosen(options.run_dir, os.environ).call("inject", fault=options.fault, gpu=options.gpu)))
     return 0

@@ -1,4 +1,4 @@
-"""`gpuwarden inventory`: which GPUs belong in this machine."""
+"""`gpuwarden inventory`: the GPUs expected in this machine."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gpuwarden.cli.parser import Parser
 from gpuwarden.cli.text import clean, table
 
 HELP = """
-Shows the GPUs that belong in this machine, or accepts those that are in it now.
+Shows the GPUs expected in this machine, or accepts those present now as the expected ones.
 
-The daemon learns every GPU it ever sees in a slot and misses it when it is gone. After GPUs were taken out for good,
-accept what is there. The same goes for NVLinks that were ever active, and for InfiniBand and RoCE ports, which it also
+The daemon learns every GPU that it finds in a slot and reports it missing when it is gone. After GPUs were removed for good,
+accept what is present. The same holds for NVLinks that were ever active, and for InfiniBand and RoCE ports, which it also
 expects to be as fast as they were. Accept the PCIe width, too, where a board splits the lanes of its slots.
 
 examples:
@@ -30,7 +30,7 @@ examples:
 
 def arguments(parser: Parser) -> None:
     parser.add_argument(
-        "action", choices=("show", "accept"), help="show: list them; accept: from now on only those present belong here"
+        "action", choices=("show", "accept"), help="show: list them; accept: expect only those present from now on"
     )
     parser.add_run_dir()
     parser.add_json()
@@ -38,7 +38,7 @@ def arguments(parser: Parser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     daemon = Daemon.chosen(options.run_dir, os.environ)
-    result = daemon.ask("inventory" if options.action == "show" else "accept")
+    result = daemon.call("inventory" if options.action == "show" else "accept")
     if options.json:
         json.dump(result, sys.stdout, indent=2)
         print()
@@ -47,17 +47,17 @@ def main(options: argparse.Namespace) -> int:
     else:
         keys = ("given_up", "slower", "fewer_links", "narrower")
         gone, slower, fewer, narrower = (", ".join(map(clean, result.get(key, ()))) for key in keys)
-        said = [f"no longer expected: {gone}"] if gone else []
-        said += [f"no longer expected to be as fast as they were: {slower}"] if slower else []
-        said += [f"NVLinks that are not active are no longer expected of: {fewer}"] if fewer else []
-        said += [f"no more PCIe lanes are expected than they have now of: {narrower}"] if narrower else []
-        print("\n".join(said) or "nothing to accept: every expected GPU is here")
+        changes = [f"no longer expected: {gone}"] if gone else []
+        changes += [f"no longer expected to be as fast as they were: {slower}"] if slower else []
+        changes += [f"NVLinks that are not active are no longer expected of: {fewer}"] if fewer else []
+        changes += [f"no more PCIe lanes are expected than they have now of: {narrower}"] if narrower else []
+        print("\n".join(changes) or "nothing to accept: every expected GPU is present")
     return 0
 
 
 def _shown(inventory: list[dict[str, Any]]) -> Iterator[str]:
     if not inventory:
-        yield "no GPU belongs here, and none was seen"
+        yield "no GPU is expected, and none was found"
         return
     yield from table(("PCI BUS ID", "BELONGS HERE", "NOW", "UUID", "NAME"), [_row(gpu) for gpu in inventory])
 

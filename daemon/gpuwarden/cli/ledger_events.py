@@ -1,4 +1,4 @@
-"""Events from the ledger itself, for when no daemon can be asked. Nothing is written."""
+"""Events from the ledger itself, for when no daemon runs. Nothing is written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuwarden.publish.status import event
 
 
 def ledger_events(state_dir: Path | None, since: float, limit: int) -> list[dict[str, Any]]:
-    """As the daemon tells them. Raises CommandError."""
+    """As the daemon lists them. Raises CommandError."""
     path = ledger_path(state_dir)
     try:
         with read_only(path) as ledger:
@@ -34,4 +34,4 @@ def _configured() -> Path:
     try:
         return load(Sources(environment=os.environ)).state.dir
     except ConfigError as error:
-        raise CommandError(f"the configuration does not say where the ledger is:\n{error}") from error
+        raise CommandError(f"cannot find the ledger, because the configuration cannot be read:\n{error}") from error

@@ -10,20 +10,20 @@ from gpuwarden.ledger.errors import LedgerError, LedgerOfAnotherMajor
 from gpuwarden.ledger.reader import read_only
 
 WITHIN = 2.0
-"""Seconds. A disk that hangs keeps no daemon from starting: it then judges from memory, and says so."""
+"""Seconds. A disk that hangs keeps no daemon from starting: it then judges from memory, and reports it."""
 
 
 def refuse_another_major(path: Path) -> None:
-    """Raises CommandError. Whatever else is wrong with the ledger, the daemon lives with."""
+    """Raises CommandError. With any other error of the ledger the daemon runs."""
     refused: list[LedgerOfAnotherMajor] = []
-    thread = threading.Thread(target=_look, args=(path, refused), name="ledger version", daemon=True)
+    thread = threading.Thread(target=_check, args=(path, refused), name="ledger version", daemon=True)
     thread.start()
     thread.join(WITHIN)
     if refused:
         raise CommandError(str(refused[0]))
 
 
-def _look(path: Path, refused: list[LedgerOfAnotherMajor]) -> None:
+def _check(path: Path, refused: list[LedgerOfAnotherMajor]) -> None:
     try:
         read_only(path).close()
     except LedgerOfAnotherMajor as error:

@@ -1,7 +1,7 @@
-"""The command line: finds the verb, loads its module and no other, and turns what it raises into an exit code.
+"""The command line: finds the verb, loads its module and no other, and turns its errors into an exit code.
 
 A verb's module has `HELP` (what it does, and examples), `arguments(parser)` and `main(options) -> exit code`. It
-imports at its head only what every call of it needs: `status` is asked often, by scripts, and must be quick.
+imports at its head only what every call of it needs: `status` is called often, by scripts, and must be quick.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ from gpuwarden.cli.parser import USAGE, CommandError, Parser
 
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("run", "run the daemon"),
-    "check": ("check", "look once, without a daemon, and say how the GPUs are"),
-    "status": ("status", "what the running daemon says"),
+    "check": ("check", "read the GPUs once, without a daemon, and print their health"),
+    "status": ("status", "health of this node and its GPUs, from the running daemon"),
     "watch": ("watch", "the same, live"),
-    "events": ("events", "what happened on this node"),
+    "events": ("events", "events of this node"),
     "explain": ("explain", "what an Xid or a finding means and what to do about it"),
     "ack": ("ack", "acknowledge a finding, so that it can end"),
     "exclude": ("exclude", "take this node out of scheduling"),
     "restore": ("restore", "bring this node back into scheduling"),
-    "exclusions": ("exclusions", "what of gpuwarden's keeps this node out of scheduling, from the ledger"),
-    "notify-termination": ("notify", "tell the daemon that this machine is about to end"),
-    "inventory": ("inventory", "the GPUs that belong in this machine: show them, or accept what is there"),
-    "inject": ("inject", "put a fault into a simulated GPU"),
-    "record": ("record", "write down what the GPUs say, for replay"),
-    "replay": ("replay", "judge what was recorded"),
+    "exclusions": ("exclusions", "gpuwarden's own exclusions of this node, from the ledger"),
+    "notify-termination": ("notify", "announce to the daemon that this machine is about to end"),
+    "inventory": ("inventory", "show the GPUs expected in this machine, or accept those present"),
+    "inject": ("inject", "inject a fault into a simulated GPU"),
+    "record": ("record", "write a trace of the collectors' readings, for replay"),
+    "replay": ("replay", "judge a recorded trace"),
     "reload": ("reload", "make the daemon read its configuration again"),
-    "slurm": ("slurm", "Slurm's jobs on these GPUs, and what its scripts hand over"),
-    "fleet": ("fleet", "every node, as Prometheus knows it"),
-    "doctor": ("doctor", "whether gpuwarden can do its work on this host, and what to change"),
-    "dstack-interposer": ("dstack_interposer", "answer dstack's server in the place of its agent on this host"),
-    "nvhcd": ("nvhcd", "answer ft_launcher whether this node may take part"),
-    "config": ("configuration", "check the configuration, or show it with where each value comes from"),
+    "slurm": ("slurm", "Slurm's jobs on these GPUs, and the calls of its scripts"),
+    "fleet": ("fleet", "every node, from Prometheus"),
+    "doctor": ("doctor", "check whether gpuwarden can work on this host, and what to change"),
+    "dstack-interposer": ("dstack_interposer", "proxy dstack's agent of this host, with the daemon's health"),
+    "nvhcd": ("nvhcd", "node health check for ft_launcher"),
+    "config": ("configuration", "check the configuration, or show it with the source of each value"),
 }
 """Verb: its module in this folder, and one line about it."""
 
 INTERNAL = 70  # EX_SOFTWARE of sysexits.h
-INTERRUPTED, PIPE_CLOSED = 130, 141  # 128 and the number of the signal, as a shell says it
+INTERRUPTED, PIPE_CLOSED = 130, 141  # 128 and the number of the signal, as a shell reports it
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    verb, *words = (sys.argv[1:] if argv is None else argv) or [""]
+    verb, *arguments = (sys.argv[1:] if argv is None else argv) or [""]
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # neither closed nor somebody's substitute
+        if isinstance(stream, TextIOWrapper):  # neither closed nor replaced
             stream.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
     try:
-        code = _dispatch(verb, words)
+        code = _dispatch(verb, arguments)
         print(end="", flush=True)
     except CommandError as error:
         print(f"gpuwarden {verb}: {error}", file=sys.stderr)
@@ -60,16 +60,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read has gone; what is still buffered must not be tried again at exit.
+        # The reader is gone; what is still buffered must not be written again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
-    except Exception:  # noqa: BLE001 - left to Python it would exit with 1, which says that a GPU has a warning
+    except Exception:  # noqa: BLE001 - Python itself would exit with 1, which means a GPU with a warning
         sys.excepthook(*sys.exc_info())
         return INTERNAL
     return code
 
 
-def _dispatch(verb: str, words: Sequence[str]) -> int:
+def _dispatch(verb: str, arguments: Sequence[str]) -> int:
     if verb in ("-h", "--help", "help"):
         print(_usage())
         return 0
@@ -77,15 +77,15 @@ def _dispatch(verb: str, words: Sequence[str]) -> int:
         print(f"gpuwarden {__version__}")
         return 0
     if verb not in VERBS:
-        print(_usage() if not verb else f"gpuwarden: there is no {verb!r}{_near(verb)}", file=sys.stderr)
+        print(_usage() if not verb else f"gpuwarden: unknown verb {verb!r}{_suggestion(verb)}", file=sys.stderr)
         return USAGE
     module = _module(verb)
-    code: int = module.main(_parser(verb, module).parse_args(words))
+    code: int = module.main(_parser(verb, module).parse_args(arguments))
     return code
 
 
 def parser_of(verb: str) -> Parser:
-    """For whoever describes the verbs: the man page and the completions of the shells are made of it."""
+    """For the man page and the shell completions, which are made from it."""
     return _parser(verb, _module(verb))
 
 
@@ -103,13 +103,13 @@ def _parser(verb: str, module: ModuleType) -> Parser:
 def _usage() -> str:
     verbs = "\n".join(f"  {verb:<18} {about}" for verb, (_, about) in VERBS.items())
     return (
-        "usage: gpuwarden VERB [OPTION…]\n\nWatches the GPUs of this node and says whether it may take work.\n\n"
-        f"{verbs}\n\n'gpuwarden VERB --help' says more. To look at it without a GPU: gpuwarden run --simulate 8"
+        "usage: gpuwarden VERB [OPTION…]\n\nMonitors the GPUs of this node and decides whether it may take work.\n\n"
+        f"{verbs}\n\n'gpuwarden VERB --help' shows its options. To try it without a GPU: gpuwarden run --simulate 8"
     )
 
 
-def _near(verb: str) -> str:
-    from difflib import get_close_matches  # noqa: PLC0415 - only after a slip
+def _suggestion(verb: str) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415 - only after a typing error
 
     near = get_close_matches(verb, VERBS, n=1)
     return f"; did you mean {near[0]!r}?" if near else "; 'gpuwarden --help' lists the verbs"

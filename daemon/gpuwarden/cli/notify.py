@@ -1,4 +1,4 @@
-"""`gpuwarden notify-termination`: somebody knows that this machine is about to end."""
+"""`gpuwarden notify-termination`: an operator or a script announces that this machine is about to end."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gpuwarden.cli.parser import Parser
 from gpuwarden.cli.text import clean
 
 HELP = """
-Tells the daemon that this machine will be taken away. From termination.horizon (10 minutes) before it the heartbeat says so, and in
-mode enforce the node is taken out of scheduling. It holds until it is called off or the machine boots again. --cancel
-ends what an operator announced; where none did, what a cloud announces is disregarded for as long as it does.
-The answer says how many jobs are told to save and why others are not; in mode observe what would be done.
+Announces to the daemon that this machine will end. From termination.horizon (10 minutes) before the end the heartbeat shows it, and in
+mode enforce the node is taken out of scheduling. The notice holds until it is cancelled or the machine boots again. --cancel
+ends an operator's notice; where there is none, the cloud's current notice is ignored until the cloud withdraws it.
+Prints how many jobs are signalled to save and why others are not; in mode observe what would be done.
 
-exit code: 0, 64 when there is nothing to call off, or 75 when one user announces too often
+exit code: 0, 64 when there is nothing to cancel, or 75 when one user announces too often
 
 examples:
   gpuwarden notify-termination --in 120
@@ -28,8 +28,8 @@ examples:
 def arguments(parser: Parser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--in", dest="within", metavar="S", type=_seconds, help="until the end: seconds, or such as 2h")
-    what.add_argument("--cancel", action="store_true", help="it was called off")
-    parser.add_argument("--reason", metavar="T", default="", help="who says so, and why")
+    what.add_argument("--cancel", action="store_true", help="cancel the notice")
+    parser.add_argument("--reason", metavar="T", default="", help="who announces it, and why")
     parser.add_run_dir()
 
 
@@ -43,7 +43,7 @@ def _seconds(text: str) -> float:
 def main(options: argparse.Namespace) -> int:
     daemon = Daemon.chosen(options.run_dir, os.environ)
     if options.cancel:
-        print(clean(daemon.ask("notify-termination", cancel=True)))
+        print(clean(daemon.call("notify-termination", cancel=True)))
     else:
-        print(clean(daemon.ask("notify-termination", within=options.within, reason=options.reason)))
+        print(clean(daemon.call("notify-termination", within=options.within, reason=options.reason)))
     return 0

@@ -1,4 +1,4 @@
-"""`gpuwarden nvhcd`: ft_launcher asks whether this node may take part."""
+"""`gpuwarden nvhcd`: the node health check for ft_launcher."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gpuwarden.base.paths import run_dir
 from gpuwarden.cli.parser import UNAVAILABLE, CommandError, Parser
 
 HELP = """
-Answers the node health check of NVIDIA's ft_launcher (nvidia-resiliency-ext): a node that gpuwarden holds out has failed it.
+Answers the node health check of NVIDIA's ft_launcher (nvidia-resiliency-ext): a node that gpuwarden excludes fails the check.
 
-Reads what the daemon published, and does not need it to run. What is not known, a warning and mode observe pass the check. systemd
-holds its socket, which must be there before jobs start: a client that finds none never asks again.
+Reads the file that the daemon publishes, and works while the daemon is stopped. Unknown health, a warning and mode observe pass the check. systemd
+holds its socket, which must exist before jobs start: a client that finds none never tries again.
 
 exit code: 0 after SIGTERM or SIGINT, 64 for bad usage, 69 when it cannot listen or grpclib is not installed
 
@@ -25,7 +25,7 @@ examples:
   ft_launcher --ft-node-health-check-endpoint unix:///run/gpuwarden/nvhcd.sock …
 """
 
-_MODE = 0o666  # jobs ask, whoever runs them
+_MODE = 0o666  # jobs of any user connect
 _BACKLOG = 256
 
 
@@ -36,7 +36,7 @@ def arguments(parser: Parser) -> None:
         "--socket",
         metavar="PATH",
         type=Path,
-        help="where to answer, where systemd hands over no socket (default: nvhcd.sock)",
+        help="socket to listen on, if systemd passes none (default: nvhcd.sock in the run directory)",
     )
 
 
@@ -57,7 +57,7 @@ def main(options: argparse.Namespace) -> int:
     logger = log.get_logger(NAME)
 
     async def serve(stop: asyncio.Event) -> None:
-        logger.info("answering ft_launcher", run_dir=str(where))
+        logger.info("node health check listening", run_dir=str(where))
         await Service(HealthCheckService(reader=reader, mode=settings.mode, log=logger)).serve(listener, stop)
 
     live(settings, serve)

@@ -1,4 +1,4 @@
-"""What all verbs share: their parser, their exit codes, the way they fail."""
+"""Common to all verbs: the parser, exit codes and errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SIMULATED_MAX = 64  # more than any host has
 
 
 class CommandError(Exception):
-    """Ends the command with `code` and its message, which says what could not be done and what to do about it."""
+    """Ends the command with `code` and its message, which states what could not be done and what to do about it."""
 
     def __init__(self, message: str, code: int = USAGE) -> None:
         super().__init__(message)
@@ -45,7 +45,7 @@ class Parser(argparse.ArgumentParser):
             "--run-dir",
             metavar="D",
             type=folder,
-            help="where the daemon's socket is (default: $GPUWARDEN_RUN_DIR, else /run/gpuwarden)",
+            help="directory of the daemon's socket (default: $GPUWARDEN_RUN_DIR, else /run/gpuwarden)",
         )
 
     def add_json(self) -> None:
@@ -65,7 +65,7 @@ class Parser(argparse.ArgumentParser):
             metavar="N",
             type=_count,
             help=f"1 to {_SIMULATED_MAX} simulated GPUs instead of this host's; reads neither /etc/gpuwarden nor "
-            "GPUWARDEN_* variables, and writes to a folder of yours below the temporary directory",
+            "GPUWARDEN_* variables, and writes to a folder of this user below the temporary directory",
         )
 
 

@@ -1,4 +1,4 @@
-"""`gpuwarden record`: what the collectors see, into a file."""
+"""`gpuwarden record`: the collectors' readings, into a file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gpuwarden.cli.sources import configuration
 from gpuwarden.config.model import Config
 
 HELP = """
-Writes a trace of what this node's GPUs, PCI bus and kernel log say, for `gpuwarden replay` to judge: here or elsewhere,
-now or by other rules. Where the daemon runs it is asked for what it sees, so that the GPUs are not read twice; without one,
-and with --simulate, this command reads for itself.
+Writes a trace of the readings of this node's GPUs, PCI bus and kernel log, for `gpuwarden replay` to judge: here or elsewhere,
+by these rules or others. A running daemon supplies its own readings, so that the GPUs are not read twice; without one,
+and with --simulate, this command reads by itself.
 
---anonymise puts other names in the place of UUIDs, serial numbers, pids, boot ids, users, jobs, file servers and the name of
-this host, and leaves out what site checks printed; the same name gets the same one throughout a trace. PCI addresses, mount
+--anonymise substitutes other names for UUIDs, serial numbers, pids, boot ids, users, jobs, file servers and the name of
+this host, and leaves out the output of site checks; a name gets the same substitute throughout a trace. PCI addresses, mount
 points, models and versions stay.
 
 exit code: 0 at the end of its time or after SIGINT or SIGTERM; 73 when the file cannot be written; 69, 75 or 77 when the
@@ -39,7 +39,7 @@ def arguments(parser: Parser) -> None:
     parser.add_argument(
         "--for", metavar="DURATION", dest="seconds", type=_duration, help="how long (default: until interrupted)"
     )
-    parser.add_argument("--anonymise", action="store_true", help="name no board, process or host")
+    parser.add_argument("--anonymise", action="store_true", help="without the names of boards, processes and hosts")
     parser.add_config()
     parser.add_simulate()
     parser.add_run_dir()
@@ -62,7 +62,7 @@ def main(options: argparse.Namespace) -> int:
             _alone(options, config)
     except FileExistsError as error:
         raise CommandError(
-            f"{options.output} is there already: name another file, or remove it", CANNOT_CREATE
+            f"{options.output} exists already: name another file, or remove it", CANNOT_CREATE
         ) from error
     except OSError as error:
         raise CommandError(f"cannot write {options.output}: {error.strerror}", CANNOT_CREATE) from error
@@ -77,7 +77,7 @@ def _through_daemon(options: argparse.Namespace, config: Config) -> bool:
         raise FileExistsError
     daemon = Daemon.chosen(config.run.dir, os.environ)
     try:
-        first = daemon.ask("record")
+        first = daemon.call("record")
     except NoDaemon:
         return False
     hosts = (config.node, os.uname().nodename) if options.anonymise else None
@@ -89,7 +89,7 @@ def _through_daemon(options: argparse.Namespace, config: Config) -> bool:
 
 
 def _alone(options: argparse.Namespace, config: Config) -> None:
-    from gpuwarden.oneshot.record import RecordError, record  # noqa: PLC0415 - a fault in the configuration is told before asyncio is loaded
+    from gpuwarden.oneshot.record import RecordError, record  # noqa: PLC0415 - a fault in the configuration is reported before asyncio is loaded
 
     try:
         record(config, options.output, options.seconds, anonymise=options.anonymise)

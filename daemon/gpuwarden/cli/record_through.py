@@ -1,4 +1,4 @@
-"""Recording through the running daemon, which is asked once a second for what it has seen since: the GPUs are not read twice."""
+"""Recording through the running daemon, which is polled once a second for its readings since: the GPUs are not read twice."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from gpuwarden.cli.parser import CommandError
 from gpuwarden.trace.pseudonyms import Pseudonyms
 from gpuwarden.trace.recorder import new_trace
 
-ASKED_EVERY = 1.0
+POLLED_EVERY = 1.0
 FLUSHED_EVERY = 5.0
 
 Piece = dict[str, Any]
 
 
 class RecordingEnded(Exception):  # noqa: N818 - what is in the trace can be replayed
-    """The daemon could not keep up its side. The message says why."""
+    """The daemon ended the recording. The message says why."""
 
 
 def record_through(
@@ -33,8 +33,8 @@ def record_through(
 ) -> None:
     """Write what comes after `first`, the answer that began the session. `hosts`: anonymise, these names too.
 
-    Raises OSError if the file cannot be written, CommandError if the daemon answers no more, RecordingEnded. Whatever
-    happens, the daemon is told that nobody listens any more, and what was written can be replayed.
+    Raises OSError if the file cannot be written, CommandError if the daemon no longer responds, RecordingEnded. In every
+    case the session at the daemon is ended, and what was written can be replayed.
     """
     file, zipped = new_trace(path)
     names = None if hosts is None else Pseudonyms(hosts)
@@ -44,7 +44,7 @@ def record_through(
                 _write(zipped, piece, names)
         except BaseException:
             with suppress(CommandError):
-                daemon.ask("record", session=first["session"], end=True)
+                daemon.call("record", session=first["session"], end=True)
             raise
 
 
@@ -70,16 +70,16 @@ def _pieces(daemon: Daemon, first: Piece, seconds: float | None, stop: threading
         yield piece
         if piece["error"]:
             raise RecordingEnded(str(piece["error"]))
-        left = ASKED_EVERY if until is None else min(ASKED_EVERY, until - time.monotonic())
+        left = POLLED_EVERY if until is None else min(POLLED_EVERY, until - time.monotonic())
         if not piece["more"] and stop.wait(max(0.0, left)):
             break
         if stop.is_set() or (until is not None and time.monotonic() >= until):
             break
-        piece = daemon.ask("record", session=session)
-    piece = daemon.ask("record", session=session, end=True)
+        piece = daemon.call("record", session=session)
+    piece = daemon.call("record", session=session, end=True)
     yield piece
     while piece["more"]:
-        piece = daemon.ask("record", session=session, end=True)
+        piece = daemon.call("record", session=session, end=True)
         yield piece
 
 

@@ -10,10 +10,10 @@ from gpuwarden.cli.parser import Parser
 from gpuwarden.cli.text import clean
 
 HELP = """
-Makes the daemon read its configuration again, as SIGHUP does. What is said of conditions and Xids ([checks], [xids], [sxids]),
-the number of GPUs, [policy] and the numbers of [breaker] hold at once; for everything else it says which keys wait for a restart.
+Makes the daemon read its configuration again, as SIGHUP does. The rules of conditions and Xids ([checks], [xids], [sxids]),
+the number of GPUs, [policy] and the numbers of [breaker] take effect at once; for everything else it lists the keys that need a restart.
 
-With a fault anywhere nothing is taken over: every fault is told, and the daemon goes on as before.
+With a fault anywhere nothing changes: every fault is listed, and the daemon goes on as before.
 
 exit code: 0, or 64 when the configuration has a fault
 
@@ -27,5 +27,5 @@ def arguments(parser: Parser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    print(clean(Daemon.chosen(options.run_dir, os.environ).ask("reload")))
+    print(clean(Daemon.chosen(options.run_dir, os.environ).call("reload")))
     return 0

@@ -1,4 +1,4 @@
-"""`gpuwarden replay`: what a trace comes to, and what would have been done, under the rules of its time or under others."""
+"""`gpuwarden replay`: judge a trace, and show what would have been done, under the rules of its time or under others."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ HELP = """
 Judges a trace through the same code as the daemon, as fast as it goes, and prints what changed, when and why, and when this
 node would have been taken out of scheduling or brought back, whatever `mode` says. Nothing is done, and nothing is read or
 written but the trace and the files named. Without --config the rules are those under which it was recorded, and policy is
-that of the defaults. The trace knows no other nodes, so the breaker is told of a pool of one.
+that of the defaults. A trace holds no other nodes, so the breaker counts a pool of one.
 
-A trace that is damaged is judged up to the fault, which is told.
+A damaged trace is judged up to the damage, which is reported.
 
-exit code: 0, or 65 when the trace is damaged, of a newer format or no trace at all
+exit code: 0, or 65 when the trace is damaged, of a newer format or not a trace at all
 
 examples:
   gpuwarden replay node7.trace
@@ -45,31 +45,31 @@ examples:
 
 DAMAGED, NO_INPUT = 65, 66  # EX_DATAERR, EX_NOINPUT of sysexits.h
 
-UNTOLD = (EventKind.STARTED, EventKind.RISING, EventKind.SUBSIDED, EventKind.GPU_PINNED, EventKind.HOST_LEARNED)
-"""Steps on the way to what is told."""
+NOT_SHOWN = (EventKind.STARTED, EventKind.RISING, EventKind.SUBSIDED, EventKind.GPU_PINNED, EventKind.HOST_LEARNED)
+"""Intermediate steps of other events."""
 ONLY_IN_JSON = ("first_boottime", "first_wall", "latch")
 
 
 class Side:
-    """A configuration, or none, and what comes of it: the judge, policy, and the sum of both."""
+    """A configuration, or none, with its judge, its policy, and the sums of both."""
 
     def __init__(self, config: Path | None) -> None:
         given = None if config is None else _given(config)
         self.replay = Replay(None if given is None else given.rules)
         acting = None if given is None else given.acting
-        self._rehearsal = Rehearsal(
+        self._dry_run = Rehearsal(
             Settings() if acting is None else acting.settings, Budget() if acting is None else acting.limits.budget
         )
         self.tally = Tally()
 
     def take(self, record: Record) -> list[list[Event]]:
-        """For each step what is to be told."""
+        """The events to print, by step."""
         steps = self.replay.take(record)
-        wanted = self._rehearsal.take(record, steps, self.replay.desk)
+        wanted = self._dry_run.take(record, steps, self.replay.desk)
         events = [(*step.events, *more) for step, more in zip(steps, wanted, strict=True)]
         self.tally.add(record, steps)
-        self.tally.wanted += sum(event.kind == EventKind.INTENDED for told in events for event in told)
-        return [[event for event in told if event.kind not in UNTOLD] for told in events]
+        self.tally.wanted += sum(event.kind == EventKind.INTENDED for step in events for event in step)
+        return [[event for event in step if event.kind not in NOT_SHOWN] for step in events]
 
 
 def arguments(parser: Parser) -> None:
@@ -79,7 +79,7 @@ def arguments(parser: Parser) -> None:
         "--diff",
         metavar="F2",
         type=Path,
-        help="print where this configuration says something else: < only before, > only with it",
+        help="print where this configuration differs: < only before, > only with it",
     )
     parser.add_json()
 
@@ -87,18 +87,18 @@ def arguments(parser: Parser) -> None:
 def main(options: argparse.Namespace) -> int:
     before = Side(options.config)
     after = Side(options.diff) if options.diff else None
-    tell = _json_line if options.json else _text_line
+    line = _json_line if options.json else _text_line
     tallies = [before.tally] if after is None else [before.tally, after.tally]
     try:
         with TraceReader(options.trace) as trace:
-            for side, event in _told(trace, before, after):
-                print(tell(side, event))
+            for side, event in _printed(trace, before, after):
+                print(line(side, event))
     except OSError as error:
         raise CommandError(f"cannot read {options.trace}: {error.strerror}", NO_INPUT) from error
     except TraceError as error:
         _conclude(tallies, as_json=options.json)
-        told = "; what was before it is judged above" if error.line > 1 else ""
-        raise CommandError(f"{error}{told}", DAMAGED) from error
+        judged = "; what was before it is judged above" if error.line > 1 else ""
+        raise CommandError(f"{error}{judged}", DAMAGED) from error
     _conclude(tallies, as_json=options.json)
     return 0
 
@@ -112,15 +112,15 @@ def _given(config: Path) -> Site:
         raise faulty(error) from error
 
 
-def _told(trace: TraceReader, before: Side, after: Side | None) -> Iterator[tuple[str, Event]]:
+def _printed(trace: TraceReader, before: Side, after: Side | None) -> Iterator[tuple[str, Event]]:
     """Each event that is to be printed, and on which side: "" without a second configuration, else < or >."""
     for record in trace:
         mine = before.take(record)
         if after is None:
-            yield from (("", event) for told in mine for event in told)
+            yield from (("", event) for step in mine for event in step)
             continue
-        for told, other in zip(mine, after.take(record), strict=True):
-            yield from _difference(told, other)
+        for step, other in zip(mine, after.take(record), strict=True):
+            yield from _difference(step, other)
 
 
 def _difference(mine: Sequence[Event], theirs: Sequence[Event]) -> Iterator[tuple[str, Event]]:
@@ -136,17 +136,17 @@ def _text_line(side: str, event: Event) -> str:
     at = when(rfc3339(event.at.wall))
     if event.kind == EventKind.INTENDED:
         return f"{side:<2}{at}  {_intent(event)}".strip()
-    told = {name: value for name, value in event.data.items() if name not in ONLY_IN_JSON and value not in ("", None)}
-    data = " ".join(f"{clean(name)}={clean(value)}" for name, value in told.items())
+    shown = {name: value for name, value in event.data.items() if name not in ONLY_IN_JSON and value not in ("", None)}
+    data = " ".join(f"{clean(name)}={clean(value)}" for name, value in shown.items())
     about = "-" if event.key is None else clean(str(event.key))
     return f"{side:<2}{at}  {event.kind:<12} {about}  {data}".strip()
 
 
 def _intent(event: Event) -> str:
-    """As a person would say it: would exclude: gpuwarden: failure gpu=3 xid=79."""
+    """As text: would exclude: gpuwarden: failure gpu=3 xid=79."""
     intent, reason = clean(event.data.get("intent", "")), clean(event.data.get("reason", ""))
     if breaker := event.data.get("breaker"):
-        return f"would not {intent}, for the breaker is open ({clean(breaker)}): {reason}"
+        return f"would not {intent}: breaker open ({clean(breaker)}): {reason}"
     return f"would {intent}: {reason}" if reason else f"would {intent}"
 
 
@@ -158,14 +158,14 @@ def _conclude(tallies: Sequence[Tally], *, as_json: bool) -> None:
             print(json.dumps({"summary": summary} | ({"side": side} if side else {})))
             continue
         health = ", ".join(f"{name} for {format_duration(round(spent))}" for name, spent in summary["seconds"].items())
-        looked = (
+        counts = (
             f"{summary['passes']} passes, {summary['host_events']} host events, {summary['boots']} boots, "
             f"{summary['intents']} intents"
         )
-        print(f"{side:<2}{looked}: {health or 'nothing was judged'}".strip(), file=sys.stderr)
+        print(f"{side:<2}{counts}: {health or 'nothing was judged'}".strip(), file=sys.stderr)
         for finding in summary["findings"]:
             print(
-                f"{side:<2}still there at the end: {clean(finding['severity'])} {clean(finding['id'])}".strip(),
+                f"{side:<2}still present at the end: {clean(finding['severity'])} {clean(finding['id'])}".strip(),
                 file=sys.stderr,
             )
 

@@ -1,4 +1,4 @@
-"""`gpuwarden restore`: a person brings this node back into scheduling."""
+"""`gpuwarden restore`: an operator brings this node back into scheduling."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from gpuwarden.cli.parser import Parser
 from gpuwarden.cli.text import clean
 
 HELP = """
-Lifts whatever exclusion of gpuwarden's stands, in mode observe too: an operator's, and one for a failure. What is found now does
-not exclude the node again until it has ended once, or until the next boot; a new finding does. An exclusion that somebody else
-made is left as it is.
+Lifts gpuwarden's exclusions of this node, in mode observe too: an operator's, and one for a failure. The current findings do
+not exclude the node again until they have ended once, or until the next boot; a new finding does. An exclusion by another party
+is left as it is.
 
 exit code: 0 when it is done or will be as soon as the scheduler answers, 64 when it cannot be
 
@@ -26,5 +26,5 @@ def arguments(parser: Parser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    print(clean(Daemon.chosen(options.run_dir, os.environ).ask("restore")))
+    print(clean(Daemon.chosen(options.run_dir, os.environ).call("restore")))
     return 0

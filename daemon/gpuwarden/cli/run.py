@@ -15,13 +15,13 @@ from gpuwarden.config.model import Config
 from gpuwarden.runtime.footprint import leave_out, let_in
 
 HELP = """
-Runs the daemon in the foreground: reads the GPUs of this node, judges them, and publishes how they are, until SIGTERM.
+Runs the daemon in the foreground: reads the GPUs of this node, judges them, and publishes their health, until SIGTERM.
 
 exit code: 0 after SIGTERM or SIGINT, 64 when the configuration has a fault, or the ledger is of another major version
-(then nothing was started), 69 when it cannot start here: its port or its run directory is taken, 75 when it is to be started again, which systemd does
+(then nothing was started), 69 when it cannot start here: its port or its run directory is taken, 75 when it must be started again, which systemd does
 
 examples:
-  gpuwarden run                               this host's GPUs, as /etc/gpuwarden says
+  gpuwarden run                               this host's GPUs, as /etc/gpuwarden configures
   gpuwarden run --simulate 8                  eight GPUs that do not exist, to try it anywhere
   gpuwarden run --config gpuwarden.toml --listen 127.0.0.1:9839
 """
@@ -36,10 +36,10 @@ def arguments(parser: Parser) -> None:
         help="address for metrics and heartbeat (default: 0.0.0.0:9839; port 0: any free one)",
     )
     parser.add_argument(
-        "--state-dir", metavar="D", type=folder, help="where the ledger is (default: /var/lib/gpuwarden)"
+        "--state-dir", metavar="D", type=folder, help="directory of the ledger (default: /var/lib/gpuwarden)"
     )
     parser.add_argument(
-        "--run-dir", metavar="D", type=folder, help="where socket and verdict file are (default: /run/gpuwarden)"
+        "--run-dir", metavar="D", type=folder, help="directory of sockets and verdict file (default: /run/gpuwarden)"
     )
     parser.add_argument(
         "--mode", choices=("observe", "enforce"), help="observe: show what would be done (default); enforce: do it"
@@ -55,7 +55,7 @@ def main(options: argparse.Namespace) -> int:
         ServiceManager.of(os.environ).turn_away()
         raise
     leave_out(config)
-    from gpuwarden.runtime.serve import serve  # noqa: PLC0415 - a fault in the configuration is told before asyncio is loaded
+    from gpuwarden.runtime.serve import serve  # noqa: PLC0415 - a fault in the configuration is reported before asyncio is loaded
 
     return serve(config, lambda: _again(options))
 

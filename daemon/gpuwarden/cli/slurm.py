@@ -1,4 +1,4 @@
-"""`gpuwarden slurm`: what the scripts that Slurm runs hand over, and who is on which GPU."""
+"""`gpuwarden slurm`: the calls of Slurm's scripts, and the jobs of each GPU."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gpuwarden_collectors.slurm.jobs_register import tidy
 HELP = """
 Slurm's jobs and hooks.
 
-jobs         who is on which GPU
+jobs         the jobs of each GPU
 look         have the daemon read everything now, as the epilog does; also removes the notes of jobs that ended long ago
-healthcheck  have the daemon act on what it has found, as HealthCheckProgram does: with [slurm] drain_by = "hook" it drains
+healthcheck  have the daemon act on its findings, as HealthCheckProgram does: with [slurm] drain_by = "hook" it drains
              only within two minutes of this
 
 examples:
@@ -43,20 +43,20 @@ def main(options: argparse.Namespace) -> int:
     match options.action:
         case "look":
             try:
-                print(clean(daemon.ask("look")))
+                print(clean(daemon.call("look")))
             finally:
                 tidy(job_notes(daemon.path.parent), time.clock_gettime(time.CLOCK_BOOTTIME))
         case "healthcheck":
-            print(clean(daemon.ask("slurm_healthcheck")))
+            print(clean(daemon.call("slurm_healthcheck")))
         case _:
-            document = daemon.ask("slurm_jobs")
+            document = daemon.call("slurm_jobs")
             print(json.dumps(document, indent=2) if options.json else "\n".join(_shown(document)))
     return 0
 
 
 def _shown(document: dict[str, Any]) -> Iterator[str]:
     if not document["known"]:
-        yield "nobody reads the jobs of this node: see [slurm] enabled and jobs"
+        yield "the jobs of this node are not read: see [slurm] enabled and jobs"
         return
     head = ("GPU", "SLOT", "HEALTH", "JOB", "USER", "PROCESSES", "")
     yield from table(head, [row for gpu in document["gpus"] for row in _rows(gpu)])

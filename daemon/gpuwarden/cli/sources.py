@@ -1,8 +1,8 @@
 """The configuration that a command line asks for.
 
-Under `--simulate` neither /etc/gpuwarden nor any GPUWARDEN_* variable is read, and nothing lies where a real daemon has
-its things: no simulated fault can reach a scheduler, a prolog or a dashboard that looks after real GPUs. What is wanted
-then is said on the command line, or in a file named there that is not one of the real daemon.
+Under `--simulate` neither /etc/gpuwarden nor any GPUWARDEN_* variable is read, and nothing is where a real daemon has
+its files: no simulated fault can reach a scheduler, a prolog or a dashboard of real GPUs. Settings
+then come from the command line, or from a file named there that is not one of the real daemon.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OPTIONS = {"mode": "mode", "listen": "publish.listen", "state_dir": "state.dir"
 def configuration(
     options: argparse.Namespace, environment: Mapping[str, str], secure: Callable[[Path], None] = check_private
 ) -> Config:
-    """Raises CommandError with every fault. `secure` sees to the folder of the simulation, if anything is to be there."""
+    """Raises CommandError with every fault. `secure` is called with the folder of the simulation, if it is used."""
     try:
         if options.simulate is None:
             return load(sources(options, environment))
@@ -78,6 +78,6 @@ def _simulated(options: argparse.Namespace, home: Path) -> Config:
     return replace(config, collectors=replace(config.collectors, nvml=nvml))
 
 
-def _refuse_real(place: Path, what: str) -> None:
-    if is_real(place):
-        raise CommandError(f"{what}: {place} is for real GPUs, and --simulate keeps away from them: name another place")
+def _refuse_real(path: Path, what: str) -> None:
+    if is_real(path):
+        raise CommandError(f"{what}: {path} is for real GPUs, which --simulate never touches: name another path")

@@ -1,4 +1,4 @@
-"""`gpuwarden status`: asked by people and, often, by scripts."""
+"""`gpuwarden status`: for people and, often, for scripts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gpuwarden.cli.parser import HEALTH_CODES, UNKNOWN, CommandError, Parser
 from gpuwarden.cli.status_text import status_text
 
 HELP = """
-Says how the running daemon judges this node and each of its GPUs.
+Shows how the running daemon judges this node and each of its GPUs.
 
 exit code: 0 healthy, 1 warning, 2 failure, 3 unknown or no daemon
 
 examples:
   gpuwarden status
   gpuwarden status --json | jq -r '.findings[].id'
-  gpuwarden status > /dev/null || echo 'look at this node'
+  gpuwarden status > /dev/null || echo 'check this node'
 """
 
 
@@ -30,7 +30,7 @@ def arguments(parser: Parser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     try:
-        status = Daemon.chosen(options.run_dir, os.environ).ask("status")
+        status = Daemon.chosen(options.run_dir, os.environ).call("status")
     except CommandError as error:
         raise CommandError(str(error), UNKNOWN) from error
     return show(status, as_json=options.json)

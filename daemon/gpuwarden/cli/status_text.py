@@ -1,11 +1,11 @@
-"""The status document as a person reads it: the verdict, why, each GPU, each finding and how it ends, what is not seen."""
+"""The status document as text: the verdict, why, each GPU, each finding and how it ends, and what cannot be read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpuwarden.cli.acting_text import acting_lines
+from gpuwarden.cli.enforcement_text import enforcement_lines
 from gpuwarden.cli.text import clean, table, when
 from gpuwarden.health.advice import ADVICE
 
@@ -13,7 +13,7 @@ Document = dict[str, Any]
 
 
 def status_text(status: Document, width: int | None = None) -> Iterator[str]:
-    """Where the columns of GPUs are wider than `width`, those that tell least are left out. Other lines are as long as they are."""
+    """Where the columns of GPUs are wider than `width`, the least important are left out. Other lines are not cut."""
     if status.get("simulated"):
         yield "SIMULATED: these GPUs do not exist"
     yield from _headline(status)
@@ -24,9 +24,13 @@ def status_text(status: Document, width: int | None = None) -> Iterator[str]:
         yield ""
         yield from _finding(finding)
     silenced = [f"{clean(f['id'])} (because of {clean(f['silenced_by'])})" for f in status["silenced"]]
-    trouble = [*_unseen(status["collectors"]), *map(clean, status["trouble"])]
-    acting = list(acting_lines(status))
-    parts = (("acting", acting), ("consequences, not counted", silenced), ("could not be read or done", trouble))
+    errors = [*_unseen(status["collectors"]), *map(clean, status["trouble"])]
+    enforcement = list(enforcement_lines(status))
+    parts = (
+        ("enforcement", enforcement),
+        ("consequences, not counted", silenced),
+        ("errors and missing sources", errors),
+    )
     for title, lines in parts:
         if lines:
             yield from ("", f"{title}:", *(f"  {line}" for line in lines))
@@ -80,15 +84,15 @@ def _gpus(gpus: list[Document], width: int | None) -> Iterator[str]:
 def _finding(finding: Document) -> Iterator[str]:
     where = "" if finding["gpu"] is None else f"GPU {finding['gpu']}"
     slot = clean(finding["pci_bus_id"] or "")
-    place = f"{where} ({slot})" if where and slot else where or slot or "this node"
-    shadow = " (shadow: nothing follows from it)" if finding.get("shadow") else ""
-    yield f"{str(finding['severity']).upper()}{shadow}: {clean(finding['title'])}: {place}"
+    where_text = f"{where} ({slot})" if where and slot else where or slot or "this node"
+    shadow = " (shadow: without effect on health)" if finding.get("shadow") else ""
+    yield f"{str(finding['severity']).upper()}{shadow}: {clean(finding['title'])}: {where_text}"
     yield f"  id: {clean(finding['id'])}"
     count = f", {finding['count']} times" if finding["count"] > 1 else ""
-    gone = "; no longer seen, but not over" if finding["latched"] else ""
+    gone = "; latched: no longer observed; needs reset, reboot or ack" if finding["latched"] else ""
     yield f"  seen: from {when(finding['first_seen'])} to {when(finding['last_seen'])}{count}{gone}"
-    told = {name: value for name, value in finding["evidence"].items() if value not in ("", None)}
-    evidence = ", ".join(f"{clean(name)} {clean(value)}" for name, value in told.items())
+    shown = {name: value for name, value in finding["evidence"].items() if value not in ("", None)}
+    evidence = ", ".join(f"{clean(name)} {clean(value)}" for name, value in shown.items())
     if evidence:
         yield f"  evidence: {evidence}"
     yield f"  to do: {ADVICE.get(finding['advice'], clean(finding['advice']))}"
@@ -96,10 +100,10 @@ def _finding(finding: Document) -> Iterator[str]:
 
 
 def _unseen(collectors: list[Document]) -> Iterator[str]:
-    """Sources that are not there or were not asked yet; those that fail are in the daemon's own list of trouble."""
+    """Sources that are absent or not read yet; those that fail are in the daemon's own list of errors."""
     for collector in collectors:
         name, error = clean(collector["name"]), clean(collector["error"])
         if collector["outcome"] is None:
-            yield f"{name}: has not been read yet"
+            yield f"{name}: not read yet"
         elif collector["outcome"] == "absent":
             yield f"{name}: not on this host{f': {error}' if error else ''}"

@@ -1,4 +1,4 @@
-"""Text for a terminal: columns, and words made safe to print."""
+"""Text for a terminal: columns, and strings made safe to print."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gpuwarden watch`: the status of the running daemon, again and again. It goes on over a daemon that is away."""
+"""`gpuwarden watch`: the status of the running daemon, live. It goes on while no daemon answers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gpuwarden.cli.parser import HEALTH_CODES, NOT_ALLOWED, UNKNOWN, CommandErro
 from gpuwarden.cli.watch_text import Known, block, screen
 
 HELP = """
-Shows what the running daemon says, live: on a terminal as a screen, elsewhere as a block of lines for each change. While
-no daemon answers it says so and goes on. Ctrl-C or SIGTERM ends it.
+Shows the status of the running daemon, live: on a terminal as a screen, elsewhere as a block of lines for each change. While
+no daemon answers it shows that and goes on. Ctrl-C or SIGTERM ends it.
 
-exit code: that of what was said last: 0 healthy, 1 warning, 2 failure, 3 unknown or no daemon
+exit code: that of the last status: 0 healthy, 1 warning, 2 failure, 3 unknown or no daemon
 
 examples:
   gpuwarden watch
@@ -24,7 +24,7 @@ examples:
   gpuwarden watch >> node.log
 """
 
-LOOK_AGAIN = 0.5  # seconds between an answer and the next question, at most
+POLL = 0.5  # seconds between a response and the next request, at most
 LEAST, MOST = 0.2, 3600.0  # seconds
 USUAL = (80, 24)  # columns and rows of a terminal that does not know its size
 
@@ -33,7 +33,7 @@ def arguments(parser: Parser) -> None:
     parser.add_run_dir()
     parser.add_argument(
         "--interval", metavar="T", type=_interval, default="2s",
-        help="redraw at least so often, 200ms to 1h (default: 2s); what changes shows within half a second",
+        help="longest time between redraws, 200ms to 1h (default: 2s); a change shows within half a second",
     )  # fmt: skip
 
 
@@ -50,13 +50,13 @@ def _interval(text: str) -> float:
 def main(options: argparse.Namespace) -> int:
     watch = Watch(Daemon.chosen(options.run_dir, os.environ), options.interval)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # Blocked, a resize waits until it is looked for; else it could be lost between two looks.
+    # Blocked, a resize waits until it is taken; else it could be lost between two polls.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGWINCH})
     try:
         watch.run()
     except KeyboardInterrupt:
         if watch.on_terminal:
-            print()  # what the shell says next begins a line
+            print()  # the shell's prompt begins a line
     return watch.code()
 
 
@@ -69,30 +69,30 @@ class Watch:
 
     def code(self) -> int:
         """The exit code of what is known now."""
-        if self._known.trouble or self._known.status is None:
+        if self._known.error or self._known.status is None:
             return UNKNOWN
         return HEALTH_CODES.get(str(self._known.status["status"]), UNKNOWN)
 
     def run(self) -> None:
-        """Until a signal raises KeyboardInterrupt. Raises CommandError if this user may not ask."""
-        self._look()
+        """Until a signal raises KeyboardInterrupt. Raises CommandError if this user may not connect."""
+        self._poll()
         if self.on_terminal:
             print("\n" * (_size()[1] - 1), end="")  # keeps above what was on the screen
-        standing: tuple[str, ...] = ()
+        shown: tuple[str, ...] = ()
         due = 0.0  # when to draw again though nothing changed
         while True:
             now = time.monotonic()
-            if self._known.standing() != standing or (self.on_terminal and now >= due):
+            if self._known.content() != shown or (self.on_terminal and now >= due):
                 self._show()
-                standing, due = self._known.standing(), now + self._interval
-            if signal.sigtimedwait({signal.SIGWINCH}, min(LOOK_AGAIN, self._interval)):
+                shown, due = self._known.content(), now + self._interval
+            if signal.sigtimedwait({signal.SIGWINCH}, min(POLL, self._interval)):
                 due = 0.0
             else:
-                self._look()
+                self._poll()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         try:
-            self._known = self._known.answer(self._daemon.ask("status"), time.time())
+            self._known = self._known.answer(self._daemon.call("status"), time.time())
         except CommandError as error:
             if error.code == NOT_ALLOWED and self._known.status is None:  # waiting would not change it
                 raise CommandError(str(error), UNKNOWN) from error
@@ -106,7 +106,7 @@ class Watch:
 
 
 def _size() -> tuple[int, int]:
-    """Columns and rows of the terminal now; COLUMNS and LINES would not know that it was resized."""
+    """Columns and rows of the terminal now; COLUMNS and LINES do not follow a resize."""
     try:
         columns, rows = os.get_terminal_size(1)
     except OSError:

@@ -1,4 +1,4 @@
-"""What `gpuwarden watch` shows: on a terminal a screen that fits it, elsewhere a block of lines for each change."""
+"""The output of `gpuwarden watch`: on a terminal a screen that fits it, elsewhere a block of lines for each change."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ Document = dict[str, Any]
 
 
 class Known(NamedTuple):
-    """What is known of the daemon. Times are of the wall clock."""
+    """What is known of the daemon. Times are Unix times."""
 
     status: Document | None = None
-    """The last answer."""
+    """The last response."""
     answered: float = 0.0
-    trouble: str = ""
-    """Why there is no answer now; empty while there is one."""
-    silent: float = 0.0
-    """Since when."""
+    """When it came."""
+    error: str = ""
+    """Why there is no response now; empty while there is one."""
+    silent_since: float = 0.0
+    """Since when there is none."""
     restarted: str = ""
     """When this daemon started, if another one answered before it."""
 
@@ -29,13 +30,13 @@ class Known(NamedTuple):
         same = self.status is None or self.status["started_at"] == status["started_at"]
         return Known(status, at, restarted=self.restarted if same else str(status["started_at"]))
 
-    def silence(self, trouble: str, at: float) -> Known:
-        return self._replace(trouble=trouble, silent=self.silent if self.trouble else at)
+    def silence(self, error: str, at: float) -> Known:
+        return self._replace(error=error, silent_since=self.silent_since if self.error else at)
 
-    def standing(self) -> tuple[str, ...]:
-        """What a person would read, without what always changes: while it is the same there is no news."""
-        if self.trouble or self.status is None:
-            return (self.trouble,)
+    def content(self) -> tuple[str, ...]:
+        """The text without what always changes: equal contents need no new block."""
+        if self.error or self.status is None:
+            return (self.error,)
         lasting = {
             "age_seconds": None if self.status["age_seconds"] is None else 0,
             "gpus": [gpu | {"readings": {}} for gpu in self.status["gpus"]],
@@ -44,22 +45,22 @@ class Known(NamedTuple):
         return str(self.status["started_at"]), *status_text(self.status | lasting)
 
     def lines(self, width: int | None = None, *, only_sick: bool = False) -> Iterator[str]:
-        """Of an old answer only the first word is still said, and when it was given: nothing old is to look alive."""
-        if self.trouble:
-            yield f"NO ANSWER since {_time(self.silent)}: {clean(self.trouble)}"
+        """Of an old status only the verdict and its time are shown: stale readings must not look current."""
+        if self.error:
+            yield f"NO RESPONSE since {_time(self.silent_since)}: {clean(self.error)}"
             if self.status is not None:
                 why = ", ".join(map(clean, self.status["reasons"]))
                 health = f"{str(self.status['status']).upper()}{f': {why}' if why else ''}"
-                yield f"at {_time(self.answered)} it said: {clean(self.status['node'])} is {health}"
+                yield f"last status, of {_time(self.answered)}: {clean(self.status['node'])} is {health}"
             return
         if self.status is None:
             return
         if self.restarted:
-            yield f"another daemon than before: it started at {when(self.restarted)}"
+            yield f"the daemon was restarted at {when(self.restarted)}"
         gpus = self.status["gpus"]
         sick = [gpu for gpu in gpus if gpu["health"] != "healthy"]
         if only_sick and len(sick) < len(gpus):
-            yield f"{len(gpus) - len(sick)} healthy GPUs are not shown, for want of room"
+            yield f"{len(gpus) - len(sick)} healthy GPUs are not shown: the terminal is too small"
             yield from status_text(self.status | {"gpus": sick}, width)
         else:
             yield from status_text(self.status, width)
@@ -75,9 +76,9 @@ def block(known: Known, now: float) -> str:
 
 
 def screen(known: Known, now: float, columns: int, rows: int) -> str:
-    """All of a terminal of that size, drawn over what is there. Nothing of the terminal is left otherwise than it was."""
+    """All of a terminal of that size, drawn over what is there. The terminal's modes are restored."""
     lines = list(_wrapped(known.lines(columns), columns))
-    room = max(rows - 2, 1)  # one line for the head, one for what the shell says afterwards
+    room = max(rows - 2, 1)  # one line for the head, one for the shell's prompt
     if len(lines) > room:
         lines = list(_wrapped(known.lines(columns, only_sick=True), columns))
     if len(lines) > room:
@@ -88,7 +89,7 @@ def screen(known: Known, now: float, columns: int, rows: int) -> str:
 
 _HOME, _TO_END_OF_LINE, _REST_AWAY = "\x1b[H", "\x1b[K", "\x1b[J"
 _CUT, _NO_CUT = "\x1b[?7l", "\x1b[?7h"
-"""Off and on: a line that is longer than thought, for a character may be two columns wide, goes on in the next row."""
+"""Off and on: a line that is longer than counted, since a character may be two columns wide, goes on in the next row."""
 
 _HANGING = 4
 

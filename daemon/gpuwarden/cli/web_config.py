@@ -1,4 +1,4 @@
-"""The web-config file that the configuration names, if it names one: read before anything starts, so that a fault is told at once."""
+"""The web-config file that the configuration names, if it names one: read before anything starts, so that a fault is reported at once."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from gpuwarden.config.model import Config
 
 
 def check_web_config(config: Config) -> tuple[str, ...]:
-    """What in it could be better. Raises CommandError with every fault."""
+    """Its warnings. Raises CommandError with every fault."""
     path = config.publish.web_config
     if path is None:
         return ()
-    from gpuwarden.publish.web.config import read  # noqa: PLC0415 - TLS, only for those who want it
+    from gpuwarden.publish.web.config import read  # noqa: PLC0415 - TLS, only where it is configured
     from gpuwarden.publish.web.rules import WebConfigError  # noqa: PLC0415 - as above
 
     try:
         return read(path).warnings
     except WebConfigError as error:
         count = f"{len(error.faults)} faults" if len(error.faults) > 1 else "a fault"
-        told = "\n  ".join([f"the web configuration (publish.web_config) has {count}:", *map(str, error.faults)])
-        raise CommandError(told) from error
+        faults = "\n  ".join([f"the web configuration (publish.web_config) has {count}:", *map(str, error.faults)])
+        raise CommandError(faults) from error

@@ -1,4 +1,4 @@
-"""What the status document says of acting, as a person reads it."""
+"""Enforcement in the status document, as text for people."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from gpuwarden.cli.text import clean, when
 Document = dict[str, Any]
 
 
-def acting_lines(status: Document) -> Iterator[str]:
-    """Nothing where no scheduler is configured and nobody ordered anything."""
-    acting = status.get("acting") or {}
+def enforcement_lines(status: Document) -> Iterator[str]:
+    """Nothing where no scheduler is configured and no operator gave an order."""
+    enforcement = status.get("acting") or {}
     yield from _notice_lines(status)
     yield from _job_lines(status.get("jobs") or {})
     if "operator" in status.get("excluded_by", ()):
-        order = f" ({clean(acting['order'])})" if acting.get("order") else ""
-        yield f"an operator excluded this node{order}; gpuwarden restore brings it back"
-    for scheduler in acting.get("schedulers", ()):
+        order = f" ({clean(enforcement['order'])})" if enforcement.get("order") else ""
+        yield f"excluded by an operator{order}; `gpuwarden restore` brings it back"
+    for scheduler in enforcement.get("schedulers", ()):
         yield _scheduler(scheduler)
-    for one in acting.get("wanted", ()):
+    for one in enforcement.get("wanted", ()):
         yield f"{clean(one['actuator'])}: wants to {clean(one['intent'])} ({clean(one['reason'])}): {clean(one['text'])}"
-    for one in acting.get("would", ()):
+    for one in enforcement.get("would", ()):
         yield f"{clean(one['actuator'])}: would {clean(one['intent'])} ({clean(one['reason'])}), but {clean(one['text'])}"
-    for name, why in acting.get("blocked", {}).items():
-        yield f"{clean(name)}: nothing is done: {clean(why)}"
-    if acting.get("breaker"):
-        yield f"the breaker is open: {clean(acting['breaker'])}"
-    for told in acting.get("notifications", ()):
-        if told["queued"] or told["trouble"]:
-            why = f": {clean(told['trouble'])}" if told["trouble"] else ""
-            yield f"{clean(told['target'])}: {told['queued']} notifications wait{why}"
-    if acting.get("needs_person"):
-        yield f"only a person restores it (gpuwarden restore), because of {', '.join(map(clean, acting['needs_person']))}"
+    for name, why in enforcement.get("blocked", {}).items():
+        yield f"{clean(name)}: no action: {clean(why)}"
+    if enforcement.get("breaker"):
+        yield f"breaker open: {clean(enforcement['breaker'])}"
+    for receiver in enforcement.get("notifications", ()):
+        if receiver["queued"] or receiver["trouble"]:
+            why = f": {clean(receiver['trouble'])}" if receiver["trouble"] else ""
+            yield f"{clean(receiver['target'])}: {receiver['queued']} notifications queued{why}"
+    if enforcement.get("needs_person"):
+        yield f"needs an operator: only `gpuwarden restore` brings it back, because of {', '.join(map(clean, enforcement['needs_person']))}"
 
 
 def _notice_lines(status: Document) -> Iterator[str]:
@@ -41,13 +41,13 @@ def _notice_lines(status: Document) -> Iterator[str]:
     if notice:
         until = f" at {when(notice['deadline'])}" if notice.get("deadline") else ""
         reason = f": {clean(notice['reason'])}" if notice.get("reason") else ""
-        yield f"this machine ends{until}, says {clean(notice.get('source'))}{reason}"
+        yield f"this machine ends{until}, announced by {clean(notice.get('source'))}{reason}"
     for one in status.get("notices", ()):
         if not notice or one.get("id") != notice.get("id"):
             yield _shown_only(one)
     for source in status.get("notice_sources", ()):
         if not source["up"]:
-            yield f"termination notices of {clean(source['source'])}: no answer: {clean(source['trouble'])}"
+            yield f"termination notices of {clean(source['source'])}: no response: {clean(source['trouble'])}"
 
 
 def _job_lines(jobs: Document) -> Iterator[str]:
@@ -58,19 +58,23 @@ def _job_lines(jobs: Document) -> Iterator[str]:
         if departure["over"] and departure["jobs"]:
             yield f"{clean(departure['kind'])} of {when(departure['since'])}, over since {when(departure['over'])}:"
         yield from (f"job {clean(job['job'])}: {_job(job)}" for job in departure["jobs"])
-        if words := departure.get("last_words"):
-            yield f"last words ({clean(words['what'])}): {clean(words['result'])}: {clean(words['text'])}"
+        if final := departure.get("last_words"):
+            yield f"final node state ({clean(final['what'])}): {clean(final['result'])}: {clean(final['text'])}"
         if approval := departure.get("approval"):
             attempts = f", attempt {approval['tries']}" if approval["tries"] > 1 else ""
             yield f"approval of the end{attempts}: {clean(approval['result'])}: {clean(approval['text'])}"
 
 
 def _job(job: Document) -> str:
-    told = f"{clean(job['result'])}: {clean(job['text'])}" if job["result"] else f"not told: {clean(job['text'])}"
-    parts = [told]
+    delivered = (
+        f"{clean(job['result'])}: {clean(job['text'])}" if job["result"] else f"not signalled: {clean(job['text'])}"
+    )
+    parts = [delivered]
     if job["acknowledged_by"]:
         step = f" step {job['step']}" if job["step"] is not None else ""
-        parts.append(f"{'saved' if job['saved'] else 'is done'}{step} (by {clean(job['acknowledged_by'])})")
+        parts.append(
+            f"{'saved' if job['saved'] else 'is done'}{step} (acknowledged by {clean(job['acknowledged_by'])})"
+        )
     if job["requeue"]:
         parts.append(f"requeue {clean(job['requeue'])}: {clean(job['requeue_text'])}")
     return "; ".join(parts)
@@ -79,7 +83,7 @@ def _job(job: Document) -> str:
 def _shown_only(notice: Document) -> str:
     """A notice that changes nothing yet, or never will."""
     until = f" at {when(notice['deadline'])}" if notice.get("deadline") else ""
-    what = f"{clean(notice['kind'])}{until}, says {clean(notice['source'])}: {clean(notice['reason'])}"
+    what = f"{clean(notice['kind'])}{until}, from {clean(notice['source'])}: {clean(notice['reason'])}"
     if notice.get("called_off"):
         return f"called off by an operator: {what}"
     return f"announced: {what}" if notice.get("hard") else f"hint: {what}"
@@ -88,12 +92,12 @@ def _shown_only(notice: Document) -> str:
 def _scheduler(scheduler: Document) -> str:
     name = clean(scheduler["actuator"])
     if not scheduler["reachable"]:
-        return f"{name}: does not answer: {clean(scheduler['trouble'])}"
+        return f"{name}: unreachable: {clean(scheduler['trouble'])}"
     state = clean(scheduler["state"])
     if not scheduler["excluded"]:
         return f"{name}: {state}, not excluded"
     who = (
-        "by somebody else" if scheduler["excluded"] == "foreign" else f"by gpuwarden for {clean(scheduler['excluded'])}"
+        "by another party" if scheduler["excluded"] == "foreign" else f"by gpuwarden for {clean(scheduler['excluded'])}"
     )
     since = f" since {when(scheduler['since'])}" if scheduler.get("since") else ""
     return f"{name}: {state}, excluded {who}{since}: {clean(scheduler['reason'])}"
