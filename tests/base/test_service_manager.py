@@ -121,7 +121,7 @@ def test_a_socket_that_systemd_listens_on_is_used_and_left_to_it(tmp_path: Path)
         passed.listen()
         file = SocketFile(path, "job.new", 0o666, passed)
         assert file.make(5) is passed
-        assert file.ours()
+        assert file.is_current()
         file.remove()
         assert path.exists()
 
@@ -135,6 +135,6 @@ def test_a_socket_of_systemd_whose_file_is_gone_is_made_anew_and_is_then_ours(tm
     file = SocketFile(path, "job.new", 0o666, passed)
     with file.make(5) as made:
         assert made.getsockname() != ""
-        assert file.ours()
+        assert file.is_current()
         file.remove()
     assert not path.exists()

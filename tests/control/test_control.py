@@ -283,7 +283,7 @@ async def test_a_socket_whose_owner_hangs_is_left_alone(tmp_path: Path) -> None:
 
 async def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "control.sock").write_text("mine")
-    with pytest.raises(ControlError, match="is no socket"):
+    with pytest.raises(ControlError, match="is not a socket"):
         await control(tmp_path).start()
     assert (tmp_path / "control.sock").read_text() == "mine"
 

@@ -218,7 +218,7 @@ def test_the_daemon_is_told_through_its_socket(tmp_path: Path) -> None:
 
 def test_a_daemon_that_does_not_know_the_rank_yet_is_told_again(tmp_path: Path) -> None:
     """Nor does the training draw other numbers for it."""
-    again = b'{"ok": false, "code": 75, "error": "whose process 7 is was not found out in time; try again"}\n'
+    again = b'{"ok": false, "code": 75, "error": "whose process 7 is was not found in time; try again"}\n'
     drawn = random.getstate()
     with daemon(tmp_path / "job.sock", again, again, b'{"ok": true}\n') as said:
         told, file = acknowledged(tmp_path)

@@ -210,7 +210,7 @@ def test_of_a_divided_gpu_a_job_belongs_to_an_instance() -> None:
 
 
 def test_whether_the_jobs_can_be_read_is_told_where_they_are_wanted() -> None:
-    told = [None, JobLabels(), JobLabels(trouble="cannot read it")]
+    told = [None, JobLabels(), JobLabels(error="cannot read it")]
     pages = [scrape(replace(snapshot(1), hpc_jobs=jobs)) for jobs in told]
     assert [page.value("gpuwarden_hpc_job_mapping_up") for page in pages] == [None, 1, 0]
 
@@ -226,7 +226,7 @@ async def test_the_folder_of_jobs_is_read_as_dcgm_exporter_reads_it(tmp_path: Pa
     try:
         assert await jobs.flush(30)
         told = dict(jobs().jobs)
-        assert (len(told.pop("7")), jobs().trouble) == (JOBS_MOST, "")
+        assert (len(told.pop("7")), jobs().error) == (JOBS_MOST, "")
         assert told == {"0": ("4711", "4712"), "2.11": (" spaced ", "last"), "3": ("",)}
         (tmp_path / "0").unlink()
         assert await jobs.flush(30)
@@ -241,7 +241,7 @@ async def test_the_folder_of_jobs_is_read_as_dcgm_exporter_reads_it(tmp_path: Pa
 async def test_what_cannot_be_read_has_no_jobs_and_says_why_while_the_page_goes_on(tmp_path: Path) -> None:
     (tmp_path / "0").write_text("4711\n")
     (tmp_path / "1").symlink_to("1")
-    for folder, trouble in (
+    for folder, error in (
         (tmp_path, "1: Too many levels"),
         (tmp_path / "none", ""),
         (tmp_path / "0", "0: Not a dir"),
@@ -250,8 +250,8 @@ async def test_what_cannot_be_read_has_no_jobs_and_says_why_while_the_page_goes_
         try:
             assert await jobs.flush(30)
             assert dict(jobs().jobs) == ({"0": ("4711",)} if folder == tmp_path else {})
-            assert trouble in jobs().trouble
-            assert bool(trouble) is bool(jobs().trouble)
+            assert error in jobs().error
+            assert bool(error) is bool(jobs().error)
         finally:
             assert jobs.close(30)
 

@@ -150,11 +150,11 @@ async def test_a_directory_that_cannot_be_written_is_told_and_then_forgotten(tmp
     file = VerdictFile(tmp_path / "run")
     file.publish(snapshot())
     assert await file.flush(60)
-    assert str(tmp_path / "run/verdict") in file.trouble(host_clock())
+    assert str(tmp_path / "run/verdict") in file.error(host_clock())
     (tmp_path / "run").unlink()
     file.publish(snapshot())
     assert await file.flush(60)
-    assert file.trouble(host_clock()) == ""
+    assert file.error(host_clock()) == ""
     assert file.close(60)
 
 
@@ -191,7 +191,7 @@ async def test_on_a_full_disk_a_failure_takes_the_place_of_the_verdict_before(di
     file.publish(now(Health.FAILURE, reasons=("gpu_missing",)))
     assert await file.flush(60)
     assert "\nstate=failure\n" in (disk / "verdict").read_text()
-    assert "No space left" in file.trouble(host_clock()), "the next change may find no room"
+    assert "No space left" in file.error(host_clock()), "the next change may find no room"
     file.publish(now(Health.FAILURE, reasons=("gpu_missing", "xid.79")))
     assert await file.flush(60)
     assert "\nreason=gpu_missing xid.79\n" in (disk / "verdict").read_text()
@@ -199,7 +199,7 @@ async def test_on_a_full_disk_a_failure_takes_the_place_of_the_verdict_before(di
     file.publish(now())
     assert await file.flush(60)
     assert "\nstate=healthy\n" in (disk / "verdict").read_text()
-    assert file.trouble(host_clock()) == ""
+    assert file.error(host_clock()) == ""
     assert file.close(60)
 
 
@@ -223,7 +223,7 @@ async def test_where_somebody_else_takes_the_last_page_no_verdict_says_that_a_fa
     assert await file.flush(60)
     verdict = disk / "verdict"
     assert not verdict.exists() or verdict.read_text() == ""
-    assert "No space left" in file.trouble(host_clock())
+    assert "No space left" in file.error(host_clock())
     assert file.close(60)
 
 
@@ -247,12 +247,12 @@ async def test_on_a_read_only_disk_the_verdict_stays_and_is_told_to_be_old(disk:
     remount(disk, "ro")
     file.publish(now(Health.FAILURE))
     assert await file.flush(60)
-    assert "Read-only file system" in file.trouble(host_clock())
+    assert "Read-only file system" in file.error(host_clock())
     remount(disk, "rw")
     file.publish(now(Health.FAILURE))
     assert await file.flush(60)
     assert "\nstate=failure\n" in (disk / "verdict").read_text()
-    assert file.trouble(host_clock()) == ""
+    assert file.error(host_clock()) == ""
     assert file.close(60)
 
 
@@ -263,7 +263,7 @@ async def test_a_notice_that_could_not_be_written_is_written_as_soon_as_it_can_b
     async def published(body: bytes) -> str:
         file.publish(body, imminent=False)
         assert await file.flush(60)
-        return file.trouble(host_clock())
+        return file.error(host_clock())
 
     assert "No space left" in await published(b"{}")
     filler.unlink()

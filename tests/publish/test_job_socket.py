@@ -72,7 +72,7 @@ async def listening(run_dir: Path, daemon: Daemon, **options: Any) -> AsyncItera
     daemon.known.set()
     served = daemon.socket(run_dir, **{"deadline": PATIENCE, "look_every": 3600.0, **options})
     await served.start()
-    assert served.trouble(host_clock()) == ""
+    assert served.error(host_clock()) == ""
     try:
         yield served
     finally:
@@ -267,7 +267,7 @@ async def test_who_is_not_found_out_in_time_may_try_again_and_is_not_refused(tmp
     async with listening(tmp_path, daemon) as served:
         daemon.known.clear()
         answer = await ask(served.path, SAYING)
-        assert (answer["code"], "was not found out in time; try again" in answer["error"]) == (75, True)
+        assert (answer["code"], "was not found in time; try again" in answer["error"]) == (75, True)
         daemon.known.set()
         assert (await ask(served.path, SAYING))["ok"]
 
@@ -516,7 +516,7 @@ async def test_a_socket_of_another_daemon_is_left_alone_and_the_trouble_is_told(
         with capture_logs() as logs:
             await second.start()
             await second.start()
-        assert "another gpuwarden answers" in second.trouble(host_clock())
+        assert "another gpuwarden answers" in second.error(host_clock())
         assert len(logs) == 1
         await second.stop()
         assert (await ask(first.path, {"verb": "status"}))["ok"]
@@ -530,10 +530,10 @@ async def test_a_run_directory_that_cannot_be_written_is_told_and_tried_again(tm
         remount(run_dir, "ro")
         served = daemon.socket(run_dir)
         await served.start()
-        assert "Read-only file system" in served.trouble(host_clock())
+        assert "Read-only file system" in served.error(host_clock())
         remount(run_dir, "rw")
         await served.start()
-        assert served.trouble(host_clock()) == ""
+        assert served.error(host_clock()) == ""
         assert (await ask(served.path, SAYING))["ok"]
         await served.stop()
 

@@ -53,7 +53,7 @@ def test_act_is_said_only_of_an_imminent_end_in_mode_enforce_on_real_gpus() -> N
 
 
 def test_a_person_is_shown_what_changes_nothing_and_who_does_not_answer() -> None:
-    source = NoticeSource(name="aws", up=False, trouble="no answer within 2 s")
+    source = NoticeSource(name="aws", up=False, error="no answer within 2 s")
     hint = replace(NOTICE, id="rebalance:x", hard=False, kind="rebalance", reason="more likely")
     off = replace(NOTICE, called_off=True)
     shown = replace(announced(near=False), acted=Acted(notices=(hint, off)), notice_sources=(source,))

@@ -72,7 +72,7 @@ def test_an_empty_file_asks_for_nothing_and_that_is_said(site: Site) -> None:
         config = read(site.write(text))
         assert config.tls is None
         assert config.users == {}
-        assert any("anybody who can connect is answered" in warning for warning in config.warnings)
+        assert any("every client that can connect is served" in warning for warning in config.warnings)
 
 
 def test_files_are_looked_for_beside_the_web_config_file(site: Site) -> None:
@@ -124,7 +124,7 @@ def test_what_is_wrong_is_told_with_its_key(site: Site, text: str, told: str) ->
         ("  client_ca_file: server.crt", "beside a client CA"),
         ("  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: nowhere", "nowhere: No such file"),
         ("  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: server.key", "expected certificates in PEM"),
-        ("  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: .", "it is no file"),
+        ("  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: .", "it is not a file"),
         ("  cert: x", "expected cert or cert_file, found both"),
     ],
 )  # fmt: skip
@@ -185,10 +185,10 @@ def warnings(site: Site, *sections: str) -> str:
 
 def test_what_protects_no_less_though_not_as_asked_is_a_warning(site: Site) -> None:
     served = site.serve()
-    assert "HTTP/2 is not spoken here" in warnings(site, served, "http_server_config: {http2: true}")
-    assert "TLS12 is the least" in warnings(site, f"{served}  min_version: TLS10")
+    assert "HTTP/2 is not supported" in warnings(site, served, "http_server_config: {http2: true}")
+    assert "TLS12 is the lowest" in warnings(site, f"{served}  min_version: TLS10")
     assert "CurveP256 is used, and nothing else" in warnings(site, f"{served}  curve_preferences: [CurveP256, X25519]")
-    assert "no certificate is asked for" in warnings(site, f"{served}  client_auth_type: RequestClientCert")
+    assert "no certificate is requested" in warnings(site, f"{served}  client_auth_type: RequestClientCert")
     assert "any authority that this host trusts" in warnings(
         site, f"{served}  client_auth_type: VerifyClientCertIfGiven"
     )
@@ -201,7 +201,7 @@ def test_secrets_that_anybody_may_read_are_a_warning(site: Site) -> None:
     served = site.serve()
     assert warnings(site, served, users(a="b")) == ""
     (site.folder / "server.key").chmod(0o644)
-    assert "server.key may be read by anybody: chmod o-r" in warnings(site, served)
+    assert "server.key may be read by every user: chmod o-r" in warnings(site, served)
     site.write(users(a="b"))
     site.path.chmod(0o644)
     assert "web.yml holds passwords or a key" in "\n".join(read(site.path).warnings)
@@ -215,7 +215,7 @@ def test_a_file_that_is_none_or_too_large_is_refused(site: Site) -> None:
     with pytest.raises(WebConfigError, match="more than 1048576 bytes"):
         read(site.write("#" * (1 << 20) + "\n"))
     site.path.write_bytes(b"\xff")
-    with pytest.raises(WebConfigError, match="no text in UTF-8"):
+    with pytest.raises(WebConfigError, match="not text in UTF-8"):
         read(site.path)
 
 

@@ -26,7 +26,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def trouble(served: Served) -> str:
-    return served.web.trouble(served.now[0])
+    return served.web.error(served.now[0])
 
 
 def in_force(served: Served, name: str) -> bool:
@@ -61,7 +61,7 @@ async def test_a_faulty_file_changes_nothing_and_is_told_until_it_is_mended(site
             site.write("basic_auth_users: {alice: oops}")
             await until(lambda: trouble(served))
             assert "basic_auth_users.alice: expected a bcrypt hash" in trouble(served)
-            assert trouble(served).endswith("what was there before stays in force")
+            assert trouble(served).endswith("the configuration before stays in force")
             assert (await get(served, "/healthz", Authorization=ALICE)).code == 200
             site.write(users(alice="right", bob="x"))
             await until(lambda: in_force(served, "bob"))
@@ -96,7 +96,7 @@ async def test_what_was_closed_is_opened_by_a_restart_alone(site: Site, what: st
     async with serving(config=site.write(served_section, demand, names, logins)) as served:
         before = served.web._guard._config
         site.write(left[what])
-        await until(lambda: f"no longer asks for {what or 'TLS'}: restart gpuwarden" in trouble(served))
+        await until(lambda: f"no longer requires {what or 'TLS'}: restart gpuwarden" in trouble(served))
         assert served.web._guard._config is before
         site.write(served_section, demand, names, logins)
         await until(lambda: trouble(served) == "")

@@ -152,11 +152,11 @@ async def test_where_a_name_is_wanted_no_certificate_is_a_wrong_one(site: Site) 
 async def test_an_expired_certificate_is_replaced_without_a_restart(site: Site) -> None:
     async with serving(config=site.write(site.serve(old=True))) as served:
         served.now[0] = Stamp(UPTIME, time.time())
-        assert "has expired" in served.web.trouble(served.now[0])
+        assert "has expired" in served.web.error(served.now[0])
         assert await refused(served, trusting())
         site.serve()
         await until(lambda: accepted(served, trusting()))
-        assert served.web.trouble(served.now[0]) == ""
+        assert served.web.error(served.now[0]) == ""
 
 
 async def accepted(served: Served, tls: ssl.SSLContext) -> bool:
@@ -166,8 +166,8 @@ async def accepted(served: Served, tls: ssl.SSLContext) -> bool:
 async def test_a_certificate_that_is_about_to_end_is_a_trouble_before_it_does(site: Site) -> None:
     async with serving(config=site.write(site.serve(life=timedelta(days=3)))) as served:
         now = time.time()
-        assert served.web.trouble(Stamp(UPTIME, now)) == ""
-        assert "expires in 6 h" in served.web.trouble(Stamp(UPTIME, now + 1.75 * 86400))
+        assert served.web.error(Stamp(UPTIME, now)) == ""
+        assert "expires in 6 h" in served.web.error(Stamp(UPTIME, now + 1.75 * 86400))
 
 
 async def test_certificates_behind_a_link_that_is_turned_are_noticed(site: Site) -> None:

@@ -80,11 +80,11 @@ async def test_a_folder_that_cannot_be_written_is_told_until_it_can(tmp_path: Pa
     try:
         keeper.publish(shown())
         assert await keeper.flush(60)
-        assert "slurm.job_mapping_dir" in keeper.trouble()
+        assert "slurm.job_mapping_dir" in keeper.error()
         folder.unlink()
         keeper.publish(shown())
         assert await keeper.flush(60)
-        assert keeper.trouble() == ""
+        assert keeper.error() == ""
     finally:
         keeper.close(60)
 
@@ -113,7 +113,7 @@ class Marks:
         self.now += AGAIN_AFTER
         mark.tend()
         assert await mark.flush(60)
-        return mark.trouble(self.clock())
+        return mark.error(self.clock())
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ async def test_a_mark_that_cannot_be_written_is_told_and_written_as_soon_as_it_c
     with marks.mark(wanted=True) as mark:
         said = await marks.trouble(mark)
         assert said.startswith(f"cannot write {marks.file}: ")
-        assert "jobs start while nothing is known" in said
+        assert "jobs start while this node's health is unknown" in said
         marks.file.parent.unlink()
         assert await marks.trouble(mark) == ""
         assert marks.file.is_file()

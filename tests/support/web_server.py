@@ -79,7 +79,7 @@ async def serving(
     limits = Limits(connections=connections, deadline=deadline, handshake=handshake)
     web = Web(
         holder, events, structlog.get_logger(), clock=lambda: now[0], notices=notices, config=config, limits=limits,
-        look_every=look_every,
+        check_every=look_every,
     )  # fmt: skip
     served = Served(web, holder, now, notices)
     await web.start(host, 0)

@@ -57,10 +57,10 @@ def everything(gpus: int = 8, instances: int = 0) -> Snapshot:
             actuators=ACTUATORS,
             excluded=tuple((name, "failure") for name in ACTUATORS),
             breaker="too many",
-            standings={
+            node_states={
                 name: Standing(at=at(UPTIME), owner=Owner.OURS, why=Why.FAILURE, since=5.0) for name in ACTUATORS
             },
-            told=tuple(
+            receivers=tuple(
                 ReceiverState(target=name, counts=dict.fromkeys(OUTCOMES, 1)) for name in ("pager", "chat", "tickets")
             ),
         ),

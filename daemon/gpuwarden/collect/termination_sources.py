@@ -168,7 +168,7 @@ def _shown(name: str, asked: Sequence[_Asked], now: Stamp) -> NoticeSource:
         name=name,
         up=all(_is_up(one, now) for one in main),
         kinds=tuple(dict.fromkeys(one.question.kind.value for one in asked)),
-        trouble="; ".join(dict.fromkeys(one.trouble for one in asked if one.trouble)),
+        error="; ".join(dict.fromkeys(one.trouble for one in asked if one.trouble)),
         last=last,
     )
 

@@ -321,13 +321,13 @@ class Acting:
             if i.act is Act.EXCLUDE and not self._options.settings.enforce
         ]
         return Acted(
-            actuators=tuple(self._boxes), excluded=tuple(excluded(self.state, standings)), standings=standings,
+            actuators=tuple(self._boxes), excluded=tuple(excluded(self.state, standings)), node_states=standings,
             pending=tuple(pending), would=tuple(would), blocked=dict(self._blocked), counts={**self.state.tried, **self._counts},
             breaker=self._held_back(),
             person=tuple(sorted(map(str, self.state.person))),
             order="" if self.state.order is None else self.state.order.reason, notices=tuple(self.state.notices.values()),
             notice=imminent(self.state.notices, self._options.settings.horizon, self._clock()),
-            told=self._notifying.shown() if self._notifying is not None else (),
+            receivers=self._notifying.shown() if self._notifying is not None else (),
         )  # fmt: skip
 
     def _held_back(self) -> str:

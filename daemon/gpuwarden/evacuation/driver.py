@@ -292,5 +292,5 @@ class Departing:
             departures=going_on or tuple(self.state.departures.values())[-1:], preview=self._preview, outcomes=dict(self._steps.outcomes),
             answers=self.state.answers,
             signal_seconds=self._steps.signal_seconds,
-            trouble=self._trouble and f"not all is known of them: {self._trouble}",
+            error=self._trouble and f"not all is known of them: {self._trouble}",
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What jobs and people are told of the end of this machine: a file, a document, and whoever waits for the next change of it.
+"""The termination notice as published: a file, a document, and the clients that wait for its next change.
 
 `act` is true only for a notice that is imminent, in mode enforce, on real GPUs: what acts by being read does not act otherwise.
 """
@@ -22,7 +22,7 @@ from gpuwarden_collectors.base import Clock, host_clock
 Document = dict[str, Any]
 WAITERS_MOST = 64
 WAIT_MOST = 60.0
-"""Seconds that one answer is held back."""
+"""Seconds that one response is held back."""
 
 
 KEYS = (
@@ -67,11 +67,11 @@ def document(snapshot: Snapshot) -> Document:
 
 def source_document(source: NoticeSource) -> Document:
     last = None if source.last is None else rfc3339(source.last.wall)
-    return {"source": source.name, "up": source.up, "trouble": source.trouble, "last_answer": last}
+    return {"source": source.name, "up": source.up, "trouble": source.error, "last_answer": last}
 
 
 class Notices:
-    """The newest document, its tag, and the clients that wait for another: by door `waiters` at most, so that none fills another's."""
+    """The newest document, its tag, and the clients that wait for another: at most `waiters` for each server, so that none uses up another's."""
 
     def __init__(self, waiters: int = WAITERS_MOST) -> None:
         self.body = b""
@@ -92,14 +92,14 @@ class Notices:
         return True
 
     def close(self) -> None:
-        """Nobody waits any longer, nor from now on."""
+        """Release all waiting clients, and admit none any more."""
         self._closed = True
         self._wake()
 
     async def wait(self, seconds: float, tag: str = "", *, door: str = "web") -> bool:
-        """Until an end is imminent, or, for whoever knows the document with this `tag`, until it is another.
+        """Wait until an end is imminent, or, for a client that has the document with this `tag`, until it changes.
 
-        At most `seconds`, and never more than WAIT_MOST. False if too many wait at this door already.
+        At most `seconds`, and never more than WAIT_MOST. False if too many wait at this server already.
         """
         if self.waiting[door] >= self._most:
             return False
@@ -127,7 +127,7 @@ class NoticeFile:
     def __init__(self, run_dir: Path, clock: Clock = host_clock) -> None:
         self._body = b""
         self._writer = FileWriter(run_dir / "notice.json", clock)
-        self.trouble = self._writer.trouble
+        self.error = self._writer.error
         self.flush = self._writer.flush
         self.close = self._writer.close
 

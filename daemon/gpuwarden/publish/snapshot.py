@@ -18,23 +18,26 @@ from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorStatus:
-    """The last pass of one collector. `duration` in seconds; `worker` for collectors with a process of their own."""
+    """The last pass of one collector."""
 
     name: str
     outcome: PassOutcome | None = None
+    """None before the first pass."""
     duration: float | None = None
+    """Seconds that the last pass took."""
     last_success: Stamp | None = None
+    """When a pass last observed."""
     timeouts: int = 0
+    """Passes that missed their deadline, since the daemon started."""
     error: str = ""
+    """Why the last pass failed; empty if it did not."""
     worker: WorkerReport | None = None
+    """Only of collectors with a process of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """What does not change while the daemon runs. `interval` of the GPU pass and `fresh_for` in seconds.
-
-    `publish_jobs`: names of users and jobs may be told to anybody.
-    """
+    """What does not change while the daemon runs."""
 
     node: str
     boot_id: str
@@ -43,23 +46,28 @@ class Service:
     mode: str
     simulated: bool
     interval: float
+    """Seconds between GPU passes."""
     fresh_for: float
+    """Seconds for which an observation is current."""
     publish_jobs: bool = False
+    """Whether names of users and jobs may be published."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidCount:
-    """Xids of one number on one GPU since the ledger began; `last` is wall time, None if there was none yet."""
+    """Xids of one number on one GPU since the ledger began."""
 
     slot: str
+    """PCI address of the GPU."""
     xid: int
     count: int = 0
     last: float | None = None
+    """Unix time of the last one; None if there was none yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """An intent, and in `text` why it is not done yet."""
+    """An intent that is not done yet."""
 
     act: Act
     actuator: str
@@ -67,6 +75,7 @@ class Wanted:
     reason: str
     at: Stamp
     text: str
+    """Why it is not done yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,38 +94,49 @@ class ReceiverState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acted:
-    """What is wanted of schedulers and what stands there. `excluded`: pairs of actuator and owner; `breaker`: why it is open.
-
-    `would` is what mode observe does not do; `blocked`, by actuator, why what is wanted is not asked of it; `counts`, as
-    `exclude_done`, what intents came to since the ledger began, of retry and refused what this process tried. `person`: findings after which only a person restores. `order`: the text of an
-    operator's exclusion. `notice`: of all the
-    `notices` the one that is imminent.
-    """
+    """Enforcement: what is wanted of schedulers, and the state that they report."""
 
     actuators: tuple[str, ...] = ()
+    """Names of all that are configured."""
     excluded: tuple[tuple[str, str], ...] = ()
-    standings: Mapping[str, Standing] = field(default_factory=dict)
+    """Pairs of actuator and owner."""
+    node_states: Mapping[str, Standing] = field(default_factory=dict)
+    """The last state read, by actuator."""
     pending: tuple[Wanted, ...] = ()
+    """Intents that are not done yet."""
     would: tuple[Wanted, ...] = ()
+    """Intents that mode observe does not carry out."""
     blocked: Mapping[str, str] = field(default_factory=dict)
+    """By actuator: why its intent is not carried out."""
     counts: Mapping[str, int] = field(default_factory=dict)
+    """Outcomes of intents, as `exclude_done`, since the ledger began; of retry and refused, attempts of this process."""
     breaker: str = ""
+    """Why the breaker is open; empty if it is not."""
     person: tuple[str, ...] = ()
+    """Findings after which only an operator restores the node."""
     order: str = ""
+    """The text of an operator's exclusion."""
     notice: Notice | None = None
+    """The imminent one of `notices`."""
     notices: tuple[Notice, ...] = ()
-    told: tuple[ReceiverState, ...] = ()
+    """All termination notices in force."""
+    receivers: tuple[ReceiverState, ...] = ()
+    """Receivers of notifications."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeSource:
-    """Who may announce the end of this machine. `up`: it answers. `kinds`: what it may announce. `last`: its last good answer."""
+    """A source of termination notices."""
 
     name: str
     up: bool
+    """It answers."""
     kinds: tuple[str, ...] = ()
-    trouble: str = ""
+    """The kinds of notices that it may announce."""
+    error: str = ""
+    """Why it does not answer; empty if it does."""
     last: Stamp | None = None
+    """Its last valid answer."""
 
 
 NOTICE_TO_SIGNAL = Histogram.of(0.05, 0.1, 0.2, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
@@ -124,72 +144,86 @@ NOTICE_TO_SIGNAL = Histogram.of(0.05, 0.1, 0.2, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Departures:
-    """Jobs that are told that their machine ends: the `departures` that go on, else the last one.
-
-    `preview`: what is going to be done, or would be in mode enforce. `outcomes`: jobs told by this process, by what came of it.
-    `answers`: of how many jobs each was had, as far back as the ledger knows.
-    `signal_seconds`: from when a notice was known here to when a job was told. `trouble`: what is not known of who is
-    here, and why jobs cannot be reached.
-    """
+    """Jobs on a machine that is about to end."""
 
     departures: tuple[Departure, ...] = ()
+    """Those in progress, else the last one."""
     preview: tuple[str, ...] = ()
+    """What is going to be done, or would be in mode enforce."""
     outcomes: Mapping[str, int] = field(default_factory=dict)
+    """Jobs signalled by this process, by result."""
     answers: Mapping[Given, int] = field(default_factory=dict)
+    """Jobs by their acknowledgement, since the ledger began."""
     signal_seconds: Histogram = NOTICE_TO_SIGNAL
-    trouble: str = ""
+    """Seconds from the arrival of a notice to the signal of a job."""
+    error: str = ""
+    """Why jobs are not all known, or cannot be reached; empty if they are and can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clients:
-    """Of the web server: `turned_away` had to make room for others; `refused` were not answered, by why."""
+    """Clients of the web server."""
 
     turned_away: int = 0
+    """Connections closed to make room for others."""
     refused: Mapping[str, int] = field(default_factory=dict)
+    """Requests refused, by reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLabels:
-    """What the label `hpc_job` names: jobs by GPU, or by GPU and instance (`3`, `3.1`). `trouble`: what could not be read."""
+    """The jobs of the label `hpc_job`."""
 
     jobs: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    trouble: str = ""
+    """By GPU, or by GPU and instance (`3`, `3.1`)."""
+    error: str = ""
+    """What could not be read; empty if all was."""
 
 
 _NEXT = 0.001
-"""Seconds by which something is older than it may be, where it is to be seen that it is."""
+"""Seconds past the limit at which a page is renewed, so that its age is seen to be above the limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """`sequence` grows, and `observed` moves, only when a GPU pass really observed. `nvml`, `dcgm` and `jobs` are None once
-    they are not fresh. `hpc_jobs` is None where there is to be no such label. `errors`: why a component of the daemon does not work.
-    """
+    """The daemon's published state."""
 
     service: Service
     sequence: int
+    """Grows only with a GPU pass that observed."""
     made: Stamp
+    """When this snapshot was made."""
     observed: Stamp | None
+    """When a GPU pass last observed."""
     verdict: Verdict
     nvml: NvmlFacts | None = None
+    """None once it is not fresh; so are the next two."""
     dcgm: DcgmFacts | None = None
     jobs: JobsFacts | None = None
     collectors: tuple[CollectorStatus, ...] = ()
     xids: tuple[XidCount, ...] = ()
-    site_failures: tuple[str, ...] = ()  # numbers of Xids that this site makes failures
+    site_failures: tuple[str, ...] = ()
+    """Numbers of the Xids that the site's configuration makes failures."""
     ready: bool = False
+    """The first full pass is done."""
     excluded_by: tuple[str, ...] = ()
     notice: Mapping[str, object] | None = None
     acted: Acted = field(default_factory=Acted)
     departures: Departures = field(default_factory=Departures)
     notice_sources: tuple[NoticeSource, ...] = ()
     errors: Mapping[str, str] = field(default_factory=dict)
-    dropped: Mapping[str, int] = field(default_factory=dict)  # what could not be written: "log", "ledger", "files"
+    """By component of the daemon: why it does not work."""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """Writes dropped, by kind: "log", "ledger", "files"."""
     log_gaps: int = 0
+    """Times that records of the kernel log were overwritten before they were read."""
     log_lost: int = 0
-    disbelieved: Mapping[str, int] = field(default_factory=dict)  # lines of the kernel log, by why they do not count
+    """Records lost in them."""
+    disbelieved: Mapping[str, int] = field(default_factory=dict)
+    """Lines of the kernel log that do not count, by reason."""
     clients: Clients = field(default_factory=Clients)
     hpc_jobs: JobLabels | None = None
+    """None where that label is not configured."""
 
     def age(self, now: Stamp) -> float | None:
         """Seconds since the last real observation; None before the first."""
@@ -200,12 +234,12 @@ class Snapshot:
         return age is not None and age <= self.service.fresh_for
 
     def lasts(self, now: Stamp) -> float:
-        """Seconds for which what is shown of GPUs may be shown; not above 0 once it is too old, infinite where nothing is."""
+        """Seconds for which the GPU readings may still be shown; not above 0 once they are too old, infinite where there are none."""
         age = self.age(now)
         return math.inf if self.nvml is None or age is None else self.service.fresh_for - age + _NEXT
 
     def health(self, now: Stamp) -> Health:
-        """The verdict as it stands at `now`: anything but a failure is unknown once the observation is not fresh."""
+        """The health at `now`: anything but a failure is unknown once the observation is not fresh."""
         if self.verdict.health is Health.FAILURE:
             return Health.FAILURE
         return self.verdict.health if self.fresh(now) else Health.UNKNOWN

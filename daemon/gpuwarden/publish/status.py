@@ -1,6 +1,6 @@
 """The documents that tools read: heartbeat, status, GPUs, findings, events. Pure functions of a snapshot and `now`.
 
-Names of keys are a contract: some may be added, none renamed. Times are RFC 3339 in UTC. What is not known is null.
+Names of keys are a contract: some may be added, none renamed. Times are RFC 3339 in UTC. Unknown values are null.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAIN_READINGS = (
     "ecc_corrected_volatile", "ecc_uncorrected_volatile", "remapped_rows_pending", "remapped_rows_failure",
     "pcie_generation", "pcie_width", "mig_mode", "persistence_mode", "recovery_action",
 )  # fmt: skip
-"""The readings of `GpuReadings` that a person wants beside the health of a GPU."""
+"""The readings of `GpuReadings` that are shown beside the health of a GPU."""
 
 ENDS_WHEN = {
     Latch.NONE: "it is no longer seen",
@@ -55,7 +55,7 @@ def to_json(document: object) -> bytes:
 
 
 def _plain(values: Mapping[str, Any]) -> Document:
-    """JSON has no NaN and no infinity: such numbers are not known."""
+    """JSON has no NaN and no infinity: such numbers are null."""
     return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
 
 
@@ -111,12 +111,12 @@ def status(snapshot: Snapshot, now: Stamp) -> Document:
         "jobs": departures.document(snapshot.departures),
         "notices": [notices.notice_document(notice) for notice in snapshot.acted.notices],
         "notice_sources": [notices.source_document(source) for source in snapshot.notice_sources],
-        "trouble": list(_trouble(snapshot)),
+        "trouble": list(_errors(snapshot)),
     }
 
 
 def scraped(last: tuple[Stamp, str] | None, now: Stamp) -> Document | None:
-    """The last request for the metrics. The name is the caller's own word."""
+    """The last request for the metrics. The name is as the caller gives it."""
     if last is None:
         return None
     at, by = last
@@ -135,8 +135,8 @@ def findings(snapshot: Snapshot) -> Document:
     return {"simulated": snapshot.service.simulated, "findings": rows}
 
 
-def events(snapshot: Snapshot, happened: Iterable[Event]) -> Document:
-    return {"simulated": snapshot.service.simulated, "events": [event(one) for one in happened]}
+def events(snapshot: Snapshot, found: Iterable[Event]) -> Document:
+    return {"simulated": snapshot.service.simulated, "events": [event(one) for one in found]}
 
 
 def event(one: Event) -> Document:
@@ -152,7 +152,7 @@ def event(one: Event) -> Document:
 
 
 def _gpu(gpu: GpuVerdict, facts: GpuFacts | None, *, fresh: bool) -> Document:
-    """Of an old observation only a failure is still said."""
+    """Of an old observation only a failure is still shown."""
     readings = {} if facts is None else {name: getattr(facts.readings, name) for name in MAIN_READINGS}
     health = gpu.health if fresh or gpu.health is Health.FAILURE else Health.UNKNOWN
     return {
@@ -170,7 +170,7 @@ def _gpu(gpu: GpuVerdict, facts: GpuFacts | None, *, fresh: bool) -> Document:
 
 
 def lemons(snapshot: Snapshot) -> list[Document]:
-    """On how many of the last 28 days what happened; `pci_bus_id` is null for the node as a whole."""
+    """On how many of the last 28 days there was which event; `pci_bus_id` is null for the node as a whole."""
     rows = snapshot.verdict.lemons
     return [{"pci_bus_id": row.slot or None, "what": row.what, "days": row.days} for row in rows]
 
@@ -200,7 +200,7 @@ def _finding(snapshot: Snapshot, finding: Finding) -> Document:
 
 
 def detail(finding: Finding) -> str:
-    """What tells findings of one check on one GPU or node apart: the number of the Xid, the link, the mount."""
+    """What distinguishes findings of one check on one GPU or node: the number of the Xid, the link, the mount."""
     subject = finding.key.subject
     return finding.key.detail or (f"{subject.kind} {subject.part}" if subject.part else "")
 
@@ -238,19 +238,19 @@ DISBELIEVED = {
 _SHOWN = 3  # calls that failed, of one GPU
 
 
-def _trouble(snapshot: Snapshot) -> Iterable[str]:
-    """What the daemon itself could not do, for people to read."""
-    said = set()
+def _errors(snapshot: Snapshot) -> Iterable[str]:
+    """Errors of the daemon itself, as text for people."""
+    named = set()
     for collector in snapshot.collectors:
         if collector.outcome in (PassOutcome.FAILED, PassOutcome.TIMED_OUT):
-            said.add(collector.name)
+            named.add(collector.name)
             yield f"{collector.name}: {collector.outcome.value.replace('_', ' ')}: {collector.error or 'no more is known'}"
         if collector.worker is not None and (collector.worker.abandoned or collector.worker.parked):
             yield f"{collector.name}: a reader process could not be ended and was left behind: the host may need a reboot"
     for gpu in () if snapshot.nvml is None else snapshot.nvml.gpus:
         yield from _failed_calls(gpu)
     for component, text in snapshot.errors.items():
-        if component not in said:  # the kernel log is a collector, too
+        if component not in named:  # the kernel log is a collector, too
             yield f"{component.replace('_', ' ')}: {text}"
     for what, count in snapshot.dropped.items():
         if count:

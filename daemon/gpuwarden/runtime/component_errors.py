@@ -42,13 +42,13 @@ def component_errors(
             Component.LEDGER: ledger.error,
             Component.KERNEL_LOG: kernel_log,
             Component.JOB_LABELS: lambda _: holder.job_labels_error(),
-            Component.VERDICT: verdict.trouble,
+            Component.VERDICT: verdict.error,
             Component.NOTICE: jobs.trouble,
             Component.SLURM: slurm.trouble,
             Component.ACTUATOR: lambda _: "; ".join(filter(None, (acting.trouble(), kubernetes.trouble()))),
             Component.ACTUATOR_AWAY: lambda _: acting.away(),
             Component.NOTIFY: lambda _: acting.notify_trouble(),
-            Component.WEB: web.trouble,
+            Component.WEB: web.error,
             Component.CONFIG: lambda _: "; ".join(config().ignored),
         }
     )

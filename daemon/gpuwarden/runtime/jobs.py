@@ -139,11 +139,11 @@ class JobSide:
 
     def shown(self, now: Stamp) -> Departures:
         shown = Departures() if self._departing is None else self._departing.shown()
-        return replace(shown, trouble="; ".join(filter(None, (shown.trouble, self.trouble(now)))))
+        return replace(shown, error="; ".join(filter(None, (shown.error, self.trouble(now)))))
 
     def trouble(self, now: Stamp) -> str:
         """Why jobs cannot read the notice, or not answer it."""
-        return self._file.trouble(now) or self._socket.trouble(now)
+        return self._file.error(now) or self._socket.error(now)
 
     def _status(self) -> dict[str, Any]:
         return heartbeat(self._snapshot(), self._clock())[1]

@@ -41,8 +41,8 @@ class SlurmSide:
 
     def trouble(self, now: Stamp) -> str:
         """What of this cannot be done; empty if all can."""
-        mark = "" if self._mark is None else self._mark.trouble(now)
-        return "; ".join(filter(None, (mark, "" if self._mapping is None else self._mapping.trouble())))
+        mark = "" if self._mark is None else self._mark.error(now)
+        return "; ".join(filter(None, (mark, "" if self._mapping is None else self._mapping.error())))
 
     async def stop(self) -> None:
         await asyncio.wait((detached("slurm files", self._close),), timeout=2.0)

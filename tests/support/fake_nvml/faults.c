@@ -96,7 +96,7 @@ static void sleep_for(long long microseconds) {
         ;
 }
 
-/* Blocks until a changed control file no longer asks for it. A hard hang ignores SIGTERM in the whole process: blocked
+/* Blocks until a changed control file no longer requires it. A hard hang ignores SIGTERM in the whole process: blocked
  * in this thread alone, the signal would end the process through any other. */
 static struct effects hang(const char *call, int board, struct effects effects) {
     void (*before)(int) = effects.hard ? signal(SIGTERM, SIG_IGN) : SIG_ERR;

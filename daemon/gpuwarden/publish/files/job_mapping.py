@@ -1,8 +1,8 @@
 """dcgm-exporter's job mapping: a file for each GPU, or each of its MIG instances, with a job number a line.
 
 The files are named by the index, `3`, or index and GPU instance, `3.1`. The exporter reads them at each scrape and copies every
-series of that GPU for every line, with the label hpc_job; a file that it cannot read fails its whole page. We can read them
-in its place (`hpc_jobs`). The folder is ours alone: a file with such a name and no job behind it goes.
+series of that GPU for every line, with the label hpc_job; a file that it cannot read fails its whole page. The daemon can read them
+itself (`hpc_jobs`). The folder belongs to the daemon alone: a file with such a name and no job is deleted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def mapping(snapshot: Snapshot) -> dict[str, str]:
 
 
 def _names(facts: GpuFacts, pids: tuple[int, ...]) -> list[str]:
-    """With MIG only a process says on which instance its job is."""
+    """With MIG only a process shows which instance its job has."""
     if not facts.mig:
         return [str(facts.index)]
     mine = {p.gpu_instance for p in facts.processes if p.pid in pids and p.gpu_instance is not None}
@@ -58,7 +58,7 @@ class JobMapping:
             self._written = files
             self._writer.submit(lambda: self._write(files))
 
-    def trouble(self) -> str:
+    def error(self) -> str:
         """Why the folder is not up to date; empty if it is."""
         return self._error
 
@@ -66,7 +66,7 @@ class JobMapping:
         return await self._writer.flush(timeout)
 
     def close(self, timeout: float) -> bool:
-        """Nobody's jobs are told any more, and the thread ends; False if it hangs. Blocks."""
+        """Delete all mappings and end the thread; False if it hangs. Blocks."""
         self._writer.submit(lambda: self._write({}))
         return self._writer.close(timeout)
 

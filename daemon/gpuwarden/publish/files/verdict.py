@@ -3,7 +3,7 @@
 `stamp` and `fresh_for` are whole seconds; `stamp` is CLOCK_BOOTTIME, which /proc/uptime shows too, so that a script tells a
 fresh verdict from a stale one without starting a process. It is 0 before the first observation. `state` is the node's health,
 `node_state` the worst finding that is not about one GPU or its links. `schedulable`, `excluded` and `breaker` are 0 or 1,
-`excluded_by` says where and for what, `reason` the first reasons, both with spaces between. `gres.N` is the health of the GPU
+`excluded_by` is where and for what, `reason` the first reasons, both with spaces between. `gres.N` is the health of the GPU
 that Slurm counts as N (IDX, SLURM_JOB_GPUS), which stays in the list when it is lost; `gpu.N` that of NVML's index.
 """
 
@@ -74,12 +74,12 @@ def _value(value: object) -> str:
 
 
 class VerdictFile:
-    """Keeps `verdict` in the run directory up to date, in a thread. A failure is urgent: a file that still says `healthy` is to go."""
+    """Keeps `verdict` in the run directory up to date, in a thread. A failure is urgent: a file with `healthy` must be replaced."""
 
     def __init__(self, run_dir: Path, clock: Clock = host_clock) -> None:
         self._clock = clock
         self._writer = FileWriter(run_dir / "verdict", clock)
-        self.trouble = self._writer.trouble
+        self.error = self._writer.error
         self.flush = self._writer.flush
         self.close = self._writer.close
 

@@ -1,4 +1,4 @@
-"""A file that others read, kept up to date by a thread: whole at every moment, and why it is not where that fails."""
+"""A file that others read, kept up to date by a thread: whole at every moment, with the reason where that fails."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ class FileWriter:
 
     @property
     def failed(self) -> bool:
-        """Whether the last text could not be written, or only in the place of the one before."""
+        """Whether the last text could not be written, or only by replacing the one before."""
         return bool(self._error)
 
     def write(self, text: Callable[[], str], *, urgent: bool = False) -> None:
-        """`text` is called when it is written. `urgent`: where there is no room for it beside the text before, it takes its
-        place; a reader may find no file for a moment, or none at all if that fails too.
+        """`text` is called when it is written. `urgent`: where there is no room for it beside the text before, it replaces
+        that one; a reader may find no file for a moment, or none at all if that fails too.
         """
         self._writer.submit(lambda: self._write(text(), urgent=urgent))
 
-    def trouble(self, now: Stamp) -> str:
+    def error(self, now: Stamp) -> str:
         """Why the file is not up to date, or may not be after the next change; empty if all is well."""
         stalled = self._writer.stalled_for(now.boottime)
         if stalled > _STALLED:
-            return f"cannot write {self._path}: no answer for {stalled:.0f} s; is its filesystem frozen?"
+            return f"cannot write {self._path}: no response for {stalled:.0f} s; is its filesystem frozen?"
         return self._error
 
     async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - says False at the deadline, which is no error here

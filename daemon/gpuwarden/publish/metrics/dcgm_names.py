@@ -22,7 +22,7 @@ from gpuwarden_collectors.facts import GpuReadings
 class Telemetry:
     """What the rows read of one GPU or MIG instance: `readings` has the attributes of GpuReadings.
 
-    `last_xid`: of this boot. `nvlink_mb_per_second`: between the last two passes. `memory_unrepairable`: as DCGM says, which
+    `last_xid`: of this boot. `nvlink_mb_per_second`: between the last two passes. `memory_unrepairable`: as DCGM reports, which
     alone can.
     """
 
@@ -82,7 +82,7 @@ def _reading(name: str, convert: Callable[[Number], Number | None]) -> Read:
 
 
 def _celsius(name: str) -> Read:
-    """DCGM drops what is above 200 °C: drivers answer so where there is no sensor."""
+    """DCGM drops what is above 200 °C: drivers return that where there is no sensor."""
     return _reading(name, lambda value: value if value <= 200 else None)
 
 
@@ -185,7 +185,7 @@ _BEFORE_ECC: tuple[Field, ...] = (
 
 _ERRORS = (("SBE", "corrected", "Corrected"), ("DBE", "uncorrected", "Uncorrected"))
 _SPANS = (("VOL", "volatile", "since driver load"), ("AGG", "aggregate", "in the life of the GPU"))
-_PLACES = (
+_MEMORIES = (
     ("TOTAL", "", "all memory"),
     ("L1", "_l1", "the L1 cache"),
     ("L2", "_l2", "the L2 cache"),
@@ -196,15 +196,15 @@ _PLACES = (
 )
 _ECC: tuple[Field, ...] = tuple(
     Field(
-        f"DEV_ECC_{error}_{span}_{place}",
+        f"DEV_ECC_{error}_{span}_{memory}",
         COUNTER,
         INT,
-        _as_is(f"ecc_{error_reading}_{span_reading}{place_reading}"),
-        f"{error_words} ECC errors of {place_words} {span_words}.",
+        _as_is(f"ecc_{error_reading}_{span_reading}{memory_reading}"),
+        f"{error_text} ECC errors of {memory_text} {span_text}.",
     )
-    for error, error_reading, error_words in _ERRORS
-    for span, span_reading, span_words in _SPANS
-    for place, place_reading, place_words in _PLACES
+    for error, error_reading, error_text in _ERRORS
+    for span, span_reading, span_text in _SPANS
+    for memory, memory_reading, memory_text in _MEMORIES
 )
 
 _AFTER_ECC: tuple[Field, ...] = (
@@ -237,7 +237,7 @@ _AFTER_ECC: tuple[Field, ...] = (
     Field("DEV_NVLINK_ERROR_DL_CRC", COUNTER, INT, _as_is("nvlink_dl_crc_errors"), "NVLink data link layer CRC errors."),
     Field("DEV_NVLINK_ERROR_DL_RECOVERY", COUNTER, INT, _as_is("nvlink_dl_recovery_errors"), "NVLink data link layer recoveries."),
     Field("DEV_NVLINK_ERROR_DL_REPLAY", COUNTER, INT, _as_is("nvlink_dl_replay_errors"), "NVLink data link layer replays."),
-    # a rate, which dcgm-exporter calls a counter, and so do we
+    # a rate, which dcgm-exporter types as a counter, and so does this table
     Field("DEV_NVLINK_BANDWIDTH_TOTAL", COUNTER, INT, attrgetter("nvlink_mb_per_second"), "NVLink traffic of all links, both directions (MB/s)."),
     Field("DEV_NVLINK_COUNT_TX_BYTES", COUNTER, INT, _as_is("nvlink5_tx_bytes"), "NVLink bytes sent."),
     Field("DEV_NVLINK_COUNT_RX_BYTES", COUNTER, INT, _as_is("nvlink5_rx_bytes"), "NVLink bytes received."),
@@ -254,7 +254,7 @@ _AFTER_ECC: tuple[Field, ...] = (
     Field("DEV_FABRIC_MANAGER_STATUS", GAUGE, INT, _fabric_manager_status, "0 not supported, 1 not started, 2 in progress, 3 registered, 4 failed."),
     Field("DEV_FABRIC_MANAGER_ERROR_CODE", GAUGE, INT, _fabric_error, "How registering with the fabric ended (NVML return code)."),
     Field("DEV_FABRIC_HEALTH_MASK", GAUGE, INT, _as_is("fabric_health_mask"), "Fabric health (bit mask)."),
-    Field("DEV_GET_GPU_RECOVERY_ACTION", GAUGE, INT, _as_is("recovery_action"), "What the driver asks for: 0 nothing, 1 reset, 2 reboot and more."),
+    Field("DEV_GET_GPU_RECOVERY_ACTION", GAUGE, INT, _as_is("recovery_action"), "What the driver requests: 0 nothing, 1 reset, 2 reboot and more."),
     Field("DEV_INFOROM_CONFIG_CHECK", GAUGE, INT, _as_is("inforom_checksum"), "Checksum of the InfoROM configuration."),
     Field("DEV_INFOROM_CONFIG_VALID", GAUGE, INT, _as_is("inforom_valid"), "1 while the InfoROM is valid."),
     Field("DEV_PERSISTENCE_MODE", GAUGE, INT, _as_is("persistence_mode"), "1 while persistence mode is on."),

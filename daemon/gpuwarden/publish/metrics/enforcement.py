@@ -1,4 +1,4 @@
-"""What is published of acting. Pure functions of what acting shows of itself."""
+"""Enforcement as published. Pure functions of its part of the snapshot."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def with_acted(snapshot: Snapshot, acted: Acted) -> Snapshot:
 
 
 def document(acted: Acted) -> Document:
-    """What `status` says of acting."""
+    """Enforcement in the status document."""
     return {
-        "schedulers": [_standing(name, acted.standings.get(name)) for name in acted.actuators],
+        "schedulers": [_scheduler(name, acted.node_states.get(name)) for name in acted.actuators],
         "wanted": [_wanted(one) for one in acted.pending],
         "would": [_wanted(one) for one in acted.would],
         "blocked": dict(acted.blocked),
@@ -34,27 +34,27 @@ def document(acted: Acted) -> Document:
         "needs_person": list(acted.person),
         "order": acted.order or None,
         "notifications": [
-            {"target": told.target, "queued": told.queued, **told.counts, "trouble": told.error} for told in acted.told
+            {"target": one.target, "queued": one.queued, **one.counts, "trouble": one.error} for one in acted.receivers
         ],
     }
 
 
-def _standing(name: str, standing: Standing | None) -> Document:
-    if standing is None or not standing.reachable:
+def _scheduler(name: str, state: Standing | None) -> Document:
+    if state is None or not state.reachable:
         return {
             "actuator": name,
             "reachable": False,
-            "trouble": "not asked yet" if standing is None else standing.trouble,
+            "trouble": "not read yet" if state is None else state.trouble,
         }
-    ours = standing.why.value if standing.why is not None else Owner.FOREIGN.value
+    owner = state.why.value if state.why is not None else Owner.FOREIGN.value
     return {
         "actuator": name,
         "reachable": True,
         "trouble": "",
-        "state": standing.state,
-        "excluded": None if standing.owner is Owner.NONE else ours,
-        "reason": f"{standing.reason} : {standing.suffix}" if standing.suffix else standing.reason,
-        "since": rfc3339(standing.since) if standing.since else None,
+        "state": state.state,
+        "excluded": None if state.owner is Owner.NONE else owner,
+        "reason": f"{state.reason} : {state.suffix}" if state.suffix else state.reason,
+        "since": rfc3339(state.since) if state.since else None,
     }
 
 
@@ -74,10 +74,10 @@ def _wanted(wanted: Wanted) -> Document:
 
 def exclusions(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
     """Each actuator with each cause, so that no series is born with its first exclusion."""
-    stands = set(snapshot.acted.excluded)
+    in_force = set(snapshot.acted.excluded)
     causes = ("failure", "termination", "operator", Owner.FOREIGN.value)
     pairs = [(actuator, cause) for actuator in snapshot.acted.actuators for cause in causes] + [("", "operator")]
-    return (((actuator, _owner(cause), cause), int((actuator, cause) in stands)) for actuator, cause in pairs)
+    return (((actuator, _owner(cause), cause), int((actuator, cause) in in_force)) for actuator, cause in pairs)
 
 
 def _owner(cause: str) -> str:
@@ -90,22 +90,22 @@ def intents(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
 
 
 def exclusions_since(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:
-    """Of what stands of ours, by the clock of whoever keeps it."""
+    """Since when gpuwarden's exclusions are in force, by the scheduler's clock."""
     for actuator, owner in snapshot.acted.excluded:
-        standing = snapshot.acted.standings.get(actuator)
-        if standing is not None and standing.why is not None and standing.since:
-            yield (actuator, _owner(owner), owner), standing.since
+        state = snapshot.acted.node_states.get(actuator)
+        if state is not None and state.why is not None and state.since:
+            yield (actuator, _owner(owner), owner), state.since
 
 
 def answering(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
     for name in snapshot.acted.actuators:
-        if (standing := snapshot.acted.standings.get(name)) is not None:
-            yield (name,), int(standing.reachable)
+        if (state := snapshot.acted.node_states.get(name)) is not None:
+            yield (name,), int(state.reachable)
 
 
 def queued(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
-    return (((told.target,), told.queued) for told in snapshot.acted.told)
+    return (((one.target,), one.queued) for one in snapshot.acted.receivers)
 
 
-def told(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
-    return (((one.target, outcome), n) for one in snapshot.acted.told for outcome, n in one.counts.items())
+def notified(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
+    return (((one.target, outcome), n) for one in snapshot.acted.receivers for outcome, n in one.counts.items())

@@ -1,6 +1,6 @@
-"""What is published of jobs that are told that their machine ends. Pure functions of what departing shows of itself.
+"""The evacuation of jobs as published. Pure functions of its part of the snapshot.
 
-No name of a user or a job is among it but the job's number in its scheduler, or the container's id.
+It holds no name of a user or a job, only the job's number in its scheduler, or the container's id.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ Document = dict[str, Any]
 Sample = tuple[tuple[str, ...], float]
 
 OUTCOMES = ("sent", "local_only", "watched", "unsent", "unknown")
-"""What may come of telling a job; `local_only`: sent, but the job has other nodes, whose ranks were not told."""
+"""The results of signalling a job; `local_only`: sent, but the job has other nodes, whose ranks were not signalled."""
 
 
 def document(departures: Departures) -> Document:
     return {
         "plan": list(departures.preview),
-        "trouble": departures.trouble,
+        "trouble": departures.error,
         "departures": [_departure(one) for one in departures.departures],
     }
 
 
 def _departure(departure: Departure) -> Document:
-    words, approved = departure.last_words, departure.approved
+    final, approved = departure.last_words, departure.approved
     return {
         "notice": departure.id,
         "kind": departure.kind,
@@ -37,7 +37,7 @@ def _departure(departure: Departure) -> Document:
         "deadline": _when(departure.deadline),
         "over": _when(departure.over),
         "jobs": [_job(name, job) for name, job in departure.jobs.items()],
-        "last_words": None if words is None else {"what": words.what, "result": words.result.value, "text": words.text},
+        "last_words": None if final is None else {"what": final.what, "result": final.result.value, "text": final.text},
         "approval": None
         if approved is None
         else {"result": approved.result.value, "tries": approved.tries, "text": approved.text},
@@ -45,7 +45,7 @@ def _departure(departure: Departure) -> Document:
 
 
 def _job(name: str, job: JobState) -> Document:
-    said = job.acknowledged
+    acknowledged = job.acknowledged
     return {
         "job": name,
         "way": job.way.value,
@@ -55,11 +55,11 @@ def _job(name: str, job: JobState) -> Document:
         "told_at": _when(job.told_at),
         "local_only": job.local_only,
         "text": job.text,
-        "acknowledged_by": said.by,
-        "acknowledged_at": _when(said.at),
-        "saved": said.saved,
-        "all_ranks": said.all_ranks,
-        "step": said.step,
+        "acknowledged_by": acknowledged.by,
+        "acknowledged_at": _when(acknowledged.at),
+        "saved": acknowledged.saved,
+        "all_ranks": acknowledged.all_ranks,
+        "step": acknowledged.step,
         "requeue": job.requeued.value,
         "requeued_at": _when(job.requeued_at),
         "requeue_text": job.requeued_text,
@@ -79,5 +79,5 @@ def signalled(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 def acknowledged(snapshot: Snapshot) -> Iterator[Sample]:
-    """Each answer, as above."""
-    return (((answer.value,), snapshot.departures.answers.get(answer, 0)) for answer in Given)
+    """Each acknowledgement, as above."""
+    return (((given.value,), snapshot.departures.answers.get(given, 0)) for given in Given)

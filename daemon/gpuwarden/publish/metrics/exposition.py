@@ -1,6 +1,6 @@
 """A snapshot becomes the bytes of `/metrics`, once; every scrape of it is served these bytes.
 
-Two formats stand side by side: Prometheus text 0.0.4 and OpenMetrics 1.0, each plain and compressed. They differ in their
+Two formats: Prometheus text 0.0.4 and OpenMetrics 1.0, each plain and compressed. They differ in their
 headers only, so the sample lines are rendered once. The cost is one formatted line for each series: label texts,
 which rarely change, are kept between snapshots.
 """
@@ -22,12 +22,12 @@ from gpuwarden.publish.snapshot import Clients, JobLabels, Snapshot
 from gpuwarden_collectors.facts import Stamp
 
 LABEL_TEXTS = 4096
-"""How many label texts are kept: 16 GPUs have about 1,000 series of ours, the rest is room for findings that come and go."""
+"""How many label texts are kept: 16 GPUs have about 1,000 series of gpuwarden's own, the rest is room for findings that come and go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """`/metrics` as of `made`, in every form in which it can be asked for."""
+    """`/metrics` as of `made`, in every form in which it can be requested."""
 
     made: Stamp
     series: int
@@ -48,7 +48,7 @@ class _Family:
 
 
 def _family(head: tuple[bytes, bytes], lines: Sequence[str]) -> _Family:
-    """A lone surrogate in a name from outside has no UTF-8."""
+    """An unpaired surrogate in a name from outside has no UTF-8."""
     return _Family(*head, "".join(lines).encode("utf-8", "replace"), len(lines))
 
 
@@ -57,7 +57,7 @@ _FIELD_HEADS = {field.name: heads(PREFIX + field.name, field.kind, field.help) f
 
 
 class Renderer:
-    """Makes a page of each snapshot. `hostname_label`: dcgm-exporter up to 4.8.2 says `Hostname`, later ones `hostname`."""
+    """Makes a page of each snapshot. `hostname_label`: dcgm-exporter up to 4.8.2 has `Hostname`, later ones `hostname`."""
 
     def __init__(self, *, hostname_label: str = "Hostname", mig: MigSeries = "instances") -> None:
         self._label_text = lru_cache(LABEL_TEXTS)(label_text)
@@ -113,8 +113,8 @@ class Renderer:
         whole = [one for one in series if one.whole]
         repeated = [one for one in series if one.repeated]
         for field in FIELDS:
-            told = repeated if field.name in OF_INSTANCES else whole
-            lines = list(_xid_lines(told) if field is XID else _lines(field, told))
+            chosen = repeated if field.name in OF_INSTANCES else whole
+            lines = list(_xid_lines(chosen) if field is XID else _lines(field, chosen))
             if lines:
                 yield _family(_FIELD_HEADS[field.name], lines)
 
@@ -127,9 +127,9 @@ def _histogram_lines(metric: Metric, samples: Mapping[tuple[str, ...], Number]) 
             yield f'{metric.name}_bucket{{le="{le}"}} {number(value)}\n'
 
 
-def _lines(field: Field, told: Sequence[Series]) -> Iterable[str]:
+def _lines(field: Field, series: Sequence[Series]) -> Iterable[str]:
     name, form, read = PREFIX + field.name, field.form, field.read
-    for one in told:
+    for one in series:
         value = read(one.telemetry)
         if value is not None:
             text = form % value
@@ -137,8 +137,8 @@ def _lines(field: Field, told: Sequence[Series]) -> Iterable[str]:
                 yield f"{name}{{{one.labels}{job}}} {text}\n"
 
 
-def _xid_lines(told: Sequence[Series]) -> Iterable[str]:
-    for one in told:
+def _xid_lines(series: Sequence[Series]) -> Iterable[str]:
+    for one in series:
         xid = one.telemetry.last_xid
         if xid is not None:
             error = label_text(("err_code", "err_msg"), (str(xid), xid_row(xid).meaning))
@@ -149,8 +149,8 @@ def _xid_lines(told: Sequence[Series]) -> Iterable[str]:
 class Holder:
     """What readers are served. It is replaced as a whole, so that no reader sees half of a snapshot.
 
-    `clients` is set by whoever serves it, and `scraped`: when `/metrics` was last asked for, and by whom. `hpc_jobs`, if that
-    label is wanted, gives what was read for it and never waits.
+    `clients` and `scraped` are set by the web server; `scraped`: when `/metrics` was last requested, and by whom. `hpc_jobs`, if that
+    label is configured, returns what was read for it and never waits.
     """
 
     def __init__(self, renderer: Renderer, snapshot: Snapshot, hpc_jobs: Callable[[], JobLabels] | None = None) -> None:
@@ -166,5 +166,5 @@ class Holder:
         self.page, self.snapshot = self._renderer.render(snapshot), snapshot
 
     def job_labels_error(self) -> str:
-        """Why the files of jobs cannot be read that the label `hpc_job` names; empty if they can, and without that label."""
-        return "" if self.snapshot.hpc_jobs is None else self.snapshot.hpc_jobs.trouble
+        """Why the job files of the label `hpc_job` cannot be read; empty if they can, and without that label."""
+        return "" if self.snapshot.hpc_jobs is None else self.snapshot.hpc_jobs.error

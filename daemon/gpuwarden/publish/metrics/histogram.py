@@ -1,4 +1,4 @@
-"""A histogram as Prometheus has it: how many of all values were at most each bound, their sum and their number."""
+"""A histogram of Prometheus: how many of all values were at most each bound, their sum and their number."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Histogram:
         return cls(bounds, (0,) * (len(bounds) + 1))
 
     def with_value(self, value: float) -> Histogram:
-        place = sum(value > bound for bound in self.bounds)
-        counts = tuple(count + (number == place) for number, count in enumerate(self.counts))
+        index = sum(value > bound for bound in self.bounds)
+        counts = tuple(count + (number == index) for number, count in enumerate(self.counts))
         return replace(self, counts=counts, total=self.total + value)
 
     def samples(self) -> Iterator[tuple[tuple[str, ...], float]]:

@@ -1,8 +1,8 @@
 """The label `hpc_job`, from the folder of files that dcgm-exporter reads for it (`--hpc-job-mapping-dir`).
 
-A file is named by the index of a GPU, `3`, or index and GPU instance, `3.1`; each of its lines is a job, taken as it stands.
-Every series of that GPU or instance is told once for each job, as dcgm-exporter does. Prologs and epilogs write these
-files, or we ourselves (`slurm.job_mapping_dir`). dcgm-exporter reads them at each scrape and fails all of the page when
+A file is named by the index of a GPU, `3`, or index and GPU instance, `3.1`; each of its lines is a job, unchanged.
+Every series of that GPU or instance is exposed once for each job, as dcgm-exporter does. Prologs and epilogs write these
+files, or the daemon itself (`slurm.job_mapping_dir`). dcgm-exporter reads them at each scrape and fails all of the page when
 it cannot read one; here a thread reads them after each pass, for the next page, and what cannot be read has no jobs.
 """
 
@@ -26,7 +26,7 @@ _BYTES_MOST = 4096
 
 
 class HpcJobs:
-    """Called for each page, it gives what was read after the page before, and has the folder read again. It never waits."""
+    """Called for each page, it returns what was read after the page before, and has the folder read again. It never waits."""
 
     def __init__(self, folder: Path, clock: Callable[[], float]) -> None:
         self._folder = folder
@@ -52,11 +52,11 @@ class HpcJobs:
                 jobs[name] = _lines(self._folder / name)
             except OSError as error:
                 troubles.append(_described(self._folder / name, error))
-        told = {name: lines for name, lines in jobs.items() if lines}
-        self._seen = JobLabels(jobs=told, trouble="; ".join(troubles[:3]))
+        found = {name: lines for name, lines in jobs.items() if lines}
+        self._seen = JobLabels(jobs=found, error="; ".join(troubles[:3]))
 
     def _failed(self, error: Exception) -> None:
-        self._seen = JobLabels(trouble=_described(self._folder, error))
+        self._seen = JobLabels(error=_described(self._folder, error))
 
 
 def _described(path: Path, error: Exception) -> str:
@@ -72,7 +72,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _lines(file: Path) -> tuple[str, ...]:
-    """Each job once: a line that stands twice would be one series with two values. Nothing for what is no regular file."""
+    """Each job once: a line that is there twice would be one series with two values. Nothing for what is no regular file."""
     descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -23,13 +23,13 @@ def number(value: Number) -> str:
     return repr(value)
 
 
-def heads(name: str, kind: str, words: str) -> tuple[bytes, bytes]:
-    """Of 0.0.4 and of OpenMetrics. OpenMetrics names a counter without its `_total` and knows no counter without one: such a one is of unknown type."""
+def heads(name: str, kind: str, text: str) -> tuple[bytes, bytes]:
+    """Of 0.0.4 and of OpenMetrics. OpenMetrics names a counter without its `_total` and has no counter without one: such a metric is of unknown type."""
     family, open_kind = name, kind
     if kind == COUNTER:
         family = name.removesuffix("_total")
         open_kind = COUNTER if family != name else "unknown"
     return (
-        f"# HELP {name} {words}\n# TYPE {name} {kind}\n".encode(),
-        f"# HELP {family} {words}\n# TYPE {family} {open_kind}\n".encode(),
+        f"# HELP {name} {text}\n# TYPE {name} {kind}\n".encode(),
+        f"# HELP {family} {text}\n# TYPE {family} {open_kind}\n".encode(),
     )

@@ -1,7 +1,7 @@
 """The profiling fields of one GPU from one source: NVML's GPM where the GPU has it, else the engine of DCGM.
 
 Never both for one GPU: they average over different times, and a series that changes its source in between would show
-steps that are none. GPM goes first since it is as old as the rest of the page, and needs no engine; before Hopper there
+steps that are none. GPM comes first since it is as old as the rest of the page, and needs no engine; before Hopper there
 is none, and then it is DCGM with its profiling module or nothing.
 """
 
@@ -38,8 +38,8 @@ def profiled(readings: GpuReadings, dcgm: DcgmReadings) -> GpuReadings:
     values = _dcgm_of(dcgm)
     if all(value is None for value in values):
         return readings
-    told = {
+    fields = {
         name: None if value is None else value * factor
         for name, value, factor in zip(BY_DCGM, values, _FACTORS, strict=True)
     }
-    return replace(readings, **told)
+    return replace(readings, **fields)

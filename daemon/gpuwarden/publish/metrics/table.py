@@ -1,7 +1,7 @@
-"""Our own metrics: one row each. A row turns the snapshot into samples; nothing else knows a metric's name.
+"""gpuwarden's own metrics: one row each. A row turns the snapshot into samples; a metric's name is nowhere else.
 
-GPU labels are `gpu` (NVML index, empty while unknown), `uuid` and `pci_bus_id` (the slot, as the kernel spells it).
-Whatever may be counted or found later stands at 0 from the start: an alert on an increase never sees the first step of
+GPU labels are `gpu` (NVML index, empty while unknown), `uuid` and `pci_bus_id` (the slot, as the kernel writes it).
+Whatever may be counted or found later is 0 from the start: an alert on an increase never sees the first step of
 a series that is born with it.
 """
 
@@ -46,11 +46,11 @@ class Metric:
 NO_GPU: Labels = ("", "", "")
 SHADOW = "shadow"
 INFOS_MOST = 32
-"""Of so many findings, the worst, the words are told: a host on which everything is wrong must not grow its page by much."""
+"""The number of findings, the worst, that are described: a host with many faults must not grow its page by much."""
 XIDS_MOST = 32
-"""Of so many pairs of GPU and Xid, the latest, the time is told, and the count where it does not stand at 0 from the start."""
+"""The number of pairs of GPU and Xid, the latest, that have a time, and a count where it is not 0 from the start."""
 LEMONS_MOST = 16
-"""Of so many GPUs and what happened to them, the worst."""
+"""The number of GPUs and kinds of events, the worst."""
 FAILURE_XIDS = tuple(str(row.xid) for row in XIDS.values() if row.klass is XidClass.FAILURE)
 
 
@@ -59,7 +59,7 @@ def gpu_labels(gpu: GpuVerdict) -> Labels:
 
 
 def _labels_of_slot(snapshot: Snapshot) -> Callable[[str], Labels]:
-    """The GPU labels for a slot; of a slot that is no GPU here (a switch) only the address is known."""
+    """The GPU labels for a slot; of a slot that is not a GPU here (a switch) only the address is known."""
     known = {gpu.slot: gpu_labels(gpu) for gpu in snapshot.verdict.gpus}
     return lambda slot: known.get(slot, ("", "", slot))
 
@@ -100,11 +100,11 @@ def _severity(finding: Finding) -> str:
     return SHADOW if finding.shadow else finding.severity.value
 
 
-def _finding_words(snapshot: Snapshot) -> Iterator[Sample]:
+def _finding_texts(snapshot: Snapshot) -> Iterator[Sample]:
     labels_of = _labels_of_slot(snapshot)
     for finding in snapshot.verdict.findings[:INFOS_MOST]:
-        words = (detail(finding), finding.title, ADVICE[finding.advice])
-        yield (finding.key.code, _severity(finding), *labels_of(finding.key.subject.slot), *words), 1
+        texts = (detail(finding), finding.title, ADVICE[finding.advice])
+        yield (finding.key.code, _severity(finding), *labels_of(finding.key.subject.slot), *texts), 1
 
 
 def _lemons(snapshot: Snapshot) -> Iterator[Sample]:
@@ -203,30 +203,30 @@ GPU = ("gpu", "uuid", "pci_bus_id")
 PER_COLLECTOR = ("collector",)
 DISBELIEVED = (FACILITY, PACKET_FILTER, UNKNOWN_SLOT)
 REFUSALS = ("handshake", "name", "login", "rate_limit")
-"""Why the web server answers somebody not at all, or only that it does not."""
+"""Why the web server refuses a client."""
 
 METRICS: tuple[Metric, ...] = (
     # --- this daemon
     Metric("gpuwarden_build_info", GAUGE, ("version",), lambda s: [((s.service.version,), 1)],
-           "Always 1; says which version runs."),
+           "Always 1; the label is the running version."),
     Metric("gpuwarden_node_info", GAUGE, ("node", "boot_id"), lambda s: [((s.service.node, s.service.boot_id), 1)],
-           "Always 1; says which node this is and which boot of it."),
+           "Always 1; the labels are the name of this node and its boot."),
     Metric("gpuwarden_simulated", GAUGE, (), lambda s: _one(int(s.service.simulated)),
            "1 while every GPU on this page is simulated."),
     Metric("gpuwarden_enforcing", GAUGE, (), lambda s: _one(int(s.service.mode == "enforce")),
-           "1 in mode enforce; 0 in mode observe, in which nothing is done and it is only shown what would be."),
+           "1 in mode enforce; 0 in mode observe, in which nothing is done and only shown."),
     Metric("gpuwarden_heartbeat_timestamp_seconds", GAUGE, (), lambda s: _one(s.observed.wall if s.observed else None),
-           "When the GPUs were last really observed, Unix time. No series before the first observation."),
+           "When the GPUs were last observed, Unix time. No series before the first observation."),
     Metric("gpuwarden_component_up", GAUGE, ("component",), lambda s: (((c.value,), int(not s.errors.get(c))) for c in Component),
            "1 while this part of the daemon works; 0 while it does not, which is a finding too."),
     Metric("gpuwarden_dropped_total", COUNTER, ("what",), lambda s: (((what,), n) for what, n in s.dropped.items()),
-           "What was given up because it came too fast or was not taken in time: log lines, ledger and host events."),
+           "What was dropped because it came too fast or was not written in time: log lines, ledger and host events."),
     Metric("gpuwarden_http_turned_away_total", COUNTER, (), lambda s: _one(s.clients.turned_away),
-           "Connections that had to make room for others, of 256 at once."),
+           "Connections closed to make room for others, of 256 at once."),
     Metric("gpuwarden_http_refused_total", COUNTER, ("why",), _refused,
-           "Clients that were not answered: TLS handshake, name in the client certificate, login, rate limit."),
-    Metric("gpuwarden_hpc_job_mapping_up", GAUGE, (), lambda s: _one(None if s.hpc_jobs is None else int(not s.hpc_jobs.trouble)),
-           "1 while the files of jobs can be read that the label hpc_job names. No series without that label."),
+           "Clients refused: TLS handshake, name in the client certificate, login, rate limit."),
+    Metric("gpuwarden_hpc_job_mapping_up", GAUGE, (), lambda s: _one(None if s.hpc_jobs is None else int(not s.hpc_jobs.error)),
+           "1 while the job files of the label hpc_job can be read. No series without that label."),
     Metric("gpuwarden_kernel_log_gaps_total", COUNTER, (), lambda s: _one(s.log_gaps),
            "Times that records of the kernel log were overwritten before they could be read."),
     Metric("gpuwarden_kernel_log_lost_records_total", COUNTER, (), lambda s: _one(s.log_lost),
@@ -238,66 +238,66 @@ METRICS: tuple[Metric, ...] = (
     Metric("gpuwarden_node_health", GAUGE, ("state",), _node_health,
            "1 for the state the node is in, 0 for the others."),
     Metric("gpuwarden_node_busy", GAUGE, (), _busy,
-           "1 while a process has a GPU open, or Slurm gave one to a job. No series while nobody can say."),
+           "1 while a process has a GPU open, or Slurm gave one to a job. No series while it is unknown."),
     Metric("gpuwarden_schedulable", GAUGE, (), lambda s: _one(int(s.schedulable(s.made))),
            "1 while the node may take work: healthy or warning, fresh, not excluded, no termination notice."),
     Metric("gpuwarden_excluded", GAUGE, ("actuator", "owner", "cause"), acted.exclusions,
-           "1 while the node is excluded there: by gpuwarden for a failure, a termination or an operator, or by somebody "
-           "else (owner other, cause foreign). Without an actuator: by an operator, for whoever reads the heartbeat."),
+           "1 while the node is excluded there: by gpuwarden for a failure, a termination or an operator, or by another "
+           "party (owner other, cause foreign). Without an actuator: by an operator, for readers of the heartbeat."),
     Metric("gpuwarden_excluded_since_timestamp_seconds", GAUGE, ("actuator", "owner", "cause"), acted.exclusions_since,
            "Since when the node is excluded there by gpuwarden, Unix time. No series while it is not."),
     Metric("gpuwarden_actuator_up", GAUGE, ("actuator",), acted.answering,
-           "1 while whoever excludes this node can be read. No series before the first look."),
+           "1 while the scheduler, or what else excludes this node, can be read. No series before the first read."),
     Metric("gpuwarden_intents_total", COUNTER, ("kind", "outcome"), acted.intents,
-           "Intents to exclude or restore this node, and what came of each, since the ledger began. Outcome observed: mode is observe. "
+           "Intents to exclude or restore this node, by outcome, since the ledger began. Outcome observed: mode is observe. "
            "Outcomes retry and refused: attempts since the daemon started."),
     Metric("gpuwarden_intents_pending", GAUGE, (), lambda s: _one(len(s.acted.pending)),
-           "Intents that are not done: the scheduler is away, refuses, the breaker is open, or they wait for what runs here to end."),
+           "Intents that are not done: the scheduler is unreachable, refuses, or the breaker is open."),
     Metric("gpuwarden_breaker_open", GAUGE, (), lambda s: _one(int(bool(s.acted.breaker))),
-           "1 while this node should be excluded for a failure, and is not since too many are, or nobody can say how many."),
+           "1 while this node should be excluded for a failure, and is not because too many nodes are, or their number is unknown."),
     Metric("gpuwarden_notifications_queued", GAUGE, ("target",), acted.queued,
-           "Notifications that wait to be told."),
-    Metric("gpuwarden_notifications_total", COUNTER, ("target", "outcome"), acted.told,
-           "Attempts to notify, and what came of each: delivered, refused for good, barred until a person changes something, later. "
-           "Outcome dropped: it was superseded, and had to make room."),
+           "Notifications that wait for delivery."),
+    Metric("gpuwarden_notifications_total", COUNTER, ("target", "outcome"), acted.notified,
+           "Attempts to notify, by outcome: delivered, refused for good, barred until an operator changes something, later. "
+           "Outcome dropped: dropped for room in the queue."),
     Metric("gpuwarden_termination_notice", GAUGE, ("source", "kind"), notices.announced,
            "1 while the end of this machine is announced, near or far, certain or as a hint."),
     Metric("gpuwarden_termination_deadline_timestamp_seconds", GAUGE, (), notices.deadline,
-           "When this machine ends as announced, Unix time. No series while nothing certain is."),
+           "When this machine ends as announced, Unix time. No series while no time is certain."),
     Metric("gpuwarden_termination_source_up", GAUGE, ("source",), notices.sources_up,
            "1 while this source of termination notices answers."),
     Metric("gpuwarden_jobs_signalled_total", COUNTER, ("outcome",), departures.signalled,
-           "Jobs that were told that their machine ends, and what came of it. Outcome local_only: it has other nodes, whose "
-           "ranks were not told by this one; watched: another node told it."),
+           "Jobs signalled because their machine ends, by outcome. Outcome local_only: it has other nodes, whose "
+           "ranks were not signalled by this one; watched: another node signalled it."),
     Metric("gpuwarden_jobs_acknowledged_total", COUNTER, ("answer",), departures.acknowledged,
-           "Jobs that answered that they were told. Answer saved: something is saved; unsaved: a rank says that there is nothing to "
-           "show for it; ended: all who were told have ended without a word. A job that gives two answers counts for both."),
+           "Jobs by their acknowledgement of the notice. Answer saved: something is saved; unsaved: a rank reports that there is nothing to "
+           "save; ended: all signalled processes ended without acknowledgement. A job that gives two answers counts for both."),
     Metric("gpuwarden_notice_to_signal_seconds", HISTOGRAM, ("le",), lambda s: s.departures.signal_seconds.samples(),
-           "How long it took from when a notice was known here until a job was told that ran already."),
+           "Time from the arrival of a notice here to the signal of a running job."),
     Metric("gpuwarden_gpus_expected", GAUGE, (), lambda s: _one(s.verdict.expected),
-           "GPUs that should be here, configured or learned. No series while nothing says how many."),
+           "GPUs that are expected here, configured or learned. No series while no number is known."),
     Metric("gpuwarden_gpus_present", GAUGE, (), lambda s: _one(s.verdict.present),
-           "GPUs that are here."),
+           "GPUs that are present."),
     # --- GPUs
     Metric("gpuwarden_gpu_health", GAUGE, (*GPU, "state"), _gpu_health,
            "1 for the state the GPU is in, 0 for the others."),
     Metric("gpuwarden_gpu_missing", GAUGE, ("uuid", "pci_bus_id"), _missing,
-           "1 while an expected GPU is judged to be gone."),
+           "1 while an expected GPU is missing."),
     Metric("gpuwarden_finding", GAUGE, ("check", "severity", *GPU), _findings,
-           "1 while the finding is active. Stands at 0 from the start with the worst severity of its check; "
+           "1 while the finding is active. 0 from the start with the worst severity of its check; "
            "one of a shadow check has the severity shadow. "
            "Checks of the node have empty GPU labels; all links of a GPU share its series."),
-    Metric("gpuwarden_finding_info", GAUGE, ("check", "severity", *GPU, "detail", "title", "advice"), _finding_words,
-           "Always 1, while the finding is active: what it is and what to do, in words. Detail is the number of the Xid, "
+    Metric("gpuwarden_finding_info", GAUGE, ("check", "severity", *GPU, "detail", "title", "advice"), _finding_texts,
+           "Always 1, while the finding is active: what it is and what to do, as text. Detail is the number of the Xid, "
            "the link, the mount. Of the 32 worst findings."),
     Metric("gpuwarden_xid_total", COUNTER, (*GPU, "xid"), _xids,
-           "Xids since the ledger began. Those that are failures stand at 0 from the start; of others the 32 that came last."),
+           "Xids since the ledger began. Those that are failures are 0 from the start; of others the 32 that came last."),
     Metric("gpuwarden_xid_last_timestamp_seconds", GAUGE, (*GPU, "xid"), _last_xids,
            "When this Xid last came, Unix time. Of the 32 that came last."),
     Metric("gpuwarden_gpu_job_info", GAUGE, (*GPU, "job", "user", "job_name"), _gpu_jobs,
            "Always 1: a Slurm job that has this GPU, or processes on it. User and name are empty unless publish_jobs is set."),
     Metric("gpuwarden_lemon", GAUGE, (*GPU, "what"), _lemons,
-           "On how many of the last 28 days this happened to the node, with empty GPU labels, or to a board: the 16 worst. "
+           "On how many of the last 28 days there was such an event of the node, with empty GPU labels, or to a board: the 16 worst. "
            "Three or more make the finding lemon_node."),
     # --- collectors
     Metric("gpuwarden_collector_up", GAUGE, PER_COLLECTOR, _each_collector(_up),

@@ -1,9 +1,9 @@
 """Who has telemetry series, under which labels, and what they read: GPUs, and the instances of GPUs that are divided (MIG).
 
-What is divided is told as dcgm-exporter tells it by default (its `-d f`): a GPU with instances has its default counters once
+Divided GPUs are exposed as dcgm-exporter does by default (its `-d f`): a GPU with instances has its default counters once
 for each of them, with the instance's own numbers where it has some and the GPU's where it has none, so that a sum over
 all series counts the power of such a GPU several times. What is beyond dcgm-exporter's default counters, and the last Xid,
-is told once for the GPU, without labels of an instance. `MigSeries` changes that.
+is exposed once for the GPU, without labels of an instance. `MigSeries` changes that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpuwarden_collectors.dcgm.facts import DcgmReadings
 from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, GpuReadings, MigInstance, Stamp
 
 MigSeries = Literal["instances", "gpus", "both"]
-"""`instances`: in place of their GPU (dcgm-exporter's `-d f`); `gpus`: none (`-d g`); `both`: beside their GPU (`-d g,i`)."""
+"""`instances`: instead of their GPU (dcgm-exporter's `-d f`); `gpus`: none (`-d g`); `both`: beside their GPU (`-d g,i`)."""
 
 LABEL_TEXTS = 1024
 """How many are kept: 16 GPUs with 7 instances each have 128."""
@@ -55,13 +55,13 @@ class InstanceReadings:
 
 
 def dcgm_bus_id(slot: str) -> str:
-    """`0000:4e:00.0` as DCGM spells it: `00000000:4E:00.0`."""
+    """`0000:4e:00.0` as DCGM writes it: `00000000:4E:00.0`."""
     domain, colon, rest = slot.upper().partition(":")
     return f"{domain:0>8}:{rest}" if colon else slot
 
 
 class Sources:
-    """Keeps what a rate needs from one snapshot to the next. `hostname_label`: dcgm-exporter up to 4.8.2 says `Hostname`."""
+    """Keeps what a rate needs from one snapshot to the next. `hostname_label`: dcgm-exporter up to 4.8.2 has `Hostname`."""
 
     def __init__(self, hostname_label: str, mig: MigSeries) -> None:
         self._mig = mig
@@ -71,7 +71,7 @@ class Sources:
         self._traffic: dict[str, tuple[Traffic, int | None]] = {}
 
     def of(self, snapshot: Snapshot) -> tuple[Series, ...]:
-        """In the order of the GPUs; of those that cannot be told apart only the last."""
+        """In the order of the GPUs; of those with the same labels only the last."""
         if snapshot.nvml is None:
             self._traffic = {}
             return ()
@@ -86,25 +86,27 @@ class Sources:
             _, rate = traffic[gpu.slot] or (None, None)
             known = of_dcgm.get(gpu.slot) if gpu.answer is GpuAnswer.OK else None  # DCGM notices a lost GPU later
             dcgm = known or DcgmReadings()
-            told = Telemetry(profiled(gpu.readings, dcgm), last_xids.get(gpu.slot), rate, dcgm.memory_unrepairable)
-            found |= {series.labels: series for series in self._series(gpu, told, snapshot.service.node, driver, jobs)}
+            telemetry = Telemetry(profiled(gpu.readings, dcgm), last_xids.get(gpu.slot), rate, dcgm.memory_unrepairable)
+            found |= {
+                series.labels: series for series in self._series(gpu, telemetry, snapshot.service.node, driver, jobs)
+            }
         return tuple(found.values())
 
     def _series(
-        self, gpu: GpuFacts, told: Telemetry, node: str, driver: str, jobs: Mapping[str, Sequence[str]]
+        self, gpu: GpuFacts, telemetry: Telemetry, node: str, driver: str, jobs: Mapping[str, Sequence[str]]
     ) -> Iterator[Series]:
         index = str(gpu.index)
         before = (index, gpu.uuid, dcgm_bus_id(gpu.slot), f"nvidia{index}", gpu.name)
         instances = {} if self._mig == "gpus" else _instances(gpu)
         labels = self._label_text((*self._before, *self._after), (*before, node, driver))
-        yield Series(labels, _suffixes(jobs.get(index)), told, repeated=not instances or self._mig == "both")
+        yield Series(labels, _suffixes(jobs.get(index)), telemetry, repeated=not instances or self._mig == "both")
         for instance in instances.values():
             number = str(instance.gpu_instance)
             labels = self._label_text(
                 (*self._before, "GPU_I_PROFILE", "GPU_I_ID", *self._after),
                 (*before, _profile(instance), number, node, driver),
             )
-            own = replace(told, readings=InstanceReadings(told.readings, instance))
+            own = replace(telemetry, readings=InstanceReadings(telemetry.readings, instance))
             yield Series(labels, _suffixes(jobs.get(f"{index}.{number}")), own, whole=False)
 
     def _nvlink(self, gpu: GpuFacts, observed: Stamp | None) -> tuple[Traffic, int | None] | None:

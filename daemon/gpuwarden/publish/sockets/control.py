@@ -1,5 +1,5 @@
-"""The Unix socket for operator verbs. Who may talk is asked of the kernel, which knows the credentials with which the
-peer connected: root, the user of this daemon, and members of the configured group. How they talk: unix_socket.py.
+"""The Unix socket for operator verbs. Permission is decided by the peer's credentials, which the kernel recorded when the
+peer connected: root, the user of this daemon, and members of the configured group. The protocol: unix_socket.py.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from gpuwarden.publish.sockets.unix_socket import (
     NOT_ALLOWED,
     TRY_AGAIN,
     USAGE,
+    LineConnection,
     Peer,
     SocketError,
     SocketFile,
-    Talk,
     VerbError,
     Verbs,
     failed,
@@ -43,7 +43,7 @@ Verb = Callable[[dict[str, Any], Peer], Awaitable[Any]]
 
 
 class Control:
-    """`deadline` in seconds: for a line to arrive, for a verb to be done, for the answer to be taken."""
+    """`deadline` in seconds: for a line to arrive, for a verb to be done, for the response to be taken."""
 
     def __init__(
         self,
@@ -69,10 +69,10 @@ class Control:
     # --- life
 
     async def start(self) -> None:
-        """Listen. A socket that nobody answers on is replaced. Raises ControlError."""
+        """Listen. A socket that no process answers on is replaced. Raises ControlError."""
         self._gid = _gid_of(self._group)
         listener = self._file.make(self._connections, self._gid)
-        self._server = await asyncio.start_unix_server(self._talk, sock=listener, limit=LINE_LIMIT)
+        self._server = await asyncio.start_unix_server(self._converse, sock=listener, limit=LINE_LIMIT)
 
     async def stop(self) -> None:
         if self._server is None:
@@ -80,31 +80,31 @@ class Control:
         self._server.close()
         self._server = None
         talks = list(self._talks)
-        for talk in talks:
-            talk.cancel()
+        for connection in talks:
+            connection.cancel()
         await asyncio.gather(*talks, return_exceptions=True)
         self._file.remove()
 
-    # --- talk
+    # --- connections
 
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a stream callback is always run as a task
         self._talks.add(task)
-        talk = Talk(reader, writer, self._log, deadline=self._deadline, limit=LINE_LIMIT)
+        connection = LineConnection(reader, writer, self._log, deadline=self._deadline, limit=LINE_LIMIT)
         try:
             if len(self._talks) > self._connections:
-                await talk.send(failed(f"more than {self._connections} clients at once; try again", TRY_AGAIN))
+                await connection.send(failed(f"more than {self._connections} clients at once; try again", TRY_AGAIN))
                 return
             peer = peer_of(writer.get_extra_info("socket"))
             refusal = self._refusal(peer)
-            while (line := await talk.line()) is not None:
-                await talk.send(refusal or await self._verbs.answer(line, peer))
+            while (line := await connection.line()) is not None:
+                await connection.send(refusal or await self._verbs.respond(line, peer))
         except (OSError, TimeoutError):
-            pass  # the peer went away or takes nothing: there is nobody to tell
+            pass  # the peer is gone or takes nothing: there is no client to answer
         finally:
             self._talks.discard(task)
-            talk.close()
+            connection.close()
 
     def _refusal(self, peer: Peer) -> dict[str, Any] | None:
         if peer.uid in (0, os.geteuid()) or (self._gid is not None and self._gid in peer.groups):
@@ -120,4 +120,4 @@ def _gid_of(group: str | None) -> int | None:
     try:
         return grp.getgrnam(group).gr_gid
     except KeyError:
-        raise ControlError(f"there is no group {group!r} on this host, which is to use the control socket") from None
+        raise ControlError(f"control.group: there is no group {group!r} on this host") from None

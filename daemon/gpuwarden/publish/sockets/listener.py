@@ -1,7 +1,7 @@
-"""A listening Unix socket that anybody may connect to: made, kept where its clients look for it, and let in through one by one.
+"""A listening Unix socket for any user: made, kept at its path, with clients accepted one by one.
 
-The file is looked after by a thread, the socket by the loop. Clients are let in a millisecond apart, so that each is answered
-before many more are there: what comes at once waits in the kernel.
+A thread keeps the file, the loop the socket. Clients are accepted a millisecond apart, so that each is answered
+before many more are there: the others wait in the kernel.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:  # structlog is for gpuwarden.base.log to import, which keeps 
     from structlog.typing import FilteringBoundLogger
 
 PACE = 0.001
-"""Seconds between two clients, and between two questions of one."""
+"""Seconds between two clients, and between two requests of one."""
 _EXHAUSTED = 1.0  # seconds until the next try, when this process has no descriptor left for a client
 _STALLED = 5.0
 
 
-class Door:
+class SocketListener:
     """`welcome` is called in the loop with each client; what it raises ends that client. `backlog`: how many may
-    wait in the kernel. Seconds: `look_every` between two looks at the file, `deadline` for the file system.
+    wait in the kernel. Seconds: `check_every` between two checks of the file, `deadline` for the file system.
     """
 
     def __init__(
@@ -38,14 +38,14 @@ class Door:
         *,
         clock: Clock,
         backlog: int,
-        look_every: float,
+        check_every: float,
         deadline: float,
     ) -> None:
         self._file = file
         self._welcome = welcome
         self._log = log
         self._backlog = backlog
-        self._look_every = look_every
+        self._check_every = check_every
         self._deadline = deadline
         self._files = BackgroundWriter(file.path.name, 1, on_error=self._failed, clock=lambda: clock().boottime)
         self._listener: socket.socket | None = None
@@ -55,22 +55,22 @@ class Door:
         self._closed = False
 
     async def run(self) -> None:
-        """For ever: looks whether the socket is there, and makes it anew if somebody removed it."""
+        """For ever: checks that the socket is there, and makes it anew if it was removed."""
         while True:
-            await asyncio.sleep(self._look_every)
-            await self.look()
+            await asyncio.sleep(self._check_every)
+            await self.check()
 
-    async def look(self) -> None:
-        """One look. Raises nothing; `trouble` says what it came to."""
+    async def check(self) -> None:
+        """One check. Raises nothing; `error` has its result."""
         loop = asyncio.get_running_loop()
         self._files.submit(lambda: self._make(loop))
         await self._files.flush(self._deadline)
-        await asyncio.sleep(0)  # what the thread has left for the loop
+        await asyncio.sleep(0)  # what the thread has passed to the loop
 
-    def trouble(self, now: Stamp) -> str:
+    def error(self, now: Stamp) -> str:
         stalled = self._files.stalled_for(now.boottime)
         if stalled > _STALLED:
-            return f"cannot look at {self._file.path}: no answer for {stalled:.0f} s; is its filesystem frozen?"
+            return f"cannot read {self._file.path}: no response for {stalled:.0f} s; is its filesystem frozen?"
         return self._error
 
     async def close(self) -> None:
@@ -84,21 +84,21 @@ class Door:
 
     def _make(self, loop: asyncio.AbstractEventLoop) -> None:
         """Raises SocketError, OSError."""
-        if not self._file.ours():
+        if not self._file.is_current():
             listener = self._file.make(self._backlog)
             try:
                 loop.call_soon_threadsafe(self._open, listener)
             except RuntimeError:  # the loop has ended
                 listener.close()
         if self._logged:
-            self._log.info("socket can be reached again", path=str(self._file.path))
+            self._log.info("socket available again", path=str(self._file.path))
         self._error, self._logged = "", False
 
     def _failed(self, error: Exception) -> None:
-        told = str(error) if isinstance(error, SocketError) else f"cannot look at {self._file.path}: {error}"
-        if told != self._error:
-            self._log.warning("socket cannot be reached", error=told)
-        self._error, self._logged = told, True
+        text = str(error) if isinstance(error, SocketError) else f"cannot read {self._file.path}: {error}"
+        if text != self._error:
+            self._log.warning("socket not available", error=text)
+        self._error, self._logged = text, True
 
     # --- in the loop
 
@@ -128,9 +128,9 @@ class Door:
                 continue
             try:
                 self._welcome(sock)
-            except OSError:  # it has left already
+            except OSError:  # it is gone already
                 sock.close()
-            except Exception as error:  # noqa: BLE001 - one client must not be the last
-                self._log.exception("client could not be let in", error=str(error))
+            except Exception as error:  # noqa: BLE001 - one client must not end the listener
+                self._log.exception("accepting a client failed", error=str(error))
                 sock.close()
             await asyncio.sleep(PACE)

@@ -1,4 +1,4 @@
-"""What the Unix sockets of this daemon share: the file, who is at the other end, and one JSON object a line in and out.
+"""Common to the daemon's Unix sockets: the file, the peer's credentials, and one JSON object a line in and out.
 
     {"verb": "status", …arguments}  ->  {"ok": true, "result": …}
                                         {"ok": false, "error": "…", "code": 64}
@@ -28,7 +28,7 @@ USAGE, INTERNAL, TRY_AGAIN, NOT_ALLOWED = 64, 70, 75, 77
 SO_PEERGROUPS = 59  # asm-generic/socket.h; Linux 4.13 and later
 PEER = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 
-Answer = dict[str, Any]
+Response = dict[str, Any]
 Who = TypeVar("Who")
 
 
@@ -37,7 +37,7 @@ class SocketError(Exception):
 
 
 class VerbError(Exception):
-    """What a verb tells its caller. `code` becomes the exit code of the command line."""
+    """An error for the caller of a verb. `code` becomes the exit code of the command line."""
 
     def __init__(self, message: str, code: int = USAGE) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ class VerbError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is at the other end, as of its connect. `groups`: primary and supplementary."""
+    """The process at the other end, as of its connect. `groups`: primary and supplementary."""
 
     pid: int
     uid: int
@@ -63,10 +63,10 @@ def peer_of(sock: socket.socket) -> Peer:
 
 
 class SocketFile:
-    """The file of a listening socket. Its calls block for as long as the file system does, and wait for nobody else.
+    """The file of a listening socket. Its calls block for as long as the file system does, and wait for nothing else.
 
-    `new`: another name in the same folder, under which nobody looks for it. `passed`: a socket at `path` on which systemd
-    listens for us, also while we do not run. It is used as long as its file stands, and the file is left to systemd.
+    `new`: another name in the same folder, which no client uses. `passed`: a socket at `path` on which systemd
+    listens for the daemon, also while it does not run. It is used as long as its file exists, and the file is left to systemd.
     """
 
     def __init__(self, path: Path, new: str, mode: int, passed: socket.socket | None = None) -> None:
@@ -78,18 +78,18 @@ class SocketFile:
         self._systemds = False
 
     def make(self, backlog: int, gid: int | None = None) -> socket.socket:
-        """Listening. A socket that nobody answers on is replaced. Raises SocketError."""
+        """Listening. A socket that no process answers on is replaced. Raises SocketError."""
         passed, self._passed = self._passed, None
         try:
-            if passed is not None and self._stands(passed):
+            if passed is not None and self._is_at_path(passed):
                 return passed
-            self._make_sure_nobody_answers()
+            self._refuse_if_answered()
             return self._bind(backlog, gid)
         except OSError as error:
             raise SocketError(f"cannot make the socket {self.path}: {error}; check the run directory") from error
 
-    def ours(self) -> bool:
-        """It stands where clients look for it. Raises OSError."""
+    def is_current(self) -> bool:
+        """Whether the file at the path is this socket. Raises OSError."""
         try:
             return self.path.lstat().st_ino == self._inode
         except FileNotFoundError:
@@ -98,32 +98,32 @@ class SocketFile:
     def remove(self) -> None:
         """Unless it is a successor's."""
         with contextlib.suppress(OSError):
-            if self.ours() and not self._systemds:
+            if self.is_current() and not self._systemds:
                 self.path.unlink()
 
-    def _stands(self, passed: socket.socket) -> bool:
-        """Whether clients that look for `path` reach this socket. Raises OSError."""
+    def _is_at_path(self, passed: socket.socket) -> bool:
+        """Whether clients that connect to `path` reach this socket. Raises OSError."""
         if passed.getsockname() != os.fspath(self.path) or not self.path.is_socket():
             passed.close()
             return False
         self._inode, self._systemds = self.path.lstat().st_ino, True
         return True
 
-    def _make_sure_nobody_answers(self) -> None:
+    def _refuse_if_answered(self) -> None:
         try:
             if not stat.S_ISSOCK(self.path.lstat().st_mode):
-                raise SocketError(f"{self.path} exists and is no socket; move it away")
+                raise SocketError(f"{self.path} exists and is not a socket; move it away")
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as client:
                 client.connect(os.fspath(self.path))
         except (FileNotFoundError, ConnectionRefusedError):
             return
         except OSError as error:
-            if error.errno != errno.EAGAIN:  # EAGAIN: its backlog is full, so somebody is there
-                raise SocketError(f"cannot look at {self.path}: {error}; check the run directory") from error
+            if error.errno != errno.EAGAIN:  # EAGAIN: its backlog is full, so a process listens
+                raise SocketError(f"cannot read {self.path}: {error}; check the run directory") from error
         raise SocketError(f"another gpuwarden answers on {self.path}; stop it, or give this one another --run-dir")
 
     def _bind(self, backlog: int, gid: int | None) -> socket.socket:
-        """Under another name first, so that nobody can connect before mode and owner are right. Raises OSError."""
+        """Under another name first, so that no client connects before mode and owner are right. Raises OSError."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             self._new.unlink(missing_ok=True)
@@ -141,7 +141,7 @@ class SocketFile:
 
 
 class Verbs(Generic[Who]):
-    """What may be asked. A verb is done within `deadline` seconds, or what `patience` gives it by its name."""
+    """The verbs of a socket. A verb is done within `deadline` seconds, or those that `patience` gives it by name."""
 
     def __init__(
         self,
@@ -155,8 +155,8 @@ class Verbs(Generic[Who]):
         self._deadline = deadline
         self._patience = patience or {}
 
-    async def answer(self, line: bytes, who: Who) -> Answer:
-        """Raises nothing but what cancels it."""
+    async def respond(self, line: bytes, who: Who) -> Response:
+        """Raises nothing but its cancellation."""
         limit = self._deadline
         try:
             name, arguments = self._parse(line)
@@ -166,8 +166,8 @@ class Verbs(Generic[Who]):
         except VerbError as error:
             return failed(str(error), error.code)
         except TimeoutError:
-            return failed(f"not done within {limit:g} s; it may still happen: look before trying again", TRY_AGAIN)
-        except Exception as error:  # noqa: BLE001 - a fault in one verb ends neither the talk nor the daemon
+            return failed(f"not done within {limit:g} s; it may still be done: check before trying again", TRY_AGAIN)
+        except Exception as error:  # noqa: BLE001 - a fault in one verb ends neither the connection nor the daemon
             self._log.exception("verb failed", error=str(error))
             return failed("internal error; the daemon's log has it", INTERNAL)
 
@@ -184,8 +184,8 @@ class Verbs(Generic[Who]):
         return name, request
 
 
-class Talk:
-    """One connection. `deadline` in seconds: for a line to arrive, and for an answer to be taken. `limit`: bytes of a line."""
+class LineConnection:
+    """One connection. `deadline` in seconds: for a line to arrive, and for a response to be taken. `limit`: bytes of a line."""
 
     def __init__(
         self,
@@ -212,12 +212,12 @@ class Talk:
             return None
         return line if line.endswith(b"\n") else None
 
-    async def send(self, answer: Answer) -> None:
+    async def send(self, response: Response) -> None:
         """Raises OSError, TimeoutError."""
         try:
-            line = json.dumps(answer, separators=(",", ":"), allow_nan=False).encode()
+            line = json.dumps(response, separators=(",", ":"), allow_nan=False).encode()
         except (TypeError, ValueError) as error:
-            self._log.exception("answer is no JSON", error=str(error))
+            self._log.exception("response is not valid JSON", error=str(error))
             line = json.dumps(failed("internal error; the daemon's log has it", INTERNAL)).encode()
         self._writer.write(line + b"\n")
         async with asyncio.timeout(self._deadline):
@@ -230,9 +230,9 @@ class Talk:
             self._writer.close()
 
 
-def failed(error: str, code: int) -> Answer:
+def failed(error: str, code: int) -> Response:
     return {"ok": False, "error": error, "code": code}
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")

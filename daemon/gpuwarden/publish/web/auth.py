@@ -1,8 +1,8 @@
 """Basic authentication against bcrypt hashes: never on the loop, one at a time, and once for each scraper.
 
-What was found right is remembered, as a keyed hash of the whole header; what was wrong is not, so that nobody fills this
-memory who does not know a password. A name that nobody has is checked against the hash of somebody, so that
-neither the time nor the answer tells which names there are.
+A valid login is remembered, as a keyed hash of the whole header; a wrong one is not, so that only those who know a password
+can fill this memory. An unknown name is checked against the hash of a known one, so that
+neither the time nor the response reveals which names exist.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KNOWN_MOST = 128
 WAITING_MOST = 64
 """Checks that may wait; at cost 10 one takes about 70 ms."""
 PASSWORD_MAX = 72
-"""Bytes of a password that count in bcrypt, for whoever made the hash too."""
+"""Bytes of a password that count in bcrypt."""
 
 
 class Login(StrEnum):
@@ -41,12 +41,12 @@ class Passwords:
         self._hashes = [hash_.encode() for hash_ in users.values()]
         self._users = {self._keyed(name.encode()): hash_.encode() for name, hash_ in users.items()}
         self._checker = checker
-        self._known: dict[bytes, None] = {}  # in the order in which they were found right
+        self._known: dict[bytes, None] = {}  # in the order in which they were accepted
         self._checks: dict[bytes, asyncio.Future[bool]] = {}
 
-    def knows(self, authorization: str) -> bool:
-        """Whether just that header was found right before."""
-        return self._keyed(_header(authorization)) in self._known  # keyed, so that the time it takes says nothing
+    def is_known(self, authorization: str) -> bool:
+        """Whether exactly that header was accepted before."""
+        return self._keyed(_header(authorization)) in self._known  # keyed, so that the time it takes reveals nothing
 
     async def login(self, authorization: str, within: float) -> Login:
         """`authorization`: the header; `within` seconds a check must be done."""
@@ -68,7 +68,7 @@ class Passwords:
         return Login.RIGHT if right else Login.WRONG
 
     def _begin(self, digest: bytes, name: bytes, password: bytes) -> asyncio.Future[bool] | None:
-        """The check, in the thread; None if too many wait. Whoever says the same meanwhile gets the same answer."""
+        """The check, in the thread; None if too many wait. Concurrent checks of the same header share one result."""
         loop = asyncio.get_running_loop()
         check: asyncio.Future[bool] = loop.create_future()
         user = self._keyed(name)
@@ -86,7 +86,7 @@ class Passwords:
             try:
                 right = _matches(password, hash_) and user in self._users
             finally:
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
                     loop.call_soon_threadsafe(settle, right)
 
         if not self._checker.submit(work):

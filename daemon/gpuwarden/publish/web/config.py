@@ -1,7 +1,7 @@
-"""The web-config file of Prometheus' exporter-toolkit: read, checked as a whole, every fault told at once with its key.
+"""The web-config file of Prometheus' exporter-toolkit: read, checked as a whole, every fault reported at once with its key.
 
 The format is that of https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md (v0.16). What
-of it cannot be honoured is a warning where that protects no less than asked for, and a fault where it would.
+of it cannot be honoured is a warning where that protects no less than configured, and a fault where it would.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from gpuwarden.config.sources import Fault
 from gpuwarden.config.structure import Parsers, structure
 from gpuwarden.publish.web.files import FileError, Files
 from gpuwarden.publish.web.rules import RateLimit, WebConfig, WebConfigError
-from gpuwarden.publish.web.tls import Tell, TlsServerConfig, build
+from gpuwarden.publish.web.tls import AddFault, TlsServerConfig, build
 
 HEADERS: Mapping[str, tuple[str, ...]] = {
     "Content-Security-Policy": (), "X-Frame-Options": ("deny", "sameorigin"), "X-Content-Type-Options": ("nosniff",),
     "X-XSS-Protection": (), "Strict-Transport-Security": (),
 }  # fmt: skip
-"""The headers that may be set, and the values of those that know no other."""
+"""The headers that may be set, and the values of those that allow no other."""
 HEADER_MAX = 4096
 COST_MOST, COST_SLOW = 18, 14
 """Of bcrypt, as the power of two that it is: 18 takes about 20 s, 14 one."""
@@ -34,7 +34,7 @@ _SECRET = ("tls_server_config", "tls_server_config.key")
 
 @dataclass(frozen=True, slots=True)
 class HttpServerConfig:
-    """`http2` None: not said. It is the format's default, and nobody is told that has not asked for it."""
+    """`http2` None: not set. True is the format's default, and then there is no warning."""
 
     http2: bool | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -67,14 +67,14 @@ def read(path: Path) -> WebConfig:
     _check(given, fault, warnings.append)
     if faults:
         raise WebConfigError(list(faults.values()), files.seen)
-    files.tell_readable_secrets()
+    files.warn_readable_secrets()
     headers = {name: value for name, value in given.http_server_config.headers.items() if value}
     return WebConfig(tls, given.basic_auth_users, headers, given.rate_limit, files.seen, tuple(warnings))
 
 
-def _structured(files: Files, fault: Tell) -> WebConfigFile:
-    """What is faulty in it stands at its default."""
-    from gpuwarden.publish.web import yaml as web_yaml  # noqa: PLC0415 - 3 MB that most daemons do without
+def _structured(files: Files, fault: AddFault) -> WebConfigFile:
+    """Faulty keys have their default."""
+    from gpuwarden.publish.web import yaml as web_yaml  # noqa: PLC0415 - 3 MB that most daemons do not need
 
     try:
         tree = web_yaml.parse(files.config())
@@ -93,7 +93,7 @@ def _structured(files: Files, fault: Tell) -> WebConfigFile:
     return given
 
 
-def _check(given: WebConfigFile, fault: Tell, warn: Callable[[str], None]) -> None:
+def _check(given: WebConfigFile, fault: AddFault, warn: Callable[[str], None]) -> None:
     for name, hash_ in given.basic_auth_users.items():
         _check_user(name, hash_, fault, warn)
     for name, value in given.http_server_config.headers.items():
@@ -101,18 +101,19 @@ def _check(given: WebConfigFile, fault: Tell, warn: Callable[[str], None]) -> No
     limit = given.rate_limit
     if limit.interval and limit.burst < 1:
         fault(
-            "rate_limit.burst", f"expected at least 1 beside an interval, found {limit.burst}: it would answer nobody"
+            "rate_limit.burst",
+            f"expected at least 1 beside an interval, found {limit.burst}: every request would be refused",
         )
     if given.http_server_config.http2:
-        warn("http_server_config.http2: HTTP/2 is not spoken here; every client goes on with HTTP/1.1")
+        warn("http_server_config.http2: HTTP/2 is not supported; every client uses HTTP/1.1")
     if given.tls_server_config == TlsServerConfig():
         if given.basic_auth_users:
             warn("basic_auth_users without tls_server_config: passwords go over the network as they are")
         else:
-            warn("neither tls_server_config nor basic_auth_users: anybody who can connect is answered")
+            warn("neither tls_server_config nor basic_auth_users: every client that can connect is served")
 
 
-def _check_user(name: str, hash_: str, fault: Tell, warn: Callable[[str], None]) -> None:
+def _check_user(name: str, hash_: str, fault: AddFault, warn: Callable[[str], None]) -> None:
     key = f"basic_auth_users.{name}"
     match = _HASH.fullmatch(hash_)
     if match is None:
@@ -122,10 +123,10 @@ def _check_user(name: str, hash_: str, fault: Tell, warn: Callable[[str], None])
     elif int(match[1]) > COST_SLOW:
         warn(f"{key}: at cost {match[1]} a login takes seconds, and scrapers give up; 10 is usual")
     if ":" in name:
-        fault(key, "expected a name without a colon: nobody could log in with it")
+        fault(key, "expected a name without a colon: no client could log in with it")
 
 
-def _check_header(name: str, value: str, fault: Tell) -> None:
+def _check_header(name: str, value: str, fault: AddFault) -> None:
     key = f"http_server_config.headers.{name}"
     if name not in HEADERS:
         fault(key, f"expected one of {', '.join(HEADERS)}: no other header can be set")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 SIZE_MAX = 1 << 20  # bytes
 Print = tuple[int, ...] | None
-"""What changes when a file does; None: it is not there."""
+"""What changes when a file does; None: it does not exist."""
 
 
 class FileError(Exception):
@@ -17,7 +17,7 @@ class FileError(Exception):
 
 
 def fingerprint(path: Path) -> Print:
-    """Of the file behind a link: a link that is turned elsewhere is a change."""
+    """Of the file behind a link: a link with another target is a change."""
     try:
         status = path.stat()
     except OSError:
@@ -26,7 +26,7 @@ def fingerprint(path: Path) -> Print:
 
 
 class Files:
-    """`seen`: every file that was asked for, as it was just before it was read. `fault`: (key, what is wrong with it)."""
+    """`seen`: every file that was read, as it was just before. `fault`: (key, what is wrong with it)."""
 
     def __init__(self, config: Path, fault: Callable[[str, str], None], warn: Callable[[str], None]) -> None:
         self.seen: dict[Path, Print] = {}
@@ -41,7 +41,7 @@ class Files:
         try:
             return data.decode()
         except UnicodeDecodeError:
-            raise FileError("it is no text in UTF-8") from None
+            raise FileError("it is not text in UTF-8") from None
 
     def certificate(self, key: str, name: str) -> bytes:
         """Of a file beside the web-config file, if it is not named from the root. Empty after a fault."""
@@ -50,13 +50,13 @@ class Files:
     def key(self, key: str, name: str) -> bytes:
         data, mode = self._named(key, name)
         if mode & stat.S_IROTH:
-            self._warn(f"{key}: {self._config.parent / name} may be read by anybody: chmod o-r")
+            self._warn(f"{key}: {self._config.parent / name} may be read by every user: chmod o-r")
         return data
 
-    def tell_readable_secrets(self) -> None:
+    def warn_readable_secrets(self) -> None:
         mode = self._config.stat().st_mode
         if self.holds_secrets and mode & stat.S_IROTH:
-            self._warn(f"{self._config} holds passwords or a key and may be read by anybody: chmod o-r")
+            self._warn(f"{self._config} holds passwords or a key and may be read by every user: chmod o-r")
 
     def _named(self, key: str, name: str) -> tuple[bytes, int]:
         try:
@@ -79,7 +79,7 @@ class Files:
         except OSError as error:
             raise FileError(error.strerror or str(error)) from error
         if data is None:
-            raise FileError("it is no file")
+            raise FileError("it is not a file")
         if len(data) > SIZE_MAX:
             raise FileError(f"it has more than {SIZE_MAX} bytes")
         return data, mode

@@ -1,7 +1,7 @@
-"""Who may come in and ask, as the web-config file says it now: it and the files that it names are read again when they change.
+"""Access control of the web server, from the web-config file: it and the files that it names are read again when they change.
 
-A changed file that has a fault leaves the old one in force and is told as a trouble, and so is one that would open what
-was closed: an empty file, as it is for a moment while somebody writes it, must not let everybody in.
+A changed file that has a fault leaves the old one in force and is reported as an error, and so does one that would open what
+was closed: an empty file, as it is for a moment while it is written, must not open the server.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if (
     from gpuwarden.publish.web.tls import Tls
 
 Result = TypeVar("Result")
-LOOK_EVERY = 2.0
+CHECK_EVERY = 2.0
 READ_WITHIN = 10.0
 SESSIONS_MOST = 512
-"""OpenSSL keeps up to 20,000 sessions of TLS 1.2 for each context, and Python cannot tell it not to."""
+"""OpenSSL keeps up to 20,000 sessions of TLS 1.2 for each context, and Python cannot turn that off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class TokenBucket:
 
 
 class Guard:
-    """`path` None: everybody may ask, in the clear. `deadline`: seconds that a login may take."""
+    """`path` None: every client is served, in the clear. `deadline`: seconds that a login may take."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Guard:
         clock: Clock,
         *,
         deadline: float = 10.0,
-        every: float = LOOK_EVERY,
+        every: float = CHECK_EVERY,
     ) -> None:
         self._path = path
         self._log = log
@@ -97,14 +97,14 @@ class Guard:
         self._watching: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Read the file, if there is to be one. Raises WebConfigError."""
+        """Read the file, if one is configured. Raises WebConfigError."""
         if self._path is None:
             return
         self._reader = BackgroundWriter("web config", 1, newest_wins=True, on_error=self._failed, clock=self._boottime)
         try:
             result = await self._done(partial(_tried, self._path))
         except TimeoutError:
-            result = _unusable(self._path, f"cannot read it: no answer within {READ_WITHIN:g} s")
+            result = _unusable(self._path, f"cannot read it: no response within {READ_WITHIN:g} s")
         if isinstance(result, WebConfigError):
             raise result
         self._take(result)
@@ -131,29 +131,29 @@ class Guard:
         return self._config.headers
 
     def outdated(self, request: web.BaseRequest) -> bool:
-        """Its connection was let in by a state of the file that holds no more."""
+        """Its connection was accepted under a state of the file that is no longer in force."""
         tls = self._config.tls
         return self._path is not None and request.get_extra_info("sslcontext") is not (tls and tls.context)
 
     async def refusal(self, request: web.BaseRequest) -> Refusal | None:
-        """Why this request is not answered; None if it is. All paths are alike, and all methods."""
+        """Why this request is refused; None if it is not. All paths are alike, and all methods."""
         if not self._bucket.take(asyncio.get_running_loop().time()):
             return LIMITED
         if self._passwords is None:
             return None
         authorization = request.headers.get("Authorization", "")
-        if self._passwords.knows(authorization):
+        if self._passwords.is_known(authorization):
             return None
         login = await self._passwords.login(authorization, self._deadline)
         return {"right": None, "wrong": WRONG, "busy": BUSY}[login.value]
 
-    def trouble(self, now: Stamp) -> str:
+    def error(self, now: Stamp) -> str:
         """What is wrong with the file or its certificate; empty if nothing is."""
         if self._fault:
-            return f"{self._fault}; what was there before stays in force"
+            return f"{self._fault}; the configuration before stays in force"
         stalled = 0.0 if self._reader is None else self._reader.stalled_for(now.boottime)
         if stalled > READ_WITHIN:
-            return f"cannot read {self._path}: no answer for {stalled:.0f} s; is its filesystem frozen?"
+            return f"cannot read {self._path}: no response for {stalled:.0f} s; is its filesystem frozen?"
         return "" if self._config.tls is None else expiry(self._config.tls, now.wall)
 
     # --- reading
@@ -170,7 +170,7 @@ class Guard:
 
         def job() -> None:
             result = work()
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
                 loop.call_soon_threadsafe(settle, result)
 
         self._reader.submit(job)
@@ -180,19 +180,19 @@ class Guard:
     async def _watch(self, path: Path) -> None:
         while True:
             await asyncio.sleep(self._every)
-            with contextlib.suppress(TimeoutError):  # told by `trouble`
+            with contextlib.suppress(TimeoutError):  # reported by `error`
                 if await self._done(partial(_changed, self._seen)) or self._crowded():
                     self._consider(await self._done(partial(_tried, path)))
                 elif self._doubt != self._fault:  # seen twice: not only a file in the middle of being replaced
                     self._fault = self._doubt
-                    self._log.error("the web configuration is not taken over", reason=self._fault)
+                    self._log.error("web configuration rejected; the old one stays in force", reason=self._fault)
 
     def _consider(self, result: WebConfig | WebConfigError) -> None:
         if isinstance(result, WebConfigError):
             self._seen, self._doubt = result.files or self._seen, str(result)
         elif opened := self._config.opened_by(result):
             self._seen = result.files
-            self._doubt = f"{self._path}: it no longer asks for {opened}: restart gpuwarden if that is meant"
+            self._doubt = f"{self._path}: it no longer requires {opened}: restart gpuwarden if that is intended"
         else:
             self._take(result)
 
@@ -208,10 +208,10 @@ class Guard:
         ends = None if config.tls is None else rfc3339(config.tls.ends)
         self._log.info("web configuration read", file=str(self._path), certificate_until=ends, users=len(config.users))
         for warning in config.warnings:
-            self._log.warning("web configuration", warning=warning)
+            self._log.warning("web configuration has a warning", warning=warning)
 
     def _logins(self, users: Mapping[str, str]) -> Passwords | None:
-        """Nobody is remembered from before: what was right may be wrong now."""
+        """Earlier logins are forgotten: they may be invalid now."""
         if not users:
             return None
         from gpuwarden.publish.web.auth import WAITING_MOST, Passwords  # noqa: PLC0415 - only with users
@@ -224,7 +224,7 @@ class Guard:
         return self.tls is not None and self.tls.context.session_stats()["number"] > SESSIONS_MOST
 
     def _failed(self, error: Exception) -> None:
-        self._log.error("web configuration: a check failed", kind=type(error).__name__)
+        self._log.error("login check failed", kind=type(error).__name__)
 
     def _boottime(self) -> float:
         return self._clock().boottime
@@ -241,7 +241,7 @@ def _tried(path: Path) -> WebConfig | WebConfigError:
         return read(path)
     except WebConfigError as error:
         return error
-    except Exception as error:  # noqa: BLE001 - whatever it is, the old file stays in force, and it is said
+    except Exception as error:  # noqa: BLE001 - whatever it is, the old file stays in force, and it is reported
         return _unusable(path, f"cannot use it: {type(error).__name__}")
 
 

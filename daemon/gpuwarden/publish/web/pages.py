@@ -1,4 +1,4 @@
-"""What is served over HTTP: read-only, GET and HEAD, no bodies. It is what the holder shows; nothing is computed but ages."""
+"""What is served over HTTP: read-only, GET and HEAD, no bodies. Serves what the holder has; nothing is computed but ages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuwarden.publish.notices import WAIT_MOST, Notices
 from gpuwarden.publish.snapshot import Clients
 from gpuwarden.publish.web import http as web
 from gpuwarden.publish.web.connections import Rank, Refusals
-from gpuwarden.publish.web.guard import LOOK_EVERY, Guard
+from gpuwarden.publish.web.guard import CHECK_EVERY, Guard
 from gpuwarden.publish.web.listener import Limits, Listener
 from gpuwarden.publish.web.unsent import Unsent
 from gpuwarden_collectors.base import Clock, host_clock
@@ -45,7 +45,7 @@ INDEX = """gpuwarden on {node}{simulated}
 /v1/gpus
 /v1/findings
 /v1/events?since=TIME   RFC 3339 or Unix time
-/v1/notice?wait=S       the end of this machine; waits until one is imminent, or with tag=ETAG until another is
+/v1/notice?wait=S       the end of this machine; waits until one is imminent, or with tag=ETAG until it changes
 """
 
 
@@ -70,7 +70,7 @@ def _accepted(header: str) -> list[tuple[str, list[str], float]]:
 
 
 def wants_openmetrics(accept: str) -> bool:
-    """OpenMetrics 1.0 is asked for, and nothing else that we speak is liked better."""
+    """OpenMetrics 1.0 is accepted, and no other supported format is preferred."""
     openmetrics = text = 0.0
     for what, parameters, quality in _accepted(accept):
         versions = [p for p in parameters if p.startswith("version=")]
@@ -112,7 +112,7 @@ def _error(code: int, message: str) -> web.Response:
 
 
 class Web:
-    """`config`: the web-config file, if there is to be one; `look_every` so many seconds whether it has changed.
+    """`config`: the web-config file, if one is configured; every `check_every` seconds it is checked for changes.
 
     The deadline of the limits is also that for the events to be read and for a login to be checked.
     """
@@ -127,7 +127,7 @@ class Web:
         notices: Notices | None = None,
         config: Path | None = None,
         limits: Limits | None = None,
-        look_every: float = LOOK_EVERY,
+        check_every: float = CHECK_EVERY,
     ) -> None:
         self._holder = holder
         self._events = events
@@ -138,7 +138,7 @@ class Web:
         self._deadline = limits.deadline
         self.refusals = Refusals(log)
         self.unsent = Unsent()
-        self._guard = Guard(config, log, clock, deadline=limits.deadline, every=look_every)
+        self._guard = Guard(config, log, clock, deadline=limits.deadline, every=check_every)
         holder.clients = lambda: Clients(turned_away=self.turned_away, refused=dict(self.refusals.counts))
         self._listener = Listener(self._answer, self._guard, self.refusals, limits)
         self._form = lru_cache(64)(lambda accept, encoding: (wants_openmetrics(accept), wants_gzip(encoding)))
@@ -167,18 +167,18 @@ class Web:
 
     @property
     def turned_away(self) -> int:
-        """Connections that had to make room for others."""
+        """Connections closed to make room for others."""
         return self._listener.connections.turned_away + self.unsent.turned_away
 
-    def trouble(self, now: Stamp) -> str:
+    def error(self, now: Stamp) -> str:
         """What is wrong with the web-config file or the certificate; empty if nothing is."""
-        return self._guard.trouble(now)
+        return self._guard.error(now)
 
     async def stop(self) -> None:
         self._notices.close()
         await self._listener.stop()
 
-    # --- answers
+    # --- responses
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         connections, client = self._listener.connections, request.protocol
@@ -206,27 +206,27 @@ class Web:
             await request.writer.drain()
 
     async def _routed(self, request: web.BaseRequest) -> web.Response:
-        answer = self._routes.get(request.path)
-        if answer is None:
-            return _error(404, f"there is no {request.path[:80]} here; / lists what there is")
+        page = self._routes.get(request.path)
+        if page is None:
+            return _error(404, f"there is no page {request.path[:80]}; / lists all")
         if request.method not in ("GET", "HEAD"):
-            response = _error(405, "everything here is read-only: GET or HEAD")
+            response = _error(405, "all pages are read-only: use GET or HEAD")
             response.headers["Allow"] = "GET, HEAD"
             return response
         if request.can_read_body:
-            return _error(413, "a request with a body is not accepted here")
+            return _error(413, "a request with a body is not accepted")
         try:
-            return await answer(request)
-        except Exception as error:  # noqa: BLE001 - a fault in one answer must not look like a dead daemon
+            return await page(request)
+        except Exception as error:  # noqa: BLE001 - an error in one page must not look like a dead daemon
             self._log.exception("request failed", path=request.path, error=str(error))
             return _error(500, "internal error; the daemon's log has it")
 
     async def _metrics(self, request: web.BaseRequest) -> web.Response:
-        """A page that is not renewed is not served: its numbers would look alive."""
+        """A page that is not renewed is not served: its numbers would look current."""
         page = self._holder.page
         age = self._clock().boottime - page.made.boottime
         if age > self._holder.snapshot.service.fresh_for:
-            return _error(503, f"the numbers are {age:.0f} s old: the daemon answers but judges no more; see its log")
+            return _error(503, f"the page is {age:.0f} s old: the daemon answers but no longer judges; see its log")
         headers = request.headers
         self._holder.scraped = self._clock(), headers.get("User-Agent", "")
         openmetrics, compressed = self._form(headers.get("Accept", ""), headers.get("Accept-Encoding", ""))
@@ -266,11 +266,11 @@ class Web:
             return _error(400, str(error))
         try:
             async with asyncio.timeout(self._deadline):
-                happened = await self._events(since, EVENTS_LIMIT + 1)
+                events = await self._events(since, EVENTS_LIMIT + 1)
         except TimeoutError:
-            return _error(504, f"the ledger did not answer within {self._deadline:g} s")
-        document = status.events(self._holder.snapshot, happened[:EVENTS_LIMIT])
-        return _json(document | {"truncated": len(happened) > EVENTS_LIMIT})
+            return _error(504, f"the ledger did not respond within {self._deadline:g} s")
+        document = status.events(self._holder.snapshot, events[:EVENTS_LIMIT])
+        return _json(document | {"truncated": len(events) > EVENTS_LIMIT})
 
     async def _notice(self, request: web.BaseRequest) -> web.Response:
         try:
@@ -281,7 +281,7 @@ class Web:
             return _error(400, f"wait= expects the seconds to wait, 0 to {WAIT_MOST:.0f}")
         tag = request.query.get("tag", "").strip('"')
         if seconds and not await self._notices.wait(seconds, tag):
-            return _error(503, "too many wait already; ask again without wait=, or read notice.json")
+            return _error(503, "too many clients wait already; try again without wait=, or read notice.json")
         headers = {"ETag": f'"{self._notices.tag}"'}
         return web.Response(body=self._notices.body, content_type=JSON, headers=headers)
 

@@ -1,4 +1,4 @@
-"""What holds for a client, as a web-config file says it (web_config.py reads it); by default all may ask, in the clear."""
+"""The rules for a client, from a web-config file (config.py reads it); by default every client is served, in the clear."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True)
 class WebConfig:
-    """What holds for whoever connects. `files`: all that it was read from, as they were then."""
+    """The rules for every connection. `files`: all that it was read from, as they were then."""
 
     tls: Tls | None = None
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -48,7 +48,7 @@ class WebConfig:
 
 
 class WebConfigError(Exception):
-    """The web-config file cannot be used. `faults` has at least one; `files` are those that were looked at."""
+    """The web-config file cannot be used. `faults` has at least one; `files` are those that were read."""
 
     def __init__(self, faults: list[Fault], files: Mapping[Path, Print]) -> None:
         super().__init__("; ".join(map(str, faults)))

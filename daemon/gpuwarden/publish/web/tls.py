@@ -1,7 +1,7 @@
-"""TLS as `tls_server_config` of a web-config file asks for it: the context for the handshakes, and which clients may come.
+"""TLS as `tls_server_config` of a web-config file configures it: the context for the handshakes, and which clients are accepted.
 
-The words are those of Go's crypto/tls, which the file's format took over; each is translated for OpenSSL, or refused
-where OpenSSL, as Python has it, cannot do what was asked. Never is less protected than the file says.
+The values are those of Go's crypto/tls, from which the file's format comes; each is translated for OpenSSL, or refused
+where OpenSSL, as Python has it, cannot do what it means. Never is less protected than the file configures.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ClientAuth = Literal[
     "RequireAndVerifyClientCert",
 ]  # fmt: skip
 Curve = Literal["CurveP256", "CurveP384", "CurveP521", "X25519"]
-Tell = Callable[[str, str], None]
+AddFault = Callable[[str, str], None]
 """(key, what is wrong with it)"""
 
 CURVES: Mapping[Curve, str] = {
@@ -42,7 +42,7 @@ CIPHERS: Mapping[str, str] = {
     "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-ECDSA-CHACHA20-POLY1305",
     "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-RSA-CHACHA20-POLY1305",
 }
-"""Go's names of what its CipherSuites() lists for TLS 1.2, and OpenSSL's. In TLS 1.3 nobody can choose, in Go neither."""
+"""Go's names of what its CipherSuites() lists for TLS 1.2, and OpenSSL's. In TLS 1.3 there is no choice, in Go neither."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class TlsServerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """`begins`, `ends`: Unix times between which the certificate is valid. `allowed_sans` empty: any name will do."""
+    """`begins`, `ends`: Unix times between which the certificate is valid. `allowed_sans` empty: any name is accepted."""
 
     context: ssl.SSLContext
     begins: float
@@ -75,7 +75,7 @@ class Tls:
 
     @property
     def verifies(self) -> bool:
-        """No client comes in without a certificate of the authority."""
+        """No client is accepted without a certificate of the authority."""
         return self.context.verify_mode == ssl.CERT_REQUIRED
 
     @property
@@ -83,7 +83,7 @@ class Tls:
         return self.ends - self.begins
 
     def refusal(self, certificate: Mapping[str, Any] | None) -> str:
-        """Why a client with this certificate (as `getpeercert` has it) may not come in; empty if it may."""
+        """Why a client with this certificate (as `getpeercert` has it) is refused; empty if it is not."""
         if not self.allowed_sans:
             return ""
         names = subject_names(certificate or {})
@@ -93,7 +93,7 @@ class Tls:
         return f"its certificate has no name of client_allowed_sans (it has: {shown[:200]})"
 
 
-def build(given: TlsServerConfig, files: Files, fault: Tell, warn: Callable[[str], None]) -> Tls | None:
+def build(given: TlsServerConfig, files: Files, fault: AddFault, warn: Callable[[str], None]) -> Tls | None:
     """None after a fault."""
     certificate = _one_of(given, "cert", files.certificate, files, fault)
     key = _one_of(given, "key", files.key, files, fault)
@@ -122,11 +122,11 @@ def _one_of(
     name: str,
     read: Callable[[str, str], bytes],
     files: Files,
-    fault: Tell,
+    fault: AddFault,
     *,
     needed: bool = True,
 ) -> bytes:
-    """What stands in the file itself, or in the one that it names; empty after a fault, or if it is not needed."""
+    """The text in the file itself, or in the one that it names; empty after a fault, or if it is not needed."""
     inline: str = getattr(given, name)
     path: str = getattr(given, f"{name}_file")
     if inline and path:
@@ -142,46 +142,44 @@ def _one_of(
 
 
 def _verification(
-    given: TlsServerConfig, fault: Tell, warn: Callable[[str], None], *, authority: bool
+    given: TlsServerConfig, fault: AddFault, warn: Callable[[str], None], *, authority: bool
 ) -> ssl.VerifyMode:
     key, kind = "tls_server_config.client_auth_type", given.client_auth_type
     if kind in ("RequireAnyClientCert", "RequireClientCert"):
-        fault(key, f"{kind} takes any certificate that a client made for itself, which protects nothing and cannot be "
-              "had here: expected RequireAndVerifyClientCert")  # fmt: skip
+        fault(key, f"{kind} accepts any certificate that a client made for itself, which protects nothing and is not "
+              "supported: expected RequireAndVerifyClientCert")  # fmt: skip
     verify = {
         "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL, "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
     }.get(kind, ssl.CERT_NONE)  # fmt: skip
     if verify == ssl.CERT_NONE and authority:
         fault(key, "expected RequireAndVerifyClientCert or VerifyClientCertIfGiven beside a client CA")
     if verify == ssl.CERT_NONE and given.client_allowed_sans:
-        fault(
-            key, "expected RequireAndVerifyClientCert beside client_allowed_sans: an unverified name is worth nothing"
-        )
+        fault(key, "expected RequireAndVerifyClientCert beside client_allowed_sans: an unverified name proves nothing")
     if verify != ssl.CERT_NONE and not authority:
-        warn(f"{key}: without client_ca_file certificates of any authority that this host trusts are taken")
+        warn(f"{key}: without client_ca_file certificates of any authority that this host trusts are accepted")
     if kind == "RequestClientCert":
-        warn(f"{key}: RequestClientCert checks nothing, so that no certificate is asked for")
+        warn(f"{key}: RequestClientCert checks nothing, so that no certificate is requested")
     return verify
 
 
-def _versions(context: ssl.SSLContext, given: TlsServerConfig, fault: Tell, warn: Callable[[str], None]) -> None:
+def _versions(context: ssl.SSLContext, given: TlsServerConfig, fault: AddFault, warn: Callable[[str], None]) -> None:
     if given.max_version in ("TLS10", "TLS11"):
         fault("tls_server_config.max_version", f"expected TLS12 or TLS13, found {given.max_version}: it is broken")
     elif given.min_version == "TLS13" and given.max_version == "TLS12":
         fault("tls_server_config.max_version", "expected no less than min_version, found TLS12 beside TLS13")
     if given.min_version in ("TLS10", "TLS11"):
-        warn(f"tls_server_config.min_version: {given.min_version} is broken; TLS12 is the least that is spoken here")
+        warn(f"tls_server_config.min_version: {given.min_version} is broken; TLS12 is the lowest version supported")
     context.minimum_version = ssl.TLSVersion.TLSv1_3 if given.min_version == "TLS13" else ssl.TLSVersion.TLSv1_2
     context.maximum_version = ssl.TLSVersion.TLSv1_2 if given.max_version == "TLS12" else ssl.TLSVersion.TLSv1_3
 
 
-def _ciphers(context: ssl.SSLContext, given: TlsServerConfig, fault: Tell) -> None:
+def _ciphers(context: ssl.SSLContext, given: TlsServerConfig, fault: AddFault) -> None:
     if not given.prefer_server_cipher_suites:
         context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
     unknown = [name for name in given.cipher_suites if name not in CIPHERS and name not in TLS13_CIPHERS]
     if unknown:
         known = ", ".join((*TLS13_CIPHERS, *CIPHERS))
-        fault("tls_server_config.cipher_suites", f"unknown cipher {unknown[0][:60]!r}; known here are {known}")
+        fault("tls_server_config.cipher_suites", f"unknown cipher {unknown[0][:60]!r}; supported are {known}")
         return
     chosen = [CIPHERS[name] for name in given.cipher_suites if name in CIPHERS]
     if chosen:
@@ -198,10 +196,10 @@ def _curve(context: ssl.SSLContext, given: TlsServerConfig, warn: Callable[[str]
     context.set_ecdh_curve(CURVES[given.curve_preferences[0]])
     if len(given.curve_preferences) > 1:
         first = given.curve_preferences[0]
-        warn(f"tls_server_config.curve_preferences: one alone can be set here: {first} is used, and nothing else")
+        warn(f"tls_server_config.curve_preferences: only one can be set: {first} is used, and no other")
 
 
-def _authority(context: ssl.SSLContext, authority: bytes, fault: Tell) -> None:
+def _authority(context: ssl.SSLContext, authority: bytes, fault: AddFault) -> None:
     try:
         context.load_verify_locations(cadata=authority.decode("ascii", "ignore"))
     except (ssl.SSLError, ValueError) as error:
@@ -210,7 +208,7 @@ def _authority(context: ssl.SSLContext, authority: bytes, fault: Tell) -> None:
         )
 
 
-def _identity(context: ssl.SSLContext, certificate: bytes, key: bytes, fault: Tell) -> None:
+def _identity(context: ssl.SSLContext, certificate: bytes, key: bytes, fault: AddFault) -> None:
     def no_password() -> str:
         raise ValueError("it is encrypted")
 
@@ -234,7 +232,7 @@ def _as_file(data: bytes) -> Iterator[str]:
 
 
 _REASONS = {
-    "KEY_VALUES_MISMATCH": "the key is another's", "NO_START_LINE": "one of them is no PEM", "PEM_LIB": "one of them is no PEM",
+    "KEY_VALUES_MISMATCH": "the key is another's", "NO_START_LINE": "one of them is not PEM", "PEM_LIB": "one of them is not PEM",
     "NOT_ENOUGH_DATA": "it is cut off", "EE_KEY_TOO_SMALL": "the key is too short",
 }  # fmt: skip
 
@@ -256,7 +254,7 @@ def subject_names(certificate: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _name(text: str) -> str:
-    """An address in its one spelling, anything else as it is."""
+    """An address in its canonical form, anything else unchanged."""
     try:
         return str(ipaddress.ip_address(text.strip()))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Answers that their clients have not taken yet: bounded over all connections together."""
+"""Responses that their clients have not taken yet: bounded over all connections together."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 UNSENT_MOST = 8 << 20
 """Bytes: some thirty pages of a node with 8 GPUs."""
 TRIM_AFTER = 30.0
-"""Seconds after a crowd was turned away until the memory that it took is given back."""
+"""Seconds after an overload until the memory that it took is given back."""
 
 
 @dataclass(slots=True)
 class _Held:
-    """`left`: bytes in the buffer of its transport when it was last looked at. `moved`: the turn in which that last became less."""
+    """`left`: bytes in the buffer of its transport when it was last read. `moved`: the turn in which that last became less."""
 
     transport: asyncio.WriteTransport
     size: int
@@ -24,7 +24,7 @@ class _Held:
 
 
 class Unsent:
-    """`turned_away`: connections that were ended because they had taken nothing for longest while others needed the room."""
+    """`turned_away`: connections ended because they had taken nothing for longest while others needed the room."""
 
     def __init__(self, most: int = UNSENT_MOST) -> None:
         self.turned_away = 0
@@ -36,8 +36,8 @@ class Unsent:
 
     @contextmanager
     def sending(self, transport: asyncio.BaseTransport | None, size: int) -> Iterator[None]:
-        """Until the answer is taken, or its connection is over. Room is made by who takes nothing: not by a client that is slow."""
-        if not isinstance(transport, asyncio.WriteTransport):  # the client has left
+        """Until the response is taken, or its connection has ended. Room is made by clients that take nothing, not by slow ones."""
+        if not isinstance(transport, asyncio.WriteTransport):  # the client is gone
             yield
             return
         key = object()
@@ -65,8 +65,8 @@ class Unsent:
             self._trimming = asyncio.get_running_loop().call_later(TRIM_AFTER, self._trim)
 
     def _trim(self) -> None:
-        """The allocator keeps what the crowd took, in pieces between what is in use; loaded only where it was needed."""
-        import ctypes  # noqa: PLC0415 - 1 MiB that a daemon without crowds does not pay
+        """The allocator keeps what the overload took, in pieces between what is in use; loaded only where it was needed."""
+        import ctypes  # noqa: PLC0415 - 1 MiB that a daemon without overload does not need
 
         self._trimming = None
         with suppress(AttributeError):  # a C library without it

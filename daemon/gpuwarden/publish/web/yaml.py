@@ -1,4 +1,4 @@
-"""YAML as the web-config file has it: a tree of texts, flags and empty values, with nothing guessed and no key said twice.
+"""YAML as the web-config file has it: a tree of texts, flags and empty values, with nothing guessed and no key given twice.
 
 Loaded only where there is such a file.
 """
@@ -15,21 +15,21 @@ Tree = dict[str, Any]
 
 
 class YamlError(Exception):
-    """It is no YAML, or no table. The message says where, and quotes nothing: a secret may stand there."""
+    """It is not YAML, or not a table. The message says where, and quotes nothing: it may be a secret."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain words stay text unless they are flags or empty, as a program reads them that knows which kind it wants."""
+    """Plain scalars are text unless they are flags or empty; the caller converts them to the type of the key."""
 
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - the library's own way to say it
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - the library's interface
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: ARG002
         table: dict[Hashable, Any] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode) or key_node.value == "<<":
-                raise yaml.MarkedYAMLError(problem="a key that is no text", problem_mark=key_node.start_mark)
+                raise yaml.MarkedYAMLError(problem="a key that is not text", problem_mark=key_node.start_mark)
             if key_node.value in table:
-                raise yaml.MarkedYAMLError(problem="a key that was there before", problem_mark=key_node.start_mark)
+                raise yaml.MarkedYAMLError(problem="a duplicate key", problem_mark=key_node.start_mark)
             table[key_node.value] = self.construct_object(value_node, deep=True)
         return table
 
@@ -46,7 +46,7 @@ def parse(text: str) -> Tree:
         tree = yaml.load(text, _Loader)  # noqa: S506 - a safe loader, with fewer types still
     except yaml.MarkedYAMLError as error:
         where = "" if error.problem_mark is None else f" in line {error.problem_mark.line + 1}"
-        raise YamlError(f"expected YAML{where}: {_said(error)}") from None
+        raise YamlError(f"expected YAML{where}: {_problem(error)}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise YamlError(f"expected YAML, found something else ({type(error).__name__})") from None
     if tree is None:
@@ -56,13 +56,13 @@ def parse(text: str) -> Tree:
     return _without_empty(tree)
 
 
-def _said(error: yaml.MarkedYAMLError) -> str:
-    """What the parser missed; without the word that it found instead."""
+def _problem(error: yaml.MarkedYAMLError) -> str:
+    """What the parser expected; without the text that it found instead."""
     return re.sub(r"('[^']*'|\"[^\"]*\")", "…", error.problem or error.context or "it cannot be read")
 
 
 def _without_empty(tree: Tree, depth: int = 1) -> Tree:
-    """A key with nothing behind it is a key that is not there."""
+    """A key without a value counts as absent."""
     return {
         key: _without_empty(value, depth + 1) if isinstance(value, dict) and depth < _DEPTH_MAX else value
         for key, value in tree.items()
