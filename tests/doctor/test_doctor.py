@@ -67,7 +67,7 @@ def test_a_running_daemon_answers(host: FakeHost) -> None:
         assert "scraped" not in daemon.status(), "who scrapes is for operators"
         _, rows = examine(host)
     assert rows["host daemon"]["found"] == f"answers at {host.run_dir}: healthy, mode observe"
-    assert before["host scrapes"]["found"] == "nobody has asked for /metrics since the daemon started"
+    assert before["host scrapes"]["found"] == "/metrics was not read since the daemon started"
     assert rows["host scrapes"]["found"].endswith("ago by a program without a name")
     assert {name for name, row in rows.items() if row["grade"] != "ok"} <= OF_THIS_MACHINE
 
@@ -97,7 +97,7 @@ def test_a_driver_that_is_not_loaded_is_told_and_not_loaded_by_asking(host: Fake
     code, rows = examine(host)
     assert code == 2
     assert "modprobe nvidia" in rows["host driver"]["to_do"]
-    assert rows["host nvml"]["found"] == "not asked: the driver is not loaded"
+    assert rows["host nvml"]["found"] == "not read: the driver is not loaded"
 
 
 def test_each_fault_of_the_host_is_a_row_of_its_own(host: FakeHost) -> None:

@@ -62,7 +62,7 @@ async def test_a_wrong_name_account_or_pool_and_a_server_that_refuses_are_told(
     server.account = "system:node:n1"
     found = await rows(server, tmp_path, node="cpu1")
     assert "may not write taints" in found["account"].to_do
-    assert found["pool"].found.endswith("and cpu1 is none of them")
+    assert found["pool"].found.endswith("and cpu1 is not one of them")
     server.edit("n1", lambda stands: stands["status"].update(nodeInfo={"bootID": "another"}))
     assert "another machine" in (await rows(server, tmp_path))["node name"].found
     server.always = refusing(401)

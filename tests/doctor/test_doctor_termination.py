@@ -16,7 +16,7 @@ import pytest
 from gpuwarden.config.model import Config, load
 from gpuwarden.config.sources import Sources
 from gpuwarden.config.termination import TerminationOptions
-from gpuwarden.doctor import job_side, termination
+from gpuwarden.doctor import jobs, termination
 from gpuwarden.doctor.row import Grade, Row
 from support.daemons import FakeHost
 from support.logind import Logind, message_bus
@@ -73,7 +73,7 @@ async def budget(folder: Path, *, sources: str = '["shutdown"]', hold: str = "4s
 @pytest.mark.parametrize(
     ("delay", "hold", "begins", "to_do"),
     [
-        (5.0, "4s", "4s: logind waits 5s, gpuwarden holds it 4s", ("InhibitDelayMaxSec=30", "hold = ")),
+        (5.0, "4s", "4s: logind waits 5s, gpuwarden delays it 4s", ("InhibitDelayMaxSec=30", "hold = ")),
         (5.0, "29s", "5s: logind waits 5s", ("InhibitDelayMaxSec=30",)),
         (30.0, "4s", "4s: logind waits 30s", ("hold = ",)),
         (30.0, "29s", "29s: logind waits 30s", ()),
@@ -106,7 +106,7 @@ async def test_logind_is_told_of_where_nobody_asks_it_and_missed_where_it_is_all
 
 async def test_without_a_bus_the_budget_is_not_asked_for(tmp_path: Path) -> None:
     row = await budget(tmp_path)
-    assert (row.grade, row.found) == (Grade.WARN, f"not asked: there is no system bus at {tmp_path}/bus")
+    assert (row.grade, row.found) == (Grade.WARN, f"not read: there is no system bus at {tmp_path}/bus")
     assert (await budget(tmp_path, sources='["auto"]')).grade is Grade.OK
 
 
@@ -142,7 +142,7 @@ async def test_a_metadata_service_that_answers_is_asked_for_the_name_of_the_mach
         assert row.found.startswith(f"{name} answers at {service.endpoint}")
         assert service.asked("scheduledevents") == service.asked("spot") == service.asked("preempted") == 0
         assert len({request.path for request in service.requests if request.method == "GET"}) == 1
-    assert ("not asked" in row.found) is (name == "azure")
+    assert ("not read" in row.found) is (name == "azure")
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ async def test_each_source_is_a_row_and_a_silent_one_hides_no_other(tmp_path: Pa
 @pytest.mark.parametrize(
     ("firmware", "text", "grade", "word"),
     [
-        ("", "", Grade.OK, "names no cloud"),
+        ("", "", Grade.OK, "names no known cloud"),
         ("nebius", "", Grade.OK, "nebius, which only shuts down"),
         ("aws", "[termination]\nsources = []\n", Grade.OK, "the firmware names aws"),
         ("aws", '[termination]\nsources = ["shutdown"]\n', Grade.WARN, "the firmware names aws"),
@@ -196,7 +196,7 @@ async def test_where_none_is_asked_the_firmware_has_the_word(
 
 
 def looked(folder: Path) -> Row:
-    (row,) = job_side.job_socket(configured(folder, ""))
+    (row,) = jobs.job_socket(configured(folder, ""))
     return row
 
 
@@ -207,7 +207,7 @@ def test_a_job_socket_that_is_not_there_is_made_later_and_what_keeps_it_from_tha
     (tmp_path / "run").unlink()
     (tmp_path / "run").mkdir()
     (tmp_path / "run/job.sock").write_text("in the way")
-    assert looked(tmp_path).found.endswith("job.sock exists and is no socket")
+    assert looked(tmp_path).found.endswith("job.sock exists and is not a socket")
     (tmp_path / "run/job.sock").unlink()
     with closing(socket.socket(socket.AF_UNIX)) as left:
         left.bind(str(tmp_path / "run/job.sock"))  # of a daemon that was killed
@@ -216,7 +216,7 @@ def test_a_job_socket_that_is_not_there_is_made_later_and_what_keeps_it_from_tha
 
 def test_a_run_directory_whose_path_no_socket_can_have_fails(tmp_path: Path) -> None:
     config = configured(tmp_path, "")
-    (row,) = job_side.job_socket(replace(config, run=replace(config.run, dir=tmp_path / ("long" * 40))))
+    (row,) = jobs.job_socket(replace(config, run=replace(config.run, dir=tmp_path / ("long" * 40))))
     assert (row.grade, "too long" in row.found) == (Grade.FAIL, True), row
 
 
@@ -240,20 +240,20 @@ def test_the_daemon_answers_jobs_and_users_must_be_able_to_reach_it(tmp_path: Pa
     with host.daemon() as daemon:
         daemon.wait((host.run_dir / "job.sock").exists, "the job socket")
         daemon.wait_status("healthy")
-        (row,) = job_side.job_socket(config)
+        (row,) = jobs.job_socket(config)
         assert (row.grade, row.found) == (Grade.OK, f"{host.run_dir}/job.sock answers: healthy")
         host.run_dir.chmod(0o700)
-        (row,) = job_side.job_socket(config)
+        (row,) = jobs.job_socket(config)
         assert (row.grade, row.to_do) == (Grade.WARN, f"chmod o+x {host.run_dir}")
 
 
 def test_a_kernel_that_gives_no_handle_of_a_process_is_told() -> None:
     config = Config(termination=TerminationOptions(sources=()))
-    assert [row.grade for row in job_side.job_signals(config)] == [Grade.OK]
+    assert [row.grade for row in jobs.job_signals(config)] == [Grade.OK]
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
     try:
-        (row,) = job_side.job_signals(config)
+        (row,) = jobs.job_signals(config)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert (row.grade, row.found.startswith("pidfd_open: ")) == (Grade.WARN, True)

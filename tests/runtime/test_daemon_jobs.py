@@ -396,7 +396,7 @@ def test_a_socket_that_cannot_be_made_is_told_and_keeps_nobody_from_being_signal
     (host.run_dir / "job.sock").mkdir(parents=True)
     with training(host) as one, acting(host) as daemon:
         daemon.wait_status("warning", "output_failed.notice")
-        assert "job.sock exists and is no socket; move it away" in command(host, "status")
+        assert "job.sock exists and is not a socket; move it away" in command(host, "status")
         ends(host)
         assert one.heard() == "TERM"
         assert daemon.stop() == 0

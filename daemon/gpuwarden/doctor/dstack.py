@@ -1,4 +1,4 @@
-"""dstack: whether its server is answered on this host, and by whom. Asks, changes nothing."""
+"""dstack: whether its server gets responses on this host, and from which process. Reads only."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ ANSWERS_WITHIN = 3.0
 
 
 async def dstack(config: Config, served: Address = SERVED) -> list[Row]:
-    """`served`: where dstack's server asks."""
+    """`served`: the address that dstack's server calls."""
     if not config.dstack.enabled:
         return []
-    start = "systemctl enable --now gpuwarden-dstack.socket: without an answer dstack takes this host for unreachable"
-    moved = "see systemctl status dstack-shim.service; docs/dstack.md says how it is moved there"
+    start = "systemctl enable --now gpuwarden-dstack.socket: without a response dstack treats this host as unreachable"
+    moved = "see systemctl status dstack-shim.service; docs/dstack.md shows how it is moved there"
     return [await _answers("server", served, start), await _answers("agent", config.dstack.shim, moved)]
 
 
@@ -27,13 +27,13 @@ async def _answers(check: str, address: Address, to_do: str) -> Row:
     http = Metadata(f"http://{address}", ANSWERS_WITHIN)
     try:
         reply = await http.get("/api/healthcheck")
-        said = json.loads(reply.body)
+        response = json.loads(reply.body)
     except MetadataError as error:
         return fail(AREA, check, str(error), to_do)
     except (ValueError, RecursionError):
-        said = None
+        response = None
     finally:
         await http.close()
-    if not isinstance(said, dict) or said.get("service") != "dstack-shim":
-        return fail(AREA, check, f"something else than dstack's agent answers at {address}", to_do)
-    return ok(AREA, check, f"{address} answers as dstack-shim {str(said.get('version'))[:40]}")
+    if not isinstance(response, dict) or response.get("service") != "dstack-shim":
+        return fail(AREA, check, f"another program than dstack's agent answers at {address}", to_do)
+    return ok(AREA, check, f"{address} answers as dstack-shim {str(response.get('version'))[:40]}")

@@ -1,4 +1,4 @@
-"""All looks of the doctor, each with a time of its own: one that hangs is a row that says so, and keeps none of the others."""
+"""All checks of the doctor, each with its own deadline: one that hangs becomes a row, and delays none of the others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from gpuwarden.base.threads import detached
 from gpuwarden.config.model import Config
-from gpuwarden.doctor import dstack, host, job_side, kubernetes, prometheus, running, system, termination, unit, web
+from gpuwarden.doctor import dstack, host, jobs, kubernetes, prometheus, running, system, termination, unit, web
 from gpuwarden.doctor.row import Row, fail
 from gpuwarden.doctor.running import Running
 from gpuwarden.doctor.slurm import SlurmDoctor
@@ -17,30 +17,30 @@ HOST_WITHIN = 10.0
 NVML_WITHIN = 45.0
 DCGM_WITHIN = 45.0
 METADATA_WITHIN = 20.0
-"""Two questions and two tokens, of `termination.<cloud>.timeout` (5 s at most) and 1 s."""
+"""Two requests and two tokens, of `termination.<cloud>.timeout` (5 s at most) and 1 s."""
 SLURM_WITHIN = 90.0
 KUBERNETES_WITHIN = 60.0
 
-Look = Callable[[Running, Config], Awaitable[list[Row]]]
+Check = Callable[[Running, Config], Awaitable[list[Row]]]
 
 
-def _thread(look: Callable[[Config], Iterator[Row]]) -> Look:
-    return lambda _, config: _threaded(lambda: list(look(config)))
+def _thread(check: Callable[[Config], Iterator[Row]]) -> Check:
+    return lambda _, config: _threaded(lambda: list(check(config)))
 
 
-def _thread_with(look: Callable[[Running, Config], Iterator[Row]]) -> Look:
-    return lambda daemon, config: _threaded(lambda: list(look(daemon, config)))
+def _thread_with(check: Callable[[Running, Config], Iterator[Row]]) -> Check:
+    return lambda daemon, config: _threaded(lambda: list(check(daemon, config)))
 
 
-def _loop(look: Callable[[Config], Awaitable[list[Row]]]) -> Look:
-    return lambda _, config: look(config)
+def _loop(check: Callable[[Config], Awaitable[list[Row]]]) -> Check:
+    return lambda _, config: check(config)
 
 
 def _slurm(_: Running, config: Config) -> Awaitable[list[Row]]:
     return SlurmDoctor(config.slurm, os.uname().nodename, config.run.dir, config.state.dir).rows()
 
 
-_LOOKS: dict[str, tuple[float, Look]] = {
+_CHECKS: dict[str, tuple[float, Check]] = {
     "unit": (HOST_WITHIN, _thread(unit.unit)),
     "versions": (HOST_WITHIN, _thread(system.versions)),
     "rights": (HOST_WITHIN, _thread_with(system.permissions)),
@@ -50,45 +50,45 @@ _LOOKS: dict[str, tuple[float, Look]] = {
     "pci": (HOST_WITHIN, _thread(host.pci)),
     "kernel log": (HOST_WITHIN, _thread(host.kernel_log)),
     "dcgm": (DCGM_WITHIN, _loop(host.dcgm)),
-    "places": (HOST_WITHIN, _thread(host.places)),
+    "folders": (HOST_WITHIN, _thread(host.folders)),
     "port": (HOST_WITHIN, _thread_with(running.port)),
     "web": (HOST_WITHIN, _thread(web.web)),
     "scrapes": (HOST_WITHIN, _thread_with(running.scraped)),
     "prometheus": (HOST_WITHIN, _thread(prometheus.prometheus)),
-    "job socket": (HOST_WITHIN, _thread(job_side.job_socket)),
-    "job signals": (HOST_WITHIN, _thread(job_side.job_signals)),
+    "job socket": (HOST_WITHIN, _thread(jobs.job_socket)),
+    "job signals": (HOST_WITHIN, _thread(jobs.job_signals)),
     "metadata service": (METADATA_WITHIN, _loop(termination.metadata)),
     "shutdown budget": (HOST_WITHIN, _loop(termination.shutdown_budget)),
     "slurm": (SLURM_WITHIN, _slurm),
     "kubernetes": (KUBERNETES_WITHIN, _loop(kubernetes.kubernetes)),
     "dstack": (HOST_WITHIN, _loop(dstack.dstack)),
 }
-"""By name, in the order in which they are told: seconds, and the look."""
+"""By name, in the order of the output: seconds, and the check."""
 
 
 async def examine(config: Config, daemon: Running) -> list[Row]:
     """Everything at once, in the order of the table. Takes at most `SLURM_WITHIN`."""
-    looks = (_in_time(name, seconds, look(daemon, config)) for name, (seconds, look) in _LOOKS.items())
-    return [row for rows in await asyncio.gather(*looks) for row in rows]
+    checks = (_in_time(name, seconds, check(daemon, config)) for name, (seconds, check) in _CHECKS.items())
+    return [row for rows in await asyncio.gather(*checks) for row in rows]
 
 
-async def _threaded(look: Callable[[], list[Row]]) -> list[Row]:
-    return await detached("doctor", look)
+async def _threaded(check: Callable[[], list[Row]]) -> list[Row]:
+    return await detached("doctor", check)
 
 
-async def _in_time(name: str, seconds: float, look: Awaitable[list[Row]]) -> list[Row]:
+async def _in_time(name: str, seconds: float, running: Awaitable[list[Row]]) -> list[Row]:
     area = name if name in ("slurm", "kubernetes", "dstack") else "host"
     try:
         async with asyncio.timeout(seconds):
-            return await look
+            return await running
     except TimeoutError:
         return [
             fail(
                 area,
                 name,
-                f"no answer within {seconds:.0f} s",
+                f"no response within {seconds:.0f} s",
                 "see what hangs: a file system, the driver, the controller",
             )
         ]
-    except Exception as error:  # noqa: BLE001 - a fault of one look must not hide what the others found
-        return [fail(area, name, f"the look failed: {type(error).__name__}: {error}", "report this")]
+    except Exception as error:  # noqa: BLE001 - a bug in one check must not hide the results of the others
+        return [fail(area, name, f"the check failed: {type(error).__name__}: {error}", "report this")]

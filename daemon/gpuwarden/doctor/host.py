@@ -1,4 +1,4 @@
-"""The host: driver, library, bus, kernel log, places of the daemon, DCGM."""
+"""The host: driver, library, bus, kernel log, folders of the daemon, DCGM."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _TO_DO: dict[NvmlProblem, str] = {
     NvmlProblem.DRIVER_NOT_LOADED: "load the driver: modprobe nvidia; see dmesg if it fails",
     NvmlProblem.LIBRARY_MISMATCH: "reload the driver or reboot: the library was upgraded under it",
     NvmlProblem.NO_PERMISSION: "let the daemon open /dev/nvidia*: see DeviceAllow and User of its unit",
-    NvmlProblem.OTHER: "see what nvidia-smi says",
+    NvmlProblem.OTHER: "see the error of nvidia-smi",
 }
 
 
 def driver(config: Config) -> Iterator[Row]:
-    """The module, against what is on the bus."""
+    """The kernel module, compared with the devices on the bus."""
     version, functions = _loaded(config), len(_devices(config) or ())
     if version:
         yield ok("host", "driver", f"version {version} is loaded")
@@ -46,7 +46,7 @@ def driver(config: Config) -> Iterator[Row]:
 
 
 def pci(config: Config) -> Iterator[Row]:
-    """The bus itself, which knows a GPU that no driver has."""
+    """The bus itself, which also lists a GPU without a driver."""
     devices, where = _devices(config), f"{config.paths.sysfs}/bus/pci"
     if devices is None:
         to_do = "see paths.sysfs, and that the unit may see it: a GPU off the bus is noticed late"
@@ -54,10 +54,10 @@ def pci(config: Config) -> Iterator[Row]:
         return
     mute = [device.slot for device in devices if device.responds is False]
     if mute:
-        to_do = "the node is no use until these are back: reboot; if that does not help, have the hardware inspected"
-        yield fail("host", "pci", f"nothing answers at {', '.join(mute[:8])}", to_do)
+        to_do = "the node is unusable until these are back: reboot; if that does not help, have the hardware inspected"
+        yield fail("host", "pci", f"no device responds at {', '.join(mute[:8])}", to_do)
     else:
-        yield ok("host", "pci", f"{len(devices)} NVIDIA functions at {where}, none of them mute")
+        yield ok("host", "pci", f"{len(devices)} NVIDIA functions at {where}, all of them respond")
 
 
 def _loaded(config: Config) -> str:
@@ -78,13 +78,13 @@ def _devices(config: Config) -> tuple[PciDevice, ...] | None:
 
 
 async def nvml(config: Config) -> list[Row]:
-    """One pass of the reader itself, in its own process, so that neither a hang nor a crash of the library is ours."""
+    """One pass of the reader itself, in its own process, so that neither a hang nor a crash of the library affects this process."""
     options: NvmlOptions = config.collectors.nvml
     if not options.enabled:
         return [warn("host", "nvml", "switched off", "set collectors.nvml.enabled")]
     functions = len(_devices(config) or ())
-    if not _loaded(config) and functions:  # to ask NVML could load the driver, and nothing is to be changed here
-        return [warn("host", "nvml", "not asked: the driver is not loaded", "load the driver, and look again")]
+    if not _loaded(config) and functions:  # a call to NVML could load the driver, and the doctor changes nothing
+        return [warn("host", "nvml", "not read: the driver is not loaded", "load the driver, and run the doctor again")]
     seen = await _one_pass("nvml", "gpuwarden_collectors.nvml.reader:NvmlReader", NvmlFacts, options)
     return list(nvml_rows(seen, expected=bool(functions)))
 
@@ -113,7 +113,7 @@ def nvml_rows(seen: Observation[NvmlFacts], *, expected: bool) -> Iterator[Row]:
             "install the driver's libnvidia-ml, or set collectors.nvml.library",
         )
     elif facts is None:
-        yield fail("host", "nvml", seen.error or "no answer", "see whether nvidia-smi answers: the driver may hang")
+        yield fail("host", "nvml", seen.error or "no response", "see whether nvidia-smi responds: the driver may hang")
     elif facts.problem is not None:
         yield fail("host", "nvml", facts.problem_text or facts.problem.value, _TO_DO[facts.problem])
     else:
@@ -144,12 +144,12 @@ def kernel_log(config: Config) -> Iterator[Row]:
         yield ok("host", "kernel log", f"{path} can be read")
 
 
-def places(config: Config) -> Iterator[Row]:
-    yield _place("run directory", config.run.dir, "run.dir", lasting=False)
-    yield _place("state directory", config.state.dir, "state.dir", lasting=True)
+def folders(config: Config) -> Iterator[Row]:
+    yield _folder("run directory", config.run.dir, "run.dir", lasting=False)
+    yield _folder("state directory", config.state.dir, "state.dir", lasting=True)
 
 
-def _place(name: str, path: Path, key: str, *, lasting: bool) -> Row:
+def _folder(name: str, path: Path, key: str, *, lasting: bool) -> Row:
     try:
         status = path.stat()
     except OSError as error:
@@ -157,10 +157,10 @@ def _place(name: str, path: Path, key: str, *, lasting: bool) -> Row:
             return ok("host", name, f"{path} is made when the daemon starts")
         return fail("host", name, f"{path}: {error.strerror}", f"make it, or set {key}")
     if not stat.S_ISDIR(status.st_mode) or not os.access(path, os.W_OK | os.X_OK):
-        return fail("host", name, f"{path} is no folder that this user may write", f"mend it, or set {key}")
+        return fail("host", name, f"{path} is not a folder that this user may write", f"correct it, or set {key}")
     if status.st_mode & stat.S_IWOTH:
         return fail(
-            "host", name, f"{path} may be written by anybody", f"chmod o-w {path}: others could forge a verdict"
+            "host", name, f"{path} may be written by every user", f"chmod o-w {path}: others could forge a verdict"
         )
     free = os.statvfs(path)
     if lasting and free.f_bavail * free.f_frsize < _ROOM:
@@ -173,13 +173,13 @@ def existing(path: Path) -> Path:
 
 
 async def dcgm(config: Config) -> list[Row]:
-    """One pass of the reader itself, where an engine runs. It adds to what NVML says; nothing depends on it alone."""
+    """One pass of the reader itself, where an engine runs. It adds to NVML's readings; nothing depends on it alone."""
     options = config.collectors.dcgm
     if not options.enabled:
         return [ok("host", "dcgm", "switched off")]
-    places = (options.address,) if options.address else options.probe
+    addresses = (options.address,) if options.address else options.probe
     try:
-        address = running_engine(places, config.paths.proc / "net")
+        address = running_engine(addresses, config.paths.proc / "net")
     except CollectorError as error:
         return [fail("host", "dcgm", str(error), "correct collectors.dcgm.address")]
     if address is None and options.address:
@@ -199,6 +199,6 @@ def dcgm_row(seen: Observation[DcgmFacts], address: str) -> Row:
         )
     if facts is None:
         to_do = "see systemctl status nvidia-dcgm; meanwhile NVML alone is read"
-        return fail("host", "dcgm", f"an engine listens at {address}: {seen.error or 'no answer'}", to_do)
+        return fail("host", "dcgm", f"an engine listens at {address}: {seen.error or 'no response'}", to_do)
     found = f"engine {facts.engine_version or 'of unknown version'} answers at {facts.address or address}"
     return ok("host", "dcgm", f"{found}: {len(facts.gpus)} GPUs")

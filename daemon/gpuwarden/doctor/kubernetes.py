@@ -1,5 +1,5 @@
-"""Kubernetes: whether its API server answers, who we are there and what we may, and whether the node is this machine. Asks,
-changes nothing.
+"""Kubernetes: whether its API server responds, the account and its permissions, and whether the node is this machine. Reads
+only.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def kubernetes(config: Config, inherited: Mapping[str, str] = os.environ) 
 
 
 async def _node(actuator: KubernetesActuator) -> Row:
-    """Of the API server where that does not answer, or not to us; else of the node."""
+    """A row of the API server where it does not respond, or refuses; else of the node."""
     try:
         await actuator.read()
     except AnotherMachine as error:
@@ -50,33 +50,38 @@ async def _node(actuator: KubernetesActuator) -> Row:
     except NoSuchNode as error:
         return fail(AREA, "node name", str(error), "set kubernetes.node, or start the kubelet: it registers the node")
     except ActuatorError as error:
-        to_do = "correct [kubernetes], and see that the API server can be reached: until then nothing is written there"
+        to_do = (
+            "correct [kubernetes], and check that the API server can be reached: until then nothing is written there"
+        )
         return fail(AREA, "api server", str(error), to_do)
     return ok(AREA, "node name", f"{actuator.node}, known to the API server")
 
 
 async def _more(actuator: KubernetesActuator, config: Config) -> AsyncIterator[Row]:
-    looks = (_account, _rights, _pool, _clock)
-    for look in looks:
+    checks = (_account, _rights, _pool, _clock)
+    for check in checks:
         try:
-            yield await look(actuator, config)
+            yield await check(actuator, config)
         except ActuatorError as error:
             yield warn(
-                AREA, look.__name__.strip("_"), str(error), "ask again; if it stays, ask who runs the API server"
+                AREA,
+                check.__name__.strip("_"),
+                str(error),
+                "run the doctor again; if it lasts, ask the operator of the API server",
             )
 
 
 async def _account(actuator: KubernetesActuator, _: Config) -> Row:
     try:
-        said = await actuator.api.review("authentication.k8s.io", "SelfSubjectReview", {})
-    except NoSuchNode:  # no such question: before Kubernetes 1.28
-        said = {}
-    info = said.get("userInfo")
+        review = await actuator.api.review("authentication.k8s.io", "SelfSubjectReview", {})
+    except NoSuchNode:  # no such API: before Kubernetes 1.28
+        review = {}
+    info = review.get("userInfo")
     name = str(info.get("username", "")) if isinstance(info, dict) else ""
     if name.startswith(KUBELET):
         to_do = "give gpuwarden an account of its own (kubernetes/rbac.yaml): a kubelet may not write taints"
-        return fail(AREA, "account", f"{name} is a kubelet's", to_do)
-    return ok(AREA, "account", name or "the server does not say whose")
+        return fail(AREA, "account", f"{name} is the account of a kubelet", to_do)
+    return ok(AREA, "account", name or "the server does not name it")
 
 
 async def _rights(actuator: KubernetesActuator, _: Config) -> Row:
@@ -86,8 +91,8 @@ async def _rights(actuator: KubernetesActuator, _: Config) -> Row:
         if verb == "list":
             del attributes["name"]
         spec = {"resourceAttributes": attributes}
-        said = await actuator.api.review("authorization.k8s.io", "SelfSubjectAccessReview", spec)
-        if said.get("allowed") is not True:
+        review = await actuator.api.review("authorization.k8s.io", "SelfSubjectAccessReview", spec)
+        if review.get("allowed") is not True:
             missing.append(f"{verb} nodes{'/' * bool(subresource)}{subresource}")
     if missing:
         return fail(AREA, "rights", f"may not {', '.join(missing)}", "kubectl apply -f kubernetes/rbac.yaml")
@@ -98,14 +103,14 @@ async def _pool(actuator: KubernetesActuator, config: Config) -> Row:
     selector = config.kubernetes.pool
     nodes = await actuator.api.count(selector)
     if not await actuator.api.count(selector, actuator.node):
-        found = f"{nodes} nodes match {selector!r}, and {actuator.node} is none of them"
+        found = f"{nodes} nodes match {selector!r}, and {actuator.node} is not one of them"
         to_do = "set kubernetes.pool to what selects the nodes with GPUs, or label them: the breaker takes its share of those"
         return warn(AREA, "pool", found, to_do)
     return ok(AREA, "pool", f"{nodes} nodes with {selector!r}" if selector else f"{nodes} nodes")
 
 
 async def _clock(actuator: KubernetesActuator, _: Config) -> Row:
-    """Half of what the call took is the error, and the server tells whole seconds."""
+    """Half the duration of the call is the error, and the server gives whole seconds."""
     before = time.time()
     at = (await actuator.api.node(actuator.node)).at + 0.5
     skew = abs(at - (before + time.time()) / 2)

@@ -1,4 +1,4 @@
-"""Whether the Prometheus that counts for the breaker answers, and knows this node."""
+"""Whether the Prometheus that counts for the breaker responds, and has this node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANSWERS_WITHIN = 8.0
 def prometheus(config: Config) -> Iterator[Row]:
     options = config.breaker
     if not options.prometheus:
-        yield ok("host", "prometheus", "none is asked (breaker.prometheus)")
+        yield ok("host", "prometheus", "none is configured (breaker.prometheus)")
         return
     more = f",{options.prometheus_match}" if options.prometheus_match else ""
     us = f"gpuwarden_node_info{{node={json.dumps(config.node)}{more}}}"
@@ -26,20 +26,20 @@ def prometheus(config: Config) -> Iterator[Row]:
     try:
         results = query(access_of(options), {"us": f"count({us})", "all": f"count({all_})"}, ANSWERS_WITHIN)
     except (AccessError, PrometheusError, SecretError) as error:
-        to_do = "correct [breaker] prometheus…: until it answers no failure holds this node out"
+        to_do = "correct [breaker] prometheus…: until it responds this node is not excluded for failures"
         yield fail("host", "prometheus", str(error), to_do)
     else:
         nodes = int(sum(sample.value for sample in results.samples["all"]))
-        found = f"{options.prometheus} answers and knows {nodes} nodes"
+        found = f"{options.prometheus} responds and has {nodes} nodes"
         if not results.samples["us"]:
-            to_do = "let it scrape this node, and see that breaker.prometheus_match fits it"
+            to_do = "let it scrape this node, and check that breaker.prometheus_match matches it"
             yield warn("host", "prometheus", f"{found}, but not {config.node}", to_do)
         else:
             yield ok("host", "prometheus", found)
     for secret in filter(None, (options.prometheus_token, options.prometheus_basic)):
         try:
-            trouble = secret.exposed()
+            exposed = secret.exposed()
         except SecretError:
-            continue  # told above
-        if trouble:
-            yield warn("host", "secret", trouble.partition(":")[0], trouble.partition(": ")[2])
+            continue  # reported above
+        if exposed:
+            yield warn("host", "secret", exposed.partition(":")[0], exposed.partition(": ")[2])

@@ -1,4 +1,4 @@
-"""What one look of the doctor comes to."""
+"""The result of one check of the doctor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Grade(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`found` is what is so, `to_do` what to change; there is something to do exactly if it is not ok."""
+    """`found` is the state, `to_do` what to change: empty exactly if the grade is ok."""
 
     area: str
     check: str

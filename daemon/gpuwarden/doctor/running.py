@@ -1,4 +1,4 @@
-"""The running daemon, if there is one: is it this version and configured as it is now, is its port its own, does anybody scrape it?"""
+"""The running daemon, if there is one: is it this version and configured as now, is its port its own, and is it scraped?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCRAPED_WITHIN = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """What the daemon says of itself, {} if none answers, and who it is as the kernel says; `why`: none does."""
+    """The daemon's status, {} if none answers, and its process and user from the kernel. `why`: why none answers."""
 
     folder: Path
     status: Mapping[str, Any]
@@ -31,40 +31,42 @@ class Running:
 
 
 def daemon(running: Running, config: Config) -> Row:
-    said = running.status
-    if not said:
+    status = running.status
+    if not status:
         return warn("host", "daemon", running.why, "start it: systemctl start gpuwarden")
-    found = f"answers at {running.folder}: {said.get('status', 'unknown')}, mode {said.get('mode', 'unknown')}"
-    if said.get("version") != __version__:
-        found += f"; it is version {said.get('version')}, installed is {__version__}"
+    found = f"answers at {running.folder}: {status.get('status', 'unknown')}, mode {status.get('mode', 'unknown')}"
+    if status.get("version") != __version__:
+        found += f"; it is version {status.get('version')}, installed is {__version__}"
         return warn("host", "daemon", found, "restart it: systemctl restart gpuwarden")
-    if said.get("mode") != config.mode or said.get("node") != config.node:
-        found += f"; the configuration says mode {config.mode}, node {config.node}"
-        return warn("host", "daemon", found, "if it is to be so: systemctl restart gpuwarden")
-    troubles = "; ".join(map(str, said.get("trouble", ())))
-    if troubles:
-        return warn("host", "daemon", f"{found}; in trouble: {troubles}", "see journalctl -u gpuwarden")
+    if status.get("mode") != config.mode or status.get("node") != config.node:
+        found += f"; the configuration has mode {config.mode}, node {config.node}"
+        return warn("host", "daemon", found, "if that is intended: systemctl restart gpuwarden")
+    errors = "; ".join(map(str, status.get("trouble", ())))
+    if errors:
+        return warn("host", "daemon", f"{found}; errors: {errors}", "see journalctl -u gpuwarden")
     return ok("host", "daemon", found)
 
 
 def port(running: Running, config: Config) -> Iterator[Row]:
-    """Bound for a moment, and not listened on."""
+    """Bound for a moment, without listening."""
     listen = config.publish.listen
     if listen.port == 0:
-        yield ok("host", "port", f"{listen}: any that is free")
+        yield ok("host", "port", f"{listen}: any free port")
         return
     try:
         error = _bound(listen.host, listen.port)
-    except OSError as trouble:  # a name that nothing resolves
-        yield fail("host", "port", f"{listen}: {trouble}", "correct publish.listen")
+    except OSError as unresolved:  # a name that cannot be resolved
+        yield fail("host", "port", f"{listen}: {unresolved}", "correct publish.listen")
         return
     if error == 0:
-        where = "is free" if not running.status else "is free: the daemon that runs listens elsewhere"
+        where = "is free" if not running.status else "is free: the running daemon listens elsewhere"
         yield ok("host", "port", f"{listen} {where}")
     elif error == errno.EADDRINUSE:
         yield _taken(running, config)
     elif error == errno.EACCES:
-        yield fail("host", "port", f"{listen}: not for this user", "choose a port from 1024 on, or run as root")
+        yield fail(
+            "host", "port", f"{listen}: not permitted for this user", "choose a port from 1024 on, or run as root"
+        )
     else:
         to_do = "set publish.listen to an address of this host, or to 0.0.0.0"
         yield fail("host", "port", f"{listen}: {os.strerror(error)}", to_do)
@@ -86,10 +88,10 @@ def _bound(host: str, number: int) -> int:
 
 def _taken(running: Running, config: Config) -> Row:
     listen = config.publish.listen
-    holders = dict(_listening(listen.port))
-    if running.pid in holders or (running.pid and not holders):
+    listeners = dict(_listening(listen.port))
+    if running.pid in listeners or (running.pid and not listeners):
         return ok("host", "port", f"{listen} is the daemon's")
-    who = ", ".join(f"{name} (pid {pid})" for pid, name in sorted(holders.items())) or "another program"
+    who = ", ".join(f"{name} (pid {pid})" for pid, name in sorted(listeners.items())) or "another program"
     to_do = (
         f"see ss -ltnp 'sport = :{listen.port}'; end it, or set publish.listen: the daemon does not start without it"
     )
@@ -97,7 +99,7 @@ def _taken(running: Running, config: Config) -> Row:
 
 
 def _listening(number: int) -> Iterator[tuple[int, str]]:
-    """Who listens on a TCP port, as far as this user may see; sockets of our own network namespace."""
+    """The processes that listen on a TCP port, as far as this user may see; in this network namespace."""
     inodes = set()
     for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
         try:
@@ -118,15 +120,15 @@ def _listening(number: int) -> Iterator[tuple[int, str]]:
 
 
 def scraped(running: Running, _: Config) -> Iterator[Row]:
-    """Whether anybody asks for /metrics. A person's curl counts too, so that the name of the program is told."""
+    """Whether /metrics is read. A curl by hand counts too, so the row has the name of the program."""
     if not running.status:
-        yield ok("host", "scrapes", "not known while no daemon answers")
+        yield ok("host", "scrapes", "unknown while no daemon answers")
         return
     last = running.status.get("scraped")
-    to_do = "let Prometheus scrape this node: see grafana/prometheus/README.md; a firewall may be in its way"
+    to_do = "let Prometheus scrape this node: see grafana/prometheus/README.md; a firewall may block it"
     if not isinstance(last, Mapping):
-        yield warn("host", "scrapes", "nobody has asked for /metrics since the daemon started", to_do)
+        yield warn("host", "scrapes", "/metrics was not read since the daemon started", to_do)
         return
     age, by = float(last.get("age_seconds", 0.0)), str(last.get("by") or "a program without a name")
-    found = f"/metrics was asked for {format_duration(round(age, 0))} ago by {by}"
+    found = f"/metrics was read {format_duration(round(age, 0))} ago by {by}"
     yield ok("host", "scrapes", found) if age <= SCRAPED_WITHIN else warn("host", "scrapes", found, to_do)

@@ -1,4 +1,4 @@
-"""Slurm: whether it answers, what it calls this node, whether we may drain it, whether its clock is ours. Asks, changes nothing."""
+"""Slurm: whether it responds, its name of this node, whether this user may drain it, whether the clocks agree. Reads only."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ class SlurmDoctor:
         if not path.exists():
             if not self._options.enabled:
                 return [ok("slurm", "slurm.conf", "no Slurm on this host")]
-            return [fail("slurm", "slurm.conf", f"{path} does not exist", "set slurm.conf to where it is")]
+            return [fail("slurm", "slurm.conf", f"{path} does not exist", "set slurm.conf to its path")]
         rows = [self._enabled(path)]
         try:
-            keys = parse_config(await self._ask("scontrol", "show", "config"))
+            keys = parse_config(await self._read("scontrol", "show", "config"))
         except SlurmError as error:
             return [
                 *rows,
@@ -69,7 +69,7 @@ class SlurmDoctor:
                     "slurm",
                     "controller",
                     str(error),
-                    "start slurmctld, or mend the way to it: until it answers nothing else can be asked",
+                    "start slurmctld, or correct the network: until it responds nothing else can be read",
                 ),
             ]
         rows.append(ok("slurm", "controller", "answers"))
@@ -77,8 +77,8 @@ class SlurmDoctor:
         beside = scripts(keys, self._options, self._run_dir, self._state_dir)
         return [*rows, beside, *settings(keys, self._options)]
 
-    async def _ask(self, *words: str) -> str:
-        return await self._commands.ask(f"cannot ask Slurm ({words[0]})", *words)
+    async def _read(self, *command: str) -> str:
+        return await self._commands.ask(f"cannot read from Slurm ({command[0]})", *command)
 
     def _enabled(self, path: Path) -> Row:
         if self._options.enabled:
@@ -89,13 +89,13 @@ class SlurmDoctor:
 
     async def _munge(self) -> Row:
         try:
-            await self._ask("munge", "--no-input")
+            await self._read("munge", "--no-input")
         except SlurmError as error:
             return warn(
                 "slurm",
                 "munge",
                 str(error),
-                "start munged and see that its key is that of the cluster, if Slurm uses munge",
+                "start munged and check that its key is that of the cluster, if Slurm uses munge",
             )
         return ok("slurm", "munge", "makes credentials")
 
@@ -112,7 +112,7 @@ class SlurmDoctor:
         level = ""
         if "slurmdbd" in keys.get("AccountingStorageType", ""):
             try:
-                level = (await self._ask("sacctmgr", "-nP", "show", "user", user, "format=AdminLevel")).strip()
+                level = (await self._read("sacctmgr", "-nP", "show", "user", user, "format=AdminLevel")).strip()
             except SlurmError:
                 level = ""
         if level.startswith("Admin"):
@@ -127,15 +127,15 @@ class SlurmDoctor:
         try:
             name = self._options.node or await nodes.find_name(self._commands, self._hostname)
             node = await nodes.read_node(self._commands, name)
-            shown = await self._ask("scontrol", "show", "node", name)
+            shown = await self._read("scontrol", "show", "node", name)
         except UnknownNode as error:
             return [fail("slurm", "node name", str(error), "set slurm.node to the NodeName of this host in slurm.conf")]
         except SlurmError as error:
-            return [fail("slurm", "node name", str(error), "set slurm.node, and see that the controller answers")]
+            return [fail("slurm", "node name", str(error), "set slurm.node, and check that the controller responds")]
         rows = [ok("slurm", "node name", f"{name}, {node.state}")]
         if not node.has_gpu:
             to_do = "add Gres=gpu:N to its line in slurm.conf, and gres.conf"
-            rows.append(warn("slurm", "gres", "Slurm knows of no GPU here: which job has which cannot be told", to_do))
+            rows.append(warn("slurm", "gres", "Slurm has no GPU of this node: the GPUs of a job are unknown", to_do))
         mine, theirs = _VERSION.search(shown), keys.get("SLURM_VERSION", "")
         if mine is not None and theirs and mine[1].split(".")[:2] != theirs.split(".")[:2]:
             found = f"slurmd {mine[1]}, slurmctld {theirs}"
@@ -145,15 +145,15 @@ class SlurmDoctor:
         return rows
 
     async def _clock(self) -> Row:
-        """The controller's clock; half of what the call took is the error."""
+        """The controller's clock; half the duration of the call is the error."""
         before = time.time()
         try:
-            said = _SDIAG_TIME.search(await self._ask("sdiag"))
+            output = _SDIAG_TIME.search(await self._read("sdiag"))
         except SlurmError as error:
-            return warn("slurm", "clock", str(error), "see that sdiag can be run")
-        if said is None:
-            return warn("slurm", "clock", "sdiag does not tell the controller's time", "compare the clocks by hand")
-        skew = abs(float(said[1]) - (before + time.time()) / 2)
+            return warn("slurm", "clock", str(error), "check that sdiag can be run")
+        if output is None:
+            return warn("slurm", "clock", "sdiag does not show the controller's time", "compare the clocks by hand")
+        skew = abs(float(output[1]) - (before + time.time()) / 2)
         if skew > SKEW_BAD:
             return fail(
                 "slurm",
@@ -162,6 +162,6 @@ class SlurmDoctor:
                 "synchronise it: munge refuses beyond minutes",
             )
         if skew > SKEW_MOST:
-            to_do = "synchronise it: who was drained first is told by these clocks"
+            to_do = "synchronise it: the order of drains is decided by these clocks"
             return warn("slurm", "clock", f"{skew:.0f} s away from the controller's", to_do)
         return ok("slurm", "clock", "the controller's, within a few seconds")

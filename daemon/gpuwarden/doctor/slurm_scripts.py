@@ -1,4 +1,4 @@
-"""The folders that Slurm's scripts read and write, beside the daemon's own: do they obey and use them?"""
+"""The folders that Slurm's scripts read and write, beside the daemon's own: can they use them?"""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gpuwarden.publish.files import refuse_mark
 
 
 def scripts(keys: Mapping[str, str], options: SlurmOptions, run_dir: Path, state_dir: Path) -> Row:
-    """The scripts write and obey only what lies where their own user alone writes: that of slurmd, root nearly everywhere."""
-    told = keys.get("SlurmdUser", "root(0)").partition("(")[2].partition(")")[0]
-    user = int(told) if told.isdecimal() else 0
+    """The scripts use only files in folders that their own user alone can write: that of slurmd, root nearly everywhere."""
+    uid = keys.get("SlurmdUser", "root(0)").partition("(")[2].partition(")")[0]
+    user = int(uid) if uid.isdecimal() else 0
     for folder in (run_dir.parent, state_dir.parent):
         if found := _open_to_others(folder, user):
             to_do = (
-                "let only root write there, or set run.dir and state.dir: who writes there is obeyed by root's scripts"
+                "let only root write there, or set run.dir and state.dir: root's scripts trust what is written there"
             )
             return warn("slurm", "scripts", found, to_do)
     notes = job_notes(run_dir)

@@ -1,4 +1,4 @@
-"""What Slurm is set to, as far as the hooks and the gate need it: one row each. `scontrol show config` gives the keys."""
+"""Slurm's settings that the hooks and the gate need: one row each. `scontrol show config` gives the keys."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def settings(keys: Mapping[str, str], options: SlurmOptions) -> Iterator[Row]:
 
 
 def version(text: str) -> Row:
-    numbers = [int(word) for word in re.findall(r"\d+", text)[:2]]
+    numbers = [int(digits) for digits in re.findall(r"\d+", text)[:2]]
     if len(numbers) < 2:
         return warn("slurm", "version", f"cannot read {text[:40]!r}", "Slurm 22.05 or later is needed")
     if (numbers[0], numbers[1]) < OLDEST:
-        return fail("slurm", "version", text, "Slurm 22.05 is the oldest release that gpuwarden was tried with")
+        return fail("slurm", "version", text, "Slurm 22.05 is the oldest release that gpuwarden supports")
     return ok("slurm", "version", text)
 
 
@@ -53,7 +53,7 @@ def health_check(keys: Mapping[str, str], options: SlurmOptions) -> Row:
     if not program or not interval:
         if needed:
             return fail("slurm", "HealthCheckProgram", 'not set or interval 0, and drain_by = "hook" needs it', to_do)
-        return warn("slurm", "HealthCheckProgram", "not set: nobody notices in Slurm if the daemon is gone", to_do)
+        return warn("slurm", "HealthCheckProgram", "not set: Slurm does not notice when the daemon is gone", to_do)
     if not _runs("gpuwarden-slurm-healthcheck", program):
         grade = fail if needed else warn
         return grade(
@@ -68,7 +68,7 @@ def health_check(keys: Mapping[str, str], options: SlurmOptions) -> Row:
 def prolog(keys: Mapping[str, str], options: SlurmOptions) -> Iterator[Row]:
     programs = _set(keys, "Prolog")
     if not _runs("gpuwarden-slurm-prolog", programs):
-        found = f"{programs or 'not set'}: a job may start on a GPU that failed a moment ago, and jobs are told from processes alone"
+        found = f"{programs or 'not set'}: a job may start on a GPU that failed a moment ago, and jobs are found by their processes alone"
         yield warn("slurm", "Prolog", found, "add gpuwarden-slurm-prolog to Prolog")
         return
     yield ok("slurm", "Prolog", programs)
@@ -85,7 +85,7 @@ def prolog(keys: Mapping[str, str], options: SlurmOptions) -> Iterator[Row]:
         yield fail("slurm", "SchedulerParameters", found, "add nohold_on_prolog_fail to SchedulerParameters")
     if options.on_stale == "refuse":
         found = 'on_stale = "refuse": a daemon that is down makes Slurm itself drain the node with "Prolog error"'
-        yield warn("slurm", "on_stale", found, 'see that this is wanted; "ignore" starts jobs')
+        yield warn("slurm", "on_stale", found, 'check that this is intended; "ignore" starts jobs')
 
 
 def epilog(keys: Mapping[str, str]) -> Row:
@@ -100,7 +100,7 @@ def tracking(keys: Mapping[str, str]) -> Row:
     kind = _set(keys, "ProctrackType")
     if "cgroup" in kind:
         return ok("slurm", "ProctrackType", kind)
-    found = f"{kind or 'unknown'}: processes that leave their job's tree are neither ended nor told apart"
+    found = f"{kind or 'unknown'}: processes that leave their job's tree are neither ended nor attributed to it"
     return warn("slurm", "ProctrackType", found, "use proctrack/cgroup")
 
 
@@ -115,11 +115,11 @@ def _number(text: str) -> int:
 
 
 def _runs(script: str, programs: str) -> bool:
-    """Named itself, or in one of the scripts that are: those that can be read here."""
-    for word in programs.split(","):
-        if script in word:
+    """Named itself, or in one of the named scripts that can be read here."""
+    for program in programs.split(","):
+        if script in program:
             return True
-        path = Path(word.strip())
+        path = Path(program.strip())
         if (
             path.is_absolute()
             and os.access(path, os.R_OK)

@@ -1,4 +1,4 @@
-"""The system under the daemon: its versions, its clocks, and what the user who looks may do."""
+"""The system under the daemon: its versions, its clocks, and the permissions of this user."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SYSTEMCTL = ("systemctl", "--version")
 
 
 def versions(_: Config) -> Iterator[Row]:
-    """Of the driver, NVML, DCGM and Slurm their own rows tell."""
+    """The driver, NVML, DCGM and Slurm have rows of their own."""
     found = [
         f"gpuwarden {__version__}", f"Python {platform.python_version()}",
         f"Linux {platform.release()} ({platform.machine()})", _distribution(), _systemd(),
@@ -41,7 +41,7 @@ def _distribution() -> str:
 
 def _systemd() -> str:
     try:
-        done = subprocess.run(  # noqa: S603 - no shell, and every word is ours
+        done = subprocess.run(  # noqa: S603 - no shell, and all arguments are constants
             _SYSTEMCTL, stdin=subprocess.DEVNULL, capture_output=True, timeout=5.0, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
@@ -54,7 +54,7 @@ def _systemd() -> str:
 ERROR_MOST = 1.0
 """Seconds that the clock may be wrong by the kernel's own bound: Slurm's times of a drain have whole seconds."""
 _UNSYNCHRONISED = 5  # TIME_ERROR of adjtimex(2)
-_BORN = 1_750_000_000.0  # no host of ours ran before
+_BORN = 1_750_000_000.0  # gpuwarden did not exist before
 
 
 class _Timex(ctypes.Structure):
@@ -83,15 +83,15 @@ def clock(config: Config) -> Iterator[Row]:
 
 
 def wall_clock(now: float, state: int | None, error: float) -> Row:
-    """`state` of adjtimex(2), None if it could not be asked; `error` in seconds."""
+    """`state` of adjtimex(2), None if it could not be read; `error` in seconds."""
     if now < _BORN:
-        to_do = "set it, and see timedatectl: certificates, Slurm and Prometheus go by it"
+        to_do = "set it, and see timedatectl: certificates, Slurm and Prometheus depend on it"
         return fail("host", "clock", time.strftime("it is %Y-%m-%d", time.gmtime(now)), to_do)
     if state is None:
-        return ok("host", "clock", "the kernel does not say whether it is synchronised")
+        return ok("host", "clock", "the kernel does not report whether it is synchronised")
     if state == _UNSYNCHRONISED:
-        to_do = "start a time service (chrony, systemd-timesyncd): who was out first is told by these clocks"
-        return warn("host", "clock", "not synchronised, as the kernel has it", to_do)
+        to_do = "start a time service (chrony, systemd-timesyncd): the order of exclusions is decided by these clocks"
+        return warn("host", "clock", "not synchronised, according to the kernel", to_do)
     if error > ERROR_MOST:
         return warn(
             "host", "clock", f"synchronised, but may be {error:.1f} s wrong", "see chronyc tracking, or timedatectl"
@@ -106,7 +106,7 @@ _CAPABILITIES = (
     _READS,
     ("CAP_DAC_READ_SEARCH", 2, "see mounts and checkpoints below folders of users"),
     ("CAP_SYS_PTRACE", 19, "see which job a process of another user belongs to"),
-    ("CAP_KILL", 5, "tell the processes of jobs that the machine is about to go"),
+    ("CAP_KILL", 5, "signal the processes of jobs before the machine ends"),
 )
 """Bits of capability.h, and what each is for."""
 
@@ -116,17 +116,17 @@ def permissions(running: Running, config: Config) -> Iterator[Row]:
     who = f"uid {uid} ({_user(uid)})"
     if running.status and running.uid != uid:
         daemon = f"the daemon is uid {running.uid} ({_user(running.uid)})"
-        to_do = f"to see what holds for the daemon: sudo -u '#{running.uid}' gpuwarden doctor"
-        yield warn("host", "permissions", f"this is {who}, {daemon}: what follows is told of the former", to_do)
+        to_do = f"to check as the daemon's user: sudo -u '#{running.uid}' gpuwarden doctor"
+        yield warn("host", "permissions", f"this is {who}, {daemon}: the rows below are of the former", to_do)
     shut = [str(node) for node in _devices(Path("/dev")) if not os.access(node, os.R_OK | os.W_OK)]
     if shut:
         to_do = "see User= and DeviceAllow= of the unit, and the mode of the devices (NVreg_DeviceFileMode)"
         yield fail("host", "devices", f"{who} may not open {', '.join(shut[:4])}", to_do)
     lacking = _lacking()
     if not lacking:
-        yield ok("host", "rights", f"{who} has the capabilities that are ever needed")
+        yield ok("host", "rights", f"{who} has all capabilities that gpuwarden uses")
     elif config.mode == "enforce":
-        to_do = "choose the profile for what is to be done: see docs/systemd.md"
+        to_do = "choose the profile for the tasks of this node: see docs/systemd.md"
         yield warn("host", "rights", f"{who} cannot {'; cannot '.join(lacking)}", to_do)
     else:
         yield ok("host", "rights", f"{who}, mode observe; it could not {'; nor '.join(lacking)}")
@@ -166,6 +166,6 @@ def _control(uid: int, config: Config) -> Iterator[Row]:
         )
         return
     if uid != 0 and gid not in {os.getegid(), *os.getgroups()}:
-        yield ok("host", "control group", f"{group}; this user is no member, so that the verbs are not for it")
+        yield ok("host", "control group", f"{group}; this user is not a member, so it may not use the verbs")
     else:
         yield ok("host", "control group", f"{group}: its members may use the verbs")

@@ -1,7 +1,7 @@
-"""Whether an end of this machine would be noticed, and how long a shutdown would wait. Nobody's state is changed by asking.
+"""Whether an end of this machine would be noticed, and how long a shutdown would wait. Reads only.
 
-No inhibitor is taken: that would hold a shutdown up. Azure's Scheduled Events are not asked, since the first question switches
-them on: what is asked there is the machine's name, which is what the daemon asks first.
+No inhibitor is taken: that would hold a shutdown up. Azure's Scheduled Events are not read, since the first request switches
+them on: only the machine's name is read there, which is what the daemon reads first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gpuwarden_collectors.cloud.system_bus import BusError
 
 LOGIND_WITHIN = 2.0
 ENOUGH = 30.0
-"""Seconds that a save is given at least: the shortest notice that a cloud documents (Compute Engine, Azure)."""
+"""The shortest time for a save, in seconds: the shortest notice that a cloud documents (Compute Engine, Azure)."""
 _LONGEST = 86_400.0
 _RAISE = (
     r"mkdir -p /etc/systemd/logind.conf.d; printf '[Login]\nInhibitDelayMaxSec=30\n' > "
@@ -34,10 +34,10 @@ _RAISE = (
 _HOLD = 'set termination.shutdown.hold = "29s"'
 _TO_DO = {
     "aws": "enable the instance metadata service; in a container it needs a hop limit of 2, or the host's network",
-    "gcp": "ask from the host's network: the proxy of GKE does not pass it on",
-    "azure": "see that 169.254.169.254 is routed and not filtered here",
-    "alibaba": "see that 100.100.100.200 is routed here, and that no overlay network has taken its range",
-    "tencent": "see that metadata.tencentyun.com is resolved and reached here",
+    "gcp": "use the host's network: the proxy of GKE does not pass it on",
+    "azure": "check that 169.254.169.254 is routed and not filtered here",
+    "alibaba": "check that 100.100.100.200 is routed here, and that no overlay network has taken its range",
+    "tencent": "check that metadata.tencentyun.com can be resolved and reached here",
 }
 
 
@@ -45,48 +45,48 @@ _TO_DO = {
 
 
 async def shutdown_budget(config: Config, within: float = LOGIND_WITHIN) -> list[Row]:
-    """What logind waits for. `within`: seconds, altogether."""
+    """How long logind waits. `within`: seconds, altogether."""
     options = config.termination.shutdown
-    asked = SHUTDOWN in (source.name for source in _chosen(config))
+    enabled = SHUTDOWN in (source.name for source in _chosen(config))
     if not options.bus.exists():
-        found = f"not asked: there is no system bus at {options.bus}"
-        to_do = "see that dbus and systemd-logind run, and that the daemon sees their socket: no shutdown is noticed"
-        return [warn("host", "shutdown budget", found, to_do) if asked else ok("host", "shutdown budget", found)]
+        found = f"not read: there is no system bus at {options.bus}"
+        to_do = (
+            "check that dbus and systemd-logind run, and that the daemon can open their socket: no shutdown is noticed"
+        )
+        return [warn("host", "shutdown budget", found, to_do) if enabled else ok("host", "shutdown budget", found)]
     try:
         delay = await longest_delay(str(options.bus), within / 3.0)  # it takes three steps
     except BusError as error:
         found = f"logind: {error}"
         to_do = "see systemctl status systemd-logind, and that the daemon may use the bus: no shutdown is noticed"
-        return [fail("host", "shutdown budget", found, to_do) if asked else ok("host", "shutdown budget", found)]
-    return [_budget(delay, options.hold) if asked else _unasked(delay, config)]
+        return [fail("host", "shutdown budget", found, to_do) if enabled else ok("host", "shutdown budget", found)]
+    return [_budget(delay, options.hold) if enabled else _not_enabled(delay, config)]
 
 
 def _budget(delay: float, hold: float) -> Row:
-    """The shorter of the two counts. It is told who may hold a shutdown up, and not tried."""
+    """The shorter of the two counts. Whether this user may delay a shutdown is shown, and not tried."""
     if os.geteuid() != 0:
-        right = "; not root here: whether it may be held up is up to polkit (login1.inhibit-delay-shutdown)"
+        right = "; not root here: whether it may be delayed is decided by polkit (login1.inhibit-delay-shutdown)"
     else:
-        right = "; root may hold it up"
-    found = (
-        f"{format_duration(min(delay, hold))}: logind waits {_shown(delay)}, gpuwarden holds it {format_duration(hold)}"
-    )
+        right = "; root may delay it"
+    found = f"{format_duration(min(delay, hold))}: logind waits {_shown(delay)}, gpuwarden delays it {format_duration(hold)}"
     to_do = [text for text, seconds in ((_RAISE, delay), (_HOLD, hold + 1.0)) if seconds < ENOUGH]
     if to_do:
         return warn("host", "shutdown budget", found + right, "if a save takes longer: " + "; and ".join(to_do))
     return ok("host", "shutdown budget", found + right)
 
 
-def _unasked(delay: float, config: Config) -> Row:
+def _not_enabled(delay: float, config: Config) -> Row:
     cloud = recognise(config.paths.sysfs)
     found = f"logind would wait {_shown(delay)}; shutdown is not among the sources"
     if cloud in ONLY_SHUTS_DOWN and config.termination.sources:
-        to_do = 'add "shutdown" to termination.sources, and see that termination.shutdown is enabled'
+        to_do = 'add "shutdown" to termination.sources, and check that termination.shutdown is enabled'
         return warn("host", "shutdown budget", f"{found}, and {cloud} announces an end in no other way", to_do)
     return ok("host", "shutdown budget", found)
 
 
 def _shown(delay: float) -> str:
-    """`infinity` is the largest number that the bus carries."""
+    """`infinity` is the largest number of the bus."""
     return format_duration(delay) if delay <= _LONGEST else "for ever"
 
 
@@ -94,11 +94,11 @@ def _shown(delay: float) -> str:
 
 
 async def metadata(config: Config) -> list[Row]:
-    """Each that the daemon would ask, one question, all at once, each with its own timeout."""
+    """One request to each service that the daemon would read, all at once, each with its own timeout."""
     cloud = recognise(config.paths.sysfs)
     sources = [source for source in _chosen(config) if source.name in METADATA]
     if not sources:
-        return list(_nobody(cloud, config.termination))
+        return list(_no_source(cloud, config.termination))
     return list(await asyncio.gather(*(_metadata(source, cloud, config.termination) for source in sources)))
 
 
@@ -106,11 +106,11 @@ async def _metadata(source: CloudSource, cloud: str, options: TerminationOptions
     own: MetadataOptions = getattr(options, source.name)
     endpoint = own.endpoint or ENDPOINTS[source.name]
     try:
-        trouble = await source.confirm()
+        why = await source.confirm()
     finally:
         await source.close()
-    if not trouble:
-        more = "; Scheduled Events were not asked: the daemon's first question switches them on"
+    if not why:
+        more = "; Scheduled Events were not read: the daemon's first request switches them on"
         return ok(
             "host",
             "metadata service",
@@ -120,23 +120,21 @@ async def _metadata(source: CloudSource, cloud: str, options: TerminationOptions
         to_do = f'the firmware names {cloud}: set termination.sources = ["auto"], or name that'
     else:
         to_do = _TO_DO[source.name]
-    return fail("host", "metadata service", f"{source.name}: {trouble}", to_do)
+    return fail("host", "metadata service", f"{source.name}: {why}", to_do)
 
 
-def _nobody(cloud: str, options: TerminationOptions) -> Iterator[Row]:
+def _no_source(cloud: str, options: TerminationOptions) -> Iterator[Row]:
     if cloud in ANNOUNCES_IN_GUEST:
-        found = f"none is asked; the firmware names {cloud}"
+        found = f"none is read; the firmware names {cloud}"
         if options.sources:
-            to_do = (
-                f'set termination.sources = ["auto"], and see that termination.{cloud} is enabled; [] if none is wanted'
-            )
+            to_do = f'set termination.sources = ["auto"], and check that termination.{cloud} is enabled; [] for none'
             yield warn("host", "metadata service", found, to_do)
         else:
             yield ok("host", "metadata service", f"{found}, and termination.sources is []")
     elif cloud:
-        yield ok("host", "metadata service", f"none is asked: the firmware names {cloud}, which only shuts down")
+        yield ok("host", "metadata service", f"none is read: the firmware names {cloud}, which only shuts down")
     else:
-        yield ok("host", "metadata service", "none is asked: the firmware names no cloud that is known")
+        yield ok("host", "metadata service", "none is read: the firmware names no known cloud")
 
 
 def _chosen(config: Config) -> tuple[CloudSource, ...]:

@@ -1,4 +1,4 @@
-"""The unit of systemd: is it there, is it on, which profile has it, and does it stop in time at a shutdown?"""
+"""The unit of systemd: is it installed and enabled, which profile has it, and does it stop in time at a shutdown?"""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def unit(config: Config, run: Path = Path("/run"), command: tuple[str, ...] = ("
         yield ok("host", "unit", "this host, or container, does not run systemd")
         return
     try:
-        said = _shown(command)
+        properties = _shown(command)
     except (OSError, subprocess.TimeoutExpired) as error:
-        yield fail("host", "unit", f"systemctl: {error}", "see whether systemd answers: systemctl status")
+        yield fail("host", "unit", f"systemctl: {error}", "see whether systemd responds: systemctl status")
         return
-    yield from unit_rows(said, config)
+    yield from unit_rows(properties, config)
 
 
 def _shown(command: tuple[str, ...]) -> dict[str, str]:
     """Raises OSError, TimeoutExpired."""
-    done = subprocess.run(  # noqa: S603 - no shell, and every word is ours
+    done = subprocess.run(  # noqa: S603 - no shell, and all arguments are constants
         (*command, "show", f"--property={','.join(_PROPERTIES)}", "--", NAME),
         stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWERS_WITHIN, check=False,
     )  # fmt: skip
@@ -43,24 +43,24 @@ def _shown(command: tuple[str, ...]) -> dict[str, str]:
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
 
 
-def unit_rows(said: Mapping[str, str], config: Config) -> Iterator[Row]:
-    """`said`: its properties, as systemctl shows them."""
-    if said.get("LoadState") != "loaded":
-        found = f"{NAME} is {said.get('LoadState') or 'unknown'}"
+def unit_rows(properties: Mapping[str, str], config: Config) -> Iterator[Row]:
+    """`properties`: as systemctl shows them."""
+    if properties.get("LoadState") != "loaded":
+        found = f"{NAME} is {properties.get('LoadState') or 'unknown'}"
         yield warn("host", "unit", found, "install it: see docs/systemd.md; without it nothing starts the daemon")
         return
-    yield _state(said)
-    yield _profile(said, config)
-    yield _shutdown(said)
+    yield _state(properties)
+    yield _profile(properties, config)
+    yield _shutdown(properties)
 
 
-def _state(said: Mapping[str, str]) -> Row:
-    active, enabled = said.get("ActiveState", ""), said.get("UnitFileState", "")
-    found = f"{NAME} is {active} ({said.get('SubState', '')}), {enabled or 'with no file'}"
-    restarts = said.get("NRestarts", "0")
+def _state(properties: Mapping[str, str]) -> Row:
+    active, enabled = properties.get("ActiveState", ""), properties.get("UnitFileState", "")
+    found = f"{NAME} is {active} ({properties.get('SubState', '')}), {enabled or 'with no file'}"
+    restarts = properties.get("NRestarts", "0")
     if active == "failed":
-        return fail("host", "unit", f"{found}: {said.get('Result', '')}", f"see journalctl -u {NAME} -n 50")
-    if said.get("NeedDaemonReload") == "yes":
+        return fail("host", "unit", f"{found}: {properties.get('Result', '')}", f"see journalctl -u {NAME} -n 50")
+    if properties.get("NeedDaemonReload") == "yes":
         return warn("host", "unit", f"{found}; its files have changed since", "systemctl daemon-reload")
     if enabled not in ("enabled", "enabled-runtime", "static", "generated"):
         return warn("host", "unit", found, f"systemctl enable --now {NAME}: else it is gone after a reboot")
@@ -69,29 +69,27 @@ def _state(said: Mapping[str, str]) -> Row:
     return ok("host", "unit", found)
 
 
-def _profile(said: Mapping[str, str], config: Config) -> Row:
-    """Drop-ins by the names of what they lead to; which rights each gives is told in docs/systemd.md."""
-    names = [Path(word).resolve().stem for word in said.get("DropInPaths", "").split()]
-    user, drains = said.get("User") or "root", config.mode == "enforce" and config.slurm.enabled
+def _profile(properties: Mapping[str, str], config: Config) -> Row:
+    """Drop-ins by the names of what they lead to; docs/systemd.md lists the rights of each."""
+    names = [Path(path).resolve().stem for path in properties.get("DropInPaths", "").split()]
+    user, drains = properties.get("User") or "root", config.mode == "enforce" and config.slurm.enabled
     found = f"user {user}, drop-ins: {', '.join(names) or 'none'}"
     if not names:
-        return warn("host", "profile", found, "choose a profile, which says what it may do: see docs/systemd.md")
+        return warn("host", "profile", found, "choose a profile, which sets its permissions: see docs/systemd.md")
     if drains and user != "root" and "slurm" not in user:
         to_do = "use the profile for enforce: see docs/systemd.md; Slurm lets root, SlurmUser and administrators drain"
         return warn("host", "profile", f"{found}; mode is enforce, with Slurm", to_do)
     return ok("host", "profile", found)
 
 
-def _shutdown(said: Mapping[str, str]) -> Row:
-    """What is started after others is stopped before them."""
-    network = _NETWORK in said.get("After", "").split()
-    found = (
-        f"stops within {said.get('TimeoutStopUSec') or 'an unknown time'}{', before the network' if network else ''}"
-    )
+def _shutdown(properties: Mapping[str, str]) -> Row:
+    """A unit that starts after others is stopped before them."""
+    network = _NETWORK in properties.get("After", "").split()
+    found = f"stops within {properties.get('TimeoutStopUSec') or 'an unknown time'}{', before the network' if network else ''}"
     if not network:
-        to_do = f"add After={_NETWORK} to the unit: at a shutdown the scheduler is still to be told"
+        to_do = f"add After={_NETWORK} to the unit: at a shutdown the scheduler must still be reached"
         return warn("host", "stop order", f"{found}, and in no order with the network", to_do)
-    if said.get("KillMode") == "control-group":
-        to_do = "set KillMode=process: a worker that hangs in the driver would hold every restart up"
+    if properties.get("KillMode") == "control-group":
+        to_do = "set KillMode=process: a worker that hangs in the driver would delay every restart"
         return warn("host", "stop order", f"{found}, and waits for its workers", to_do)
     return ok("host", "stop order", found)

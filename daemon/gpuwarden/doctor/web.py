@@ -1,4 +1,4 @@
-"""What is served over HTTP: to whom, with what certificate, and until when."""
+"""The HTTP server: to which clients, with which certificate, and until when."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def web(config: Config) -> Iterator[Row]:
         yield ok(
             "host",
             "web",
-            f"{listen}, in the clear, to anybody who can connect; publish.web_config would add TLS and users",
+            f"{listen}, in the clear, to every client that can connect; publish.web_config would add TLS and users",
         )
         return
     try:
@@ -32,14 +32,14 @@ def web(config: Config) -> Iterator[Row]:
     if found.tls is None:
         yield ok("host", "web", f"{listen}, {path}: no TLS, {users}")
     else:
-        clients = ", client certificates wanted" if found.tls.verifies else ""
+        clients = ", client certificates required" if found.tls.verifies else ""
         yield ok("host", "web", f"{listen}, {path}: TLS{clients}, {users}")
         yield _certificate(expiry(found.tls, time.time()), rfc3339(found.tls.ends))
     for warning in found.warnings:
-        yield warn("host", "web", warning, f"change it in {path}, if that is not meant")
+        yield warn("host", "web", warning, f"change it in {path}, if that is not intended")
 
 
-def _certificate(trouble: str, until: str) -> Row:
-    if trouble:
-        return warn("host", "certificate", trouble.partition(":")[0], "replace it; it is read again without a restart")
+def _certificate(fault: str, until: str) -> Row:
+    if fault:
+        return warn("host", "certificate", fault.partition(":")[0], "replace it; it is read again without a restart")
     return ok("host", "certificate", f"valid until {until}")
