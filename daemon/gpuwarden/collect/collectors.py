@@ -29,9 +29,9 @@ from gpuwarden_collectors.worker.life import WorkerLimits
 from gpuwarden_collectors.worker.worker import Worker
 
 HISTORY_AFTER = 600.0
-"""Seconds: older kernel lines are history when a ledger is begun (they were nobody's to act on)."""
+"""Seconds: older kernel lines are history when a ledger is begun (no daemon ran then)."""
 BUS_READ_WITHIN = 1.0
-"""Seconds. After that the kernel log is read without a witness, and every line of it counts."""
+"""Seconds. After that the kernel log is read without the bus as witness, and every line of it counts."""
 KERNEL_LOG_RETRY = 30.0
 
 
@@ -52,27 +52,27 @@ class Sources:
     run_dir: Path = RUN_DIR
 
     def in_full(self) -> Sources:
-        """The same, with all that there is to read of each GPU in the first pass."""
+        """The same, with every reading of each GPU in the first pass."""
         return replace(self, nvml=replace(self.nvml, in_full=True))
 
 
 class Readers:
-    """`happened` is given host events as they come; the observations go to the function that `run` is given."""
+    """`on_events` gets host events as they come; `run`'s function gets the observations."""
 
     def __init__(
-        self, sources: Sources, boot_id: str, happened: Callable[[Sequence[HostEvent]], None], clock: Clock
+        self, sources: Sources, boot_id: str, on_events: Callable[[Sequence[HostEvent]], None], clock: Clock
     ) -> None:
         self._sources = sources
         self._boot_id = boot_id
-        self._hand_over = happened
+        self._hand_over = on_events
         self._bus_read = asyncio.Event()
         self._later: asyncio.TimerHandle | None = None
         self._clock = clock
         self._kernel_log: KernelLog | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self.look = asyncio.Event()
-        self.look_at_the_bus = asyncio.Event()
-        self._look_at_jobs = asyncio.Event()
+        self.read_gpus = asyncio.Event()
+        self.read_bus = asyncio.Event()
+        self._read_jobs = asyncio.Event()
         self._jobs_are_next = False
         self._gpu_users: Collection[int] = ()
         options = sources.nvml
@@ -106,10 +106,10 @@ class Readers:
     def _all(self) -> Iterator[Source]:
         sources = self._sources
         if sources.nvml.enabled:
-            yield polled("nvml", sources.nvml.interval, sources.nvml.deadline, self._nvml.observe, self.look)
+            yield polled("nvml", sources.nvml.interval, sources.nvml.deadline, self._nvml.observe, self.read_gpus)
         if sources.pci_enabled:
             pci = ThreadCollector("pci", PciCollector(sources.sysfs).read, sources.pci_deadline, self._clock)
-            yield polled("pci", sources.pci_interval, sources.pci_deadline, pci.observe, self.look_at_the_bus)
+            yield polled("pci", sources.pci_interval, sources.pci_deadline, pci.observe, self.read_bus)
         if sources.dcgm is not None and self._dcgm is not None:
             yield polled("dcgm", sources.dcgm.interval, sources.dcgm.deadline, self._dcgm.observe)
         if sources.host is not None:
@@ -117,7 +117,7 @@ class Readers:
         if sources.slurm is not None and sources.slurm.enabled and sources.slurm.jobs:
             yield jobs_source(
                 sources.slurm, run_dir=sources.run_dir, proc=sources.proc, users=lambda: self._gpu_users,
-                clock=self._clock, wake=self._look_at_jobs,
+                clock=self._clock, wake=self._read_jobs,
             )  # fmt: skip
 
     def run(self, deliver: Deliver) -> None:
@@ -128,7 +128,7 @@ class Readers:
                 self._gpu_users = gpu_users(observation.facts)
                 if self._jobs_are_next:
                     self._jobs_are_next = False
-                    self._look_at_jobs.set()
+                    self._read_jobs.set()
             elif observation.collector == "pci":
                 self._bus_read.set()
             deliver(observation)
@@ -136,11 +136,11 @@ class Readers:
         for source in self._running:
             self._task(source.run(took))
 
-    def look_at_everything(self) -> None:
-        """Now instead of at its next turn; at the jobs once it is known who has a GPU open."""
+    def read_everything(self) -> None:
+        """Read all sources now; the jobs once the processes with an open GPU are known."""
         self._jobs_are_next = True
-        self.look.set()
-        self.look_at_the_bus.set()
+        self.read_gpus.set()
+        self.read_bus.set()
 
     async def once(self, patience: float) -> list[Observation[Any]]:
         """One pass of each. A library that is still being initialised is waited for, up to `patience` seconds."""
@@ -162,7 +162,7 @@ class Readers:
                     await self._bus_read.wait()
 
     def follow_kernel_log(self, resume: LogPosition | None, *, first: bool) -> None:
-        """Follow it from `resume` on; `first`: nothing is remembered, so what is old is history. Never raises."""
+        """Follow it from `resume` on; `first`: the ledger is new, so old lines are history. Never raises."""
         if self._sources.kmsg is None:
             return
         history_before = self._clock().boottime - HISTORY_AFTER if first else None
@@ -193,7 +193,7 @@ class Readers:
 
     @property
     def disbelieved(self) -> Mapping[str, int]:
-        """By reason, records of the kernel log that had the form of an event and were not the kernel's own."""
+        """By reason, records of the kernel log that had the form of an event but do not count."""
         return {} if self._kernel_log is None else self._kernel_log.disbelieved
 
     @property
@@ -202,7 +202,7 @@ class Readers:
         return self._nvml.events_dropped
 
     def kernel_log_observation(self, now: Stamp) -> Observation[None] | None:
-        """What stands for a pass of a collector that has none; None if it is switched off."""
+        """In place of a pass, for a source that has none; None if it is switched off."""
         if self._kernel_log is None:
             return None
         outcome = PassOutcome.FAILED if self._kernel_log.error else PassOutcome.OBSERVED
@@ -223,22 +223,22 @@ class Readers:
             await self._dcgm.close()
 
     def _happened(self, events: Sequence[HostEvent]) -> None:
-        """Hand them over; bus and NVML, which can deny an Xid 79, are read at once, and it is judged when they had their time."""
+        """Hand them over; bus and NVML, which can deny an Xid 79, are read at once, and it is judged after their passes."""
         self._hand_over(events)
         if any(isinstance(event, XidEvent) and str(event.xid) == FALLEN for event in events):
-            self.look.set()
-            self.look_at_the_bus.set()
+            self.read_gpus.set()
+            self.read_bus.set()
             self._later = asyncio.get_running_loop().call_later(ANSWERED_WITHIN, self._hand_over, ())
 
     def _task(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(work))
 
     async def _keep_following(self, log: KernelLog) -> None:
-        """Opens it, again and again until it can be: after that the reader itself sees to errors."""
+        """Opens it, again and again until it can be: after that the reader itself handles errors."""
         while True:
             try:
                 log.start()
             except CollectorError:
-                await asyncio.sleep(KERNEL_LOG_RETRY)  # `log.error` says what is wrong
+                await asyncio.sleep(KERNEL_LOG_RETRY)  # `log.error` has the reason
             else:
                 return

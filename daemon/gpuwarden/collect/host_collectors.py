@@ -1,7 +1,7 @@
 """The collectors of the host beside its GPUs, each as a source that the daemon runs.
 
-All but the site checks read in threads of their own: whatever hangs, hangs there. Site checks are processes, and what is
-known of them is told again every `TOLD_AGAIN`, since the next run of one may be a day away.
+All but the site checks read in threads of their own: whatever hangs, hangs there. Site checks are processes, and their
+results are delivered again every `REPEATED_EVERY`, since the next run of one may be a day away.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from gpuwarden_collectors.processes import ProcessesCollector
 from gpuwarden_collectors.services import ServicesCollector
 from gpuwarden_collectors.storage import StorageCollector
 
-TOLD_AGAIN = 30.0
+REPEATED_EVERY = 30.0
 _CLOSED_WITHIN = 2.0
 _SYSTEMCTL_BEFORE = 0.5
-"""Of the deadline for reading services: what systemctl has, so that its own failure is told and not a missed deadline."""
+"""Of the deadline for reading services: the part of systemctl, so that its own failure is reported and not a missed deadline."""
 
 
 class _Timed(Protocol):
@@ -86,7 +86,7 @@ def _closing(source: Source, close: Callable[[], None]) -> Source:
 
 
 def _site_checks(options: HostOptions, clock: Clock, environment: Mapping[str, str]) -> Iterator[Source]:
-    """Always a source, since one without a check says so: what a check found that is run no more is over."""
+    """Always a source, also without checks: then the findings of removed checks end."""
     checks = [
         PluginOptions(name, c.command, c.interval, c.timeout, c.warning_codes, c.failure_codes)
         for name, c in options.plugins.items()
@@ -102,6 +102,6 @@ def _site_checks(options: HostOptions, clock: Clock, environment: Mapping[str, s
             group.create_task(runner.run(deliver))
             while True:
                 deliver(runner.newest())
-                await asyncio.sleep(TOLD_AGAIN)
+                await asyncio.sleep(REPEATED_EVERY)
 
-    yield Source("plugin", run, runner.once, TOLD_AGAIN)
+    yield Source("plugin", run, runner.once, REPEATED_EVERY)

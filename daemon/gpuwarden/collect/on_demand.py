@@ -14,7 +14,7 @@ class OnDemandWorker(Generic[Facts]):
     """`presence` returns when the source is there and raises SourceAbsent or CollectorError until then.
 
     Up to that pass an observation is what `presence` raised; from then on every pass is the worker's, also when the source
-    is gone again: the worker knows that it was there.
+    is gone again: the worker has seen it.
     """
 
     def __init__(self, presence: ThreadCollector[None], worker: Worker[Facts]) -> None:

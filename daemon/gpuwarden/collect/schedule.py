@@ -36,11 +36,11 @@ class ThreadCollector(Generic[Facts]):
             self._reading, self._begun = detached(self.name, self._read), started
         await asyncio.wait((self._reading,), timeout=self._deadline)
         if not self._reading.done():
-            error = f"{self.name} has not answered within {self._deadline:g} s; the read is left to hang by itself"
+            error = f"{self.name} has not responded within {self._deadline:g} s; the read is left to hang in its thread"
             return self._observation(started, PassOutcome.TIMED_OUT, error=error)
         started = (
             self._begun
-        )  # of a read that was left to hang: before this pass, and so perhaps before what is asked about
+        )  # of a read that was left to hang: before this pass, and so perhaps before the event in question
         reading, self._reading = self._reading, None
         try:
             return self._observation(started, PassOutcome.OBSERVED, reading.result())
@@ -105,7 +105,7 @@ def polled(
     observe: Callable[[], Awaitable[Observation[Any]]],
     wake: asyncio.Event | None = None,
 ) -> Source:
-    """A source that is asked each `interval` seconds, and at once when `wake` is set; it answers within `deadline`."""
+    """A source that is read each `interval` seconds, and at once when `wake` is set; a pass ends within `deadline`."""
 
     async def run(deliver: Deliver) -> None:
         await every(interval, observe, deliver, wake)

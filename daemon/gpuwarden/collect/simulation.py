@@ -33,20 +33,20 @@ class Simulation:
         faults.save(self.directory, ())
         self._plug(())
 
-    def inject(self, words: Sequence[str], gpu: int | None, at: float) -> str:
-        """Carry out `gpuwarden inject`; what was done, in words. Raises ValueError for what cannot be meant."""
+    def inject(self, arguments: Sequence[str], gpu: int | None, at: float) -> str:
+        """Carry out `gpuwarden inject`; returns what was done, as text. Raises ValueError for invalid arguments."""
         if gpu is not None and not 0 <= gpu < self._gpus:
             raise ValueError(f"there is no GPU {gpu}: {self._gpus} are simulated, numbered from 0")
-        if list(words) == ["clear"]:
+        if list(arguments) == ["clear"]:
             self._plug(faults.update(self.directory, lambda held: faults.clear(held, gpu)))
             return "all faults are cleared" if gpu is None else f"the faults of GPU {gpu} are cleared"
-        fault = faults.parse_fault(words, gpu)
+        fault = faults.parse_fault(arguments, gpu)
         self._plug(faults.update(self.directory, lambda held: faults.add(held, fault, at)))
         where = "the driver" if gpu is None else f"GPU {gpu} ({simulated_slot(gpu)})"
-        return f"injected into {where}: {' '.join(words)}"
+        return f"injected into {where}: {' '.join(arguments)}"
 
     def _plug(self, held: Sequence[Fault]) -> None:
-        """The PCI bus as the faults make it: a lost GPU no longer answers there either."""
+        """The PCI bus with the faults: a lost GPU no longer responds there either."""
         write_tree(self.sysfs, [_device(number, held) for number in range(self._gpus)])
 
 

@@ -1,4 +1,4 @@
-"""Slurm's jobs on this node, as a source that the daemon runs, and everything else that its hooks need of the daemon."""
+"""Slurm's jobs on this node, as a source that the daemon runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpuwarden_collectors.slurm.nodes import find_name
 
 DEADLINE = 20.0
 _CONFS = (Path("/etc/slurm/slurm.conf"), Path("/run/slurm/conf/slurm.conf"), Path("/etc/slurm-llnl/slurm.conf"))
-"""Where it is without being told; the second is that of a host that fetches it from the controller."""
+"""The default paths; the second is that of a host that fetches it from the controller."""
 
 
 def gpu_users(facts: NvmlFacts | None) -> Collection[int]:
@@ -44,19 +44,19 @@ def jobs_source(
     notes cannot be made there are none, that is all.
     """
     commands = Commands(conf=options.conf, folder=options.folder, timeout=options.timeout, inherited=environment)
-    ask = _Asker(commands)
+    calls = _Calls(commands)
     notes = job_notes(run_dir)
     conf = conf_path(options, environment)
-    told = options.node or environment.get("SLURMD_NODENAME", "")
-    reader = JobsReader(proc, notes, conf, node=told, pids=users, ask=ask, clock=clock)
+    node = options.node or environment.get("SLURMD_NODENAME", "")
+    reader = JobsReader(proc, notes, conf, node=node, pids=users, ask=calls, clock=clock)
     collector = ThreadCollector("jobs", reader.read, DEADLINE, clock)
 
     async def once() -> Observation[JobsFacts]:
-        nonlocal told
-        ask.loop = asyncio.get_running_loop()
-        if not told and conf.exists():
-            told = await _name_in_slurm(commands, hostname or os.uname().nodename)
-            reader.is_called(told)
+        nonlocal node
+        calls.loop = asyncio.get_running_loop()
+        if not node and conf.exists():
+            node = await _name_in_slurm(commands, hostname or os.uname().nodename)
+            reader.is_called(node)
         return await collector.observe()
 
     async def run(deliver: Deliver) -> None:
@@ -70,7 +70,7 @@ def jobs_source(
 
 
 async def _name_in_slurm(commands: Commands, hostname: str) -> str:
-    """Slurm's command reads it in slurm.conf and does not ask the controller; most nodes are called by their short name."""
+    """Slurm's command reads it in slurm.conf and does not contact the controller; most nodes have their short name."""
     try:
         return await find_name(commands, hostname)
     except SlurmError:
@@ -78,33 +78,33 @@ async def _name_in_slurm(commands: Commands, hostname: str) -> str:
 
 
 def _make(notes: Path) -> None:
-    """Where the package has not. Made by another user than that of Slurm's scripts it is not used by them."""
+    """If the package has not made it. The scripts do not use a folder made by another user than theirs."""
     with contextlib.suppress(OSError):
         notes.parent.mkdir(mode=0o700, exist_ok=True)
         notes.mkdir(mode=0o700, exist_ok=True)
 
 
 def conf_path(options: SlurmOptions, environment: Mapping[str, str]) -> Path:
-    """Where slurm.conf is, or the first place where it should be."""
-    told = options.conf or (Path(environment["SLURM_CONF"]) if environment.get("SLURM_CONF") else None)
-    return told or next((path for path in _CONFS if path.exists()), _CONFS[0])
+    """The path of slurm.conf, or the first default path."""
+    given = options.conf or (Path(environment["SLURM_CONF"]) if environment.get("SLURM_CONF") else None)
+    return given or next((path for path in _CONFS if path.exists()), _CONFS[0])
 
 
-class _Asker:
-    """Lets a thread ask Slurm through the loop, where its commands are counted and bounded."""
+class _Calls:
+    """Lets a thread run Slurm's commands through the loop, where they are counted and bounded."""
 
     def __init__(self, commands: Commands) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         self._commands = commands
 
-    def __call__(self, words: tuple[str, ...]) -> str:
+    def __call__(self, command: tuple[str, ...]) -> str:
         if self.loop is None:
-            raise CollectorError("cannot ask Slurm for jobs: nothing runs yet")
-        asked = asyncio.run_coroutine_threadsafe(
-            self._commands.ask("cannot read the jobs of this node", *words), self.loop
+            raise CollectorError("cannot read Slurm's jobs: the daemon has only just started")
+        call = asyncio.run_coroutine_threadsafe(
+            self._commands.ask("cannot read the jobs of this node", *command), self.loop
         )
         try:
-            return asked.result(DEADLINE)
+            return call.result(DEADLINE)
         except TimeoutError:
-            asked.cancel()
-            raise CollectorError(f"cannot read the jobs of this node: {words[0]} does not answer") from None
+            call.cancel()
+            raise CollectorError(f"cannot read the jobs of this node: {command[0]} does not respond") from None

@@ -1,6 +1,6 @@
-"""Who is asked whether this machine is about to end, asked all the time; what they announce goes where an operator's notice goes.
+"""The sources of termination notices, polled all the time; their notices take the same way as an operator's.
 
-Each source and each of its questions stands for itself: what one does not know changes nothing of what another says.
+Each source and each of its questions is independent: an unknown of one changes nothing of another.
 On a machine of no known cloud there is no source, no task and no packet.
 """
 
@@ -33,12 +33,12 @@ from gpuwarden_collectors.facts import Stamp
 log = get_logger("gpuwarden")
 
 AGAIN_AFTER = 30.0
-"""Seconds after a fault of ours in a source."""
+"""Seconds of pause after a bug in a source."""
 PATIENCE = 10.0
 """Seconds without a good answer, beyond three intervals, after which a source is not up."""
 
 Changed = Callable[[str, Sequence[Notice]], None]
-"""(source, all that it announces now)."""
+"""(source, all its notices in force)."""
 
 
 def chosen(options: TerminationOptions, sysfs: Path, clock: Clock) -> tuple[CloudSource, ...]:
@@ -64,38 +64,38 @@ def chosen(options: TerminationOptions, sysfs: Path, clock: Clock) -> tuple[Clou
 
 
 @dataclass(slots=True)
-class _Asked:
-    """One question of one source."""
+class _Polled:
+    """The last answer to one question of a source."""
 
     question: Question
     held: Held = field(default_factory=dict)
     answered: Stamp | None = None
     good: bool = False
-    trouble: str = "not asked yet"
+    error: str = "not read yet"
 
 
 class NoticeSources:
-    """`changed` is called with all that a source announces, while that is something, and once when it ended."""
+    """`changed` is called with all notices of a source, while there are any, and once when the last has ended."""
 
     def __init__(self, sources: Sequence[CloudSource], changed: Changed, *, boot_id: str, clock: Clock) -> None:
         self._sources = {source.name: source for source in sources}
         self._changed = changed
         self._boot_id = boot_id
         self._clock = clock
-        self._asked = {source.name: {q.name: _Asked(q) for q in source.questions} for source in sources}
+        self._polled = {source.name: {q.name: _Polled(q) for q in source.questions} for source in sources}
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
         self._tasks: list[asyncio.Task[None]] = []
 
     def remember(self, notices: Iterable[Notice]) -> None:
-        """What was announced before the daemon started stands until its source says otherwise; of an earlier boot, nothing does."""
+        """Notices from before the daemon started stay in force until their source withdraws them; those of an earlier boot do not."""
         for notice in notices:
             if notice.boot_id != self._boot_id:
                 continue
             name = notice.id.partition(":")[0]
-            asked = self._asked.get(notice.source, {}).get(name)
+            polled = self._polled.get(notice.source, {}).get(name)
             fact = _fact(notice)
-            if asked is not None and fact is not None and notice.id not in asked.held:
-                asked.held = {**asked.held, **held_before({notice.id: fact})}
+            if polled is not None and fact is not None and notice.id not in polled.held:
+                polled.held = {**polled.held, **held_before({notice.id: fact})}
 
     def run(self) -> None:
         self._tasks = [asyncio.create_task(self._follow(source)) for source in self._sources.values()]
@@ -107,31 +107,31 @@ class NoticeSources:
         await asyncio.gather(*(source.close() for source in self._sources.values()), return_exceptions=True)
 
     def ends_in(self) -> float:
-        """SIGTERM came. Seconds until the container, or the machine, ends with it; 0 where nobody takes it for a notice."""
+        """After SIGTERM: seconds until the container, or the machine, ends with it; 0 where SIGTERM is no notice."""
         container, shutdown = self._sources.get(CONTAINER), self._sources.get(SHUTDOWN)
         if isinstance(container, Container) and container.ends():
             return container.window
         return shutdown.ends_in() if isinstance(shutdown, Shutdown) else 0.0
 
     def shown(self, now: Stamp) -> tuple[NoticeSource, ...]:
-        return tuple(_shown(name, list(asked.values()), now) for name, asked in self._asked.items())
+        return tuple(_shown(name, list(polled.values()), now) for name, polled in self._polled.items())
 
     async def _follow(self, source: CloudSource) -> None:
         while True:
             try:
-                await keep_asking(source, lambda q, answer: self._told(source.name, q, answer), self._chance)
-            except Exception:  # a fault of ours in one source must end neither it nor the others
-                log.exception("a source of termination notices failed unexpectedly", source=source.name)
+                await keep_asking(source, lambda q, answer: self._take(source.name, q, answer), self._chance)
+            except Exception:  # a bug in one source must end neither it nor the others
+                log.exception("termination source failed unexpectedly", source=source.name)
                 await asyncio.sleep(AGAIN_AFTER)
 
-    def _told(self, source: str, question: Question, answer: Answer) -> None:
-        asked = self._asked[source][question.name]
-        asked.trouble = answer.error
-        asked.good = answer.kind is not AnswerKind.UNKNOWN
-        if asked.good:
-            asked.answered = self._clock()
-        before, asked.held = asked.held, follow(asked.held, answer)
-        if before or asked.held:  # each time: whoever is told compares, and may have missed the last one
+    def _take(self, source: str, question: Question, answer: Answer) -> None:
+        polled = self._polled[source][question.name]
+        polled.error = answer.error
+        polled.good = answer.kind is not AnswerKind.UNKNOWN
+        if polled.good:
+            polled.answered = self._clock()
+        before, polled.held = polled.held, follow(polled.held, answer)
+        if before or polled.held:  # each time: the receiver compares, and may have missed the last one
             self._changed(source, self._announced(source))
 
     def _announced(self, source: str) -> list[Notice]:
@@ -141,8 +141,8 @@ class NoticeSources:
                 source=source, kind=fact.kind.value, at=now, boot_id=self._boot_id, reason=fact.reason,
                 deadline=fact.deadline, id=fact.id, hard=fact.hard, approval=fact.approval,
             )
-            for asked in self._asked[source].values()
-            for fact in _notices(asked.held)
+            for polled in self._polled[source].values()
+            for fact in _notices(polled.held)
         ]  # fmt: skip
 
 
@@ -151,7 +151,7 @@ def _notices(held: Held) -> list[TerminationNotice]:
 
 
 def _fact(notice: Notice) -> TerminationNotice | None:
-    """None for a kind that another version announced."""
+    """None for a kind of another version."""
     if notice.kind not in tuple(Kind):
         return None
     return TerminationNotice(
@@ -160,21 +160,21 @@ def _fact(notice: Notice) -> TerminationNotice | None:
     )  # fmt: skip
 
 
-def _shown(name: str, asked: Sequence[_Asked], now: Stamp) -> NoticeSource:
-    main = [one for one in asked if one.question.main]
+def _shown(name: str, polled: Sequence[_Polled], now: Stamp) -> NoticeSource:
+    main = [one for one in polled if one.question.main]
     answers = [one.answered for one in main]
     last = None if None in answers else min(stamp for stamp in answers if stamp is not None)
     return NoticeSource(
         name=name,
         up=all(_is_up(one, now) for one in main),
-        kinds=tuple(dict.fromkeys(one.question.kind.value for one in asked)),
-        error="; ".join(dict.fromkeys(one.trouble for one in asked if one.trouble)),
+        kinds=tuple(dict.fromkeys(one.question.kind.value for one in polled)),
+        error="; ".join(dict.fromkeys(one.error for one in polled if one.error)),
         last=last,
     )
 
 
-def _is_up(asked: _Asked, now: Stamp) -> bool:
-    if asked.answered is None:
+def _is_up(polled: _Polled, now: Stamp) -> bool:
+    if polled.answered is None:
         return False
-    patience = PATIENCE + 3.0 * asked.question.interval + asked.question.hangs
-    return now.boottime - asked.answered.boottime <= patience
+    patience = PATIENCE + 3.0 * polled.question.interval + polled.question.hangs
+    return now.boottime - polled.answered.boottime <= patience

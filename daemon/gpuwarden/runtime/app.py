@@ -184,7 +184,7 @@ class Daemon:
         if observation.collector == "nvml":
             self._step()
             if self._somebody_is_away():
-                self._readers.look_at_the_bus.set()
+                self._readers.read_bus.set()
         elif news or self.desk.undecided(self._clock()):
             self._soon()
 
@@ -200,7 +200,7 @@ class Daemon:
 
     def look(self) -> None:
         """Read everything now instead of at its next turn."""
-        self._readers.look_at_everything()
+        self._readers.read_everything()
 
     async def reload(self) -> str:
         """Take over what changed in the configuration, and say so. Raises ReloadError, and then nothing has changed.
