@@ -35,7 +35,7 @@ async def interposer(run_dir: Path, port: int, *, speaks: bool = True, **more: A
     listener.setblocking(False)
     reader = Reader(run_dir, "dstack", boot_id=BOOT)
     served = Interposer(
-        shim=Address("127.0.0.1", port), reader=reader, speaks=speaks, mode="enforce", log=structlog.get_logger(),
+        shim=Address("127.0.0.1", port), reader=reader, enabled=speaks, mode="enforce", log=structlog.get_logger(),
         **{"silent_after": 0.3, **more},
     )  # fmt: skip
     task = asyncio.create_task(served.serve(listener, stop))

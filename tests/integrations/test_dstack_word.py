@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwarden.integrations.dstack.health_body import merged
-from gpuwarden.integrations.dstack.node_health import WELL, Level, Word, word
+from gpuwarden.integrations.dstack.node_health import PASSING, Level, NodeHealth, node_health
 from gpuwarden.integrations.published import Marker, Published, Verdict
 
 FAILED = Marker("failure", "gpuwarden: failure gpu=3 xid=79", "xid")
 PERSON = Marker("person", "gpuwarden: operator mending")
 LEVELS = (0, 10, 20)
 NUMBERS = ("system", "error_code", "entity_group_id", "entity_id")
-BEFORE = Word(Level.FAIL, FAILED.reason)
+BEFORE = NodeHealth(Level.FAIL, FAILED.reason)
 
 
 def published(state: str = "healthy", mode: str = "enforce", marker: Marker | None = None, **more: object) -> Published:
@@ -46,13 +46,13 @@ def published(state: str = "healthy", mode: str = "enforce", marker: Marker | No
     ],
 )
 def test_a_node_that_is_held_out_fails_and_what_is_not_acted_upon_warns(seen: Published, level: int | None) -> None:
-    said = word(seen, before=None, mode="enforce")
+    said = node_health(seen, before=None, mode="enforce")
     assert (None if said is None else said.level) == level
 
 
 def test_until_there_is_a_verdict_the_configured_mode_counts() -> None:
-    assert word(Published(None, None, "none"), before=None, mode="observe") is None
-    assert word(Published(None, FAILED, "none"), before=None, mode="observe") is None
+    assert node_health(Published(None, None, "none"), before=None, mode="observe") is None
+    assert node_health(Published(None, FAILED, "none"), before=None, mode="observe") is None
 
 
 @pytest.mark.parametrize(
@@ -63,19 +63,19 @@ def test_until_there_is_a_verdict_the_configured_mode_counts() -> None:
     ],
 )  # fmt: skip
 def test_nothing_but_knowledge_ends_a_failure_once_told(seen: Published) -> None:
-    assert word(seen, before=BEFORE, mode="enforce") == BEFORE
-    assert seen.verdict is not None or word(seen, before=BEFORE, mode="observe") == BEFORE
+    assert node_health(seen, before=BEFORE, mode="enforce") == BEFORE
+    assert seen.verdict is not None or node_health(seen, before=BEFORE, mode="observe") == BEFORE
 
 
 def test_a_failure_once_told_ends_when_the_exclusion_is_lifted() -> None:
-    assert word(published(), before=BEFORE, mode="enforce") == WELL
-    assert word(published(excluded_by=("slurm:foreign",)), before=BEFORE, mode="enforce") == WELL
-    lifted_by_hand = word(published("failure", reason="gpu_missing"), before=BEFORE, mode="enforce")
-    assert lifted_by_hand == Word(Level.WARN, "gpuwarden: failure gpu_missing")
+    assert node_health(published(), before=BEFORE, mode="enforce") == PASSING
+    assert node_health(published(excluded_by=("slurm:foreign",)), before=BEFORE, mode="enforce") == PASSING
+    lifted_by_hand = node_health(published("failure", reason="gpu_missing"), before=BEFORE, mode="enforce")
+    assert lifted_by_hand == NodeHealth(Level.WARN, "gpuwarden: failure gpu_missing")
 
 
 def test_what_the_breaker_holds_back_is_said_so() -> None:
-    said = word(published("failure", reason="gpu_missing", breaker=True), before=None, mode="enforce")
+    said = node_health(published("failure", reason="gpu_missing", breaker=True), before=None, mode="enforce")
     assert "not excluded: the budget of exclusions is spent" in (said or pytest.fail("none")).message
 
 
@@ -109,7 +109,7 @@ def sound(body: bytes) -> dict[str, object]:
     "told", [b'{"dcgm":null}\n', b"{}", theirs(0), theirs(20, incident(20)), theirs(10, incident())]
 )
 def test_while_we_have_nothing_to_say_the_shim_s_answer_stays_as_it_is(told: bytes) -> None:
-    assert merged(told, WELL) is None
+    assert merged(told, PASSING) is None
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_while_we_have_nothing_to_say_the_shim_s_answer_stays_as_it_is(told: byt
     ],
 )
 def test_the_worse_counts_and_stands_first(told: bytes | None, ours: Level, level: int, first: str) -> None:
-    found = sound(merged(told, Word(ours, "ours")) or pytest.fail("none"))
+    found = sound(merged(told, NodeHealth(ours, "ours")) or pytest.fail("none"))
     incidents: list[dict[str, object]] = found["incidents"]  # type: ignore[assignment]
     assert found["overall_health"] == level
     assert incidents[0]["error_message"] == first
@@ -133,7 +133,7 @@ def test_the_worse_counts_and_stands_first(told: bytes | None, ours: Level, leve
 
 
 def test_half_a_character_does_not_go_out() -> None:
-    body = merged(theirs(10, incident(error_message="\ud800 x \u00e9")), Word(Level.FAIL, "\udfff"))
+    body = merged(theirs(10, incident(error_message="\ud800 x \u00e9")), NodeHealth(Level.FAIL, "\udfff"))
     assert [each["error_message"] for each in json.loads(body or b"")["dcgm"]["incidents"]] == ["?", "? x \u00e9"]
 
 
@@ -147,7 +147,7 @@ def test_half_a_character_does_not_go_out() -> None:
     ],
 )  # fmt: skip
 def test_no_answer_goes_out_that_dstack_would_take_for_an_unreachable_host(told: bytes, level: int | None) -> None:
-    body = merged(told, WELL)
+    body = merged(told, PASSING)
     assert (None if body is None else sound(body)["overall_health"]) == level
 
 
@@ -168,7 +168,7 @@ json_values = st.recursive(
     st.sampled_from(Level),
 )
 def test_whatever_the_shim_says_what_we_send_is_sound_and_no_milder_than_ours(dcgm: object, level: Level) -> None:
-    body = merged(json.dumps({"dcgm": dcgm}).encode(), Word(level, "" if level is Level.PASS else "ours"))
+    body = merged(json.dumps({"dcgm": dcgm}).encode(), NodeHealth(level, "" if level is Level.PASS else "ours"))
     if body is None:
         assert level is Level.PASS
         if dcgm is not None:

@@ -133,7 +133,7 @@ async def test_that_nothing_is_known_of_a_node_which_passes_is_in_the_log(tmp_pa
             assert (await asked(channel))["fail_count"] == 0
             verdict(tmp_path, "unknown")
             assert (await asked(channel))["fail_count"] == 0
-    said = [line for line in log if "though nothing is known of it" in line["event"]]
+    said = [line for line in log if "without a verdict" in line["event"]]
     assert [line["log_level"] for line in said] == ["warning"] * 2
     assert "cannot observe this node" in said[1]["why"]
 

@@ -62,8 +62,8 @@ def test_a_verdict_without_a_sound_time_is_stale(tmp_path: Path, fields: dict[st
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"boot_id": "other"}, "another boot"), ({"format": 2}, "cannot be understood"),
-        ({"state": "splendid"}, "cannot be understood"), ({"mode": ""}, "cannot be understood"),
+        ({"boot_id": "other"}, "another boot"), ({"format": 2}, "cannot be parsed"),
+        ({"state": "splendid"}, "cannot be parsed"), ({"mode": ""}, "cannot be understood"),
     ],
 )  # fmt: skip
 def test_what_is_no_verdict_of_this_boot_is_none(tmp_path: Path, fields: dict[str, object], why: str) -> None:
@@ -104,8 +104,8 @@ def test_nothing_waits_for_a_pipe_follows_a_link_or_reads_without_end(tmp_path: 
     os.mkfifo(path)
     os.mkfifo(tmp_path / "verdict")
     found = reader(tmp_path).read()
-    assert "no file" in found.doubt
-    assert "no file" in found.missing
+    assert "not a file" in found.doubt
+    assert "not a file" in found.missing
     path.unlink()
     path.symlink_to("/dev/zero")
     assert reader(tmp_path).read().doubt

@@ -54,7 +54,7 @@ def main(options: argparse.Namespace) -> int:
 
     async def serve(stop: asyncio.Event) -> None:
         interposer = Interposer(
-            shim=shim, reader=reader, speaks=settings.enabled("dstack"), mode=settings.mode, log=logger
+            shim=shim, reader=reader, enabled=settings.enabled("dstack"), mode=settings.mode, log=logger
         )
         logger.info(
             "dstack interposer listening", shim=str(shim), run_dir=str(where), enabled=settings.enabled("dstack")

@@ -1,4 +1,4 @@
-"""The life of a small process that answers others: its settings, its socket, its log, and SIGTERM."""
+"""The life of a small server process: its settings, its socket, its log, and SIGTERM."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from gpuwarden.config.sources import Fault, Sources, Tree, merge
 
 FIRST_HANDED_OVER = 3  # sd_listen_fds(3)
 _LOG_LEVELS = ("debug", "info", "warning", "error")
-_ON_THE_WAY = 0.05  # seconds; what is done in them takes three rounds of the loop
+_ON_THE_WAY = 0.05  # seconds; the work in them takes three rounds of the loop
 _LOG_LAST = 2.0  # seconds for lines that wait at the end
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What such a process needs of the configuration. What cannot be read or understood stands at its default: no answer is
-    worse for those who ask than one that goes by the defaults. `faults` are for the log; the daemon tells them all.
+    """The part of the configuration that such a process needs. Invalid values have their defaults: no response is
+    worse for its clients than one by the defaults. `faults` are for the log; the daemon reports them all.
     """
 
     tree: Tree
@@ -54,7 +54,7 @@ class Settings:
         return "enforce" if self.value("mode") == "enforce" else "observe"
 
     def enabled(self, table: str) -> bool:
-        """Also where the configuration cannot be read: silence would lift what stands."""
+        """True where the configuration cannot be read: no response would lift an exclusion."""
         return bool(self.faults) or self.value(table, "enabled") is True
 
     @property
@@ -74,13 +74,13 @@ def handed_over(environment: Mapping[str, str]) -> socket.socket | None:
 
 
 async def let_in(listener: socket.socket) -> None:
-    """Accept no more, and bring in who was accepted: asyncio drops them if its server is closed first."""
+    """Accept no more, and start the accepted connections: asyncio drops them if its server is closed first."""
     asyncio.get_running_loop().remove_reader(listener.fileno())
     await asyncio.sleep(_ON_THE_WAY)
 
 
 async def left(clients: Sized, within: float) -> None:
-    """Returns once none of them is there any more, or after `within` seconds."""
+    """Returns once all are gone, or after `within` seconds."""
     end = time.monotonic() + within
     while clients and time.monotonic() < end:  # noqa: ASYNC110 - once, at the end
         await asyncio.sleep(0.02)
@@ -100,5 +100,5 @@ async def _lived(settings: Settings, serve: Callable[[asyncio.Event], Awaitable[
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     for fault in settings.faults:
-        log.get_logger("passive").error("the configuration has a fault; what it says is left out", fault=str(fault))
+        log.get_logger("passive").error("configuration has a fault; its value is ignored", fault=str(fault))
     await serve(stop)

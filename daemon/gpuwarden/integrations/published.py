@@ -1,7 +1,7 @@
-"""What the daemon published, for processes that answer others with it: its verdict, and the marker of an exclusion.
+"""The daemon's published files, for processes that serve others with them: its verdict, and the marker of an exclusion.
 
-Both files are replaced atomically, so that no lock is needed, and lie in the run directory (`publish/files.py`,
-`actuators/marker_file.py`). They are read anew for each question: what is not there, too large or not understood is said to be so.
+Both files are replaced atomically, so that no lock is needed, and are in the run directory (`publish/files.py`,
+`actuators/marker_file.py`). They are read anew for each request; a missing, too large or invalid file is reported as such.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORMAT = "1"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _VERDICT_MOST = 64 << 10  # bytes; of 16 GPUs it has less than 2 KiB
 _MARKER_MOST = 16 << 10
-_TEXT_MOST = 1_000  # characters of what is told on
+_TEXT_MOST = 1_000  # characters of a text that is passed on
 _STATES = ("healthy", "warning", "failure", "unknown")
 _MODES = ("observe", "enforce")
 
@@ -73,7 +73,7 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """`missing`: why there is no verdict. `doubt`: there may be a marker, and this is why nobody can tell."""
+    """`missing`: why there is no verdict. `doubt`: why it is unknown whether there is a marker."""
 
     verdict: Verdict | None = None
     marker: Marker | None = None
@@ -82,7 +82,7 @@ class Published:
 
 
 class Reader:
-    """Of one run directory; `name` is that of the actuator whose marker counts. `boot_id` empty: nobody knows this boot."""
+    """Of one run directory; `name` is that of the actuator whose marker counts. `boot_id` empty: this boot is unknown."""
 
     def __init__(self, run_dir: Path, name: str, *, boot_id: str) -> None:
         self._verdict = _File(run_dir / "verdict", _VERDICT_MOST, lambda data: parse_verdict(data, boot_id=boot_id))
@@ -114,7 +114,7 @@ class Reader:
 
 
 def this_boot(path: Path = BOOT_ID) -> str:
-    """Empty where nobody can say."""
+    """Empty where it cannot be read."""
     try:
         return path.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
@@ -122,12 +122,12 @@ def this_boot(path: Path = BOOT_ID) -> str:
 
 
 def parse_verdict(data: bytes, *, boot_id: str) -> Verdict:
-    """Raises ValueError for what is no verdict of this boot."""
+    """Raises ValueError for anything but a verdict of this boot."""
     lines = (line.partition("=") for line in data.decode("utf-8", "replace").splitlines())
     fields = {key: value for key, separator, value in lines if separator}
     mode, state = fields.get("mode", ""), fields.get("state", "")
     if fields.get("format") != FORMAT or state not in _STATES or mode not in _MODES:
-        raise ValueError("the verdict of gpuwarden cannot be understood")
+        raise ValueError("the verdict of gpuwarden cannot be parsed")
     if boot_id and fields.get("boot_id") != boot_id:
         raise ValueError("the verdict of gpuwarden is of another boot")
     return Verdict(
@@ -138,14 +138,14 @@ def parse_verdict(data: bytes, *, boot_id: str) -> Verdict:
 
 
 def parse_marker(data: bytes, *, name: str, boot_id: str) -> Marker | None:
-    """None for one of another boot, which is void. Raises ValueError for what is no marker of this actuator's."""
+    """None for one of another boot, which is void. Raises ValueError for anything but a marker of this actuator."""
     with contextlib.suppress(ValueError, RecursionError):
         match json.loads(data):
             case {"owner": "gpuwarden", "actuator": str(of), "reason": str(reason), **rest} if of == name:
                 if boot_id and rest.get("boot_id", boot_id) != boot_id:
                     return None
                 return Marker(_text(rest.get("cause")) or "unknown", _text(reason), _text(rest.get("check")))
-    raise ValueError("this is no marker of gpuwarden")
+    raise ValueError("this is not a marker of gpuwarden")
 
 
 def _seconds(text: str | None) -> int | None:
@@ -157,7 +157,7 @@ def _text(value: object) -> str:
 
 
 class _File(Generic[T]):
-    """A small file that is replaced as a whole; what was made of it stands for as long as it is the same."""
+    """A small file that is replaced as a whole; its parsed content is kept while the file is the same."""
 
     def __init__(self, path: Path, most: int, parse: Callable[[bytes], T]) -> None:
         self.path = path
@@ -166,7 +166,7 @@ class _File(Generic[T]):
         self._seen: tuple[tuple[int, ...], T] | None = None
 
     def read(self) -> T:
-        """Raises OSError, and ValueError if it is no file, has more than `most` bytes, or what `parse` raises. Never waits."""
+        """Raises OSError, and ValueError if it is not a file, has more than `most` bytes, or what `parse` raises. Never waits."""
         found = os.lstat(self.path)
         same = (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
         if self._seen is None or self._seen[0] != same:
@@ -178,7 +178,7 @@ class _File(Generic[T]):
         descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb", buffering=0) as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ValueError(f"{self.path} is no file")
+                raise ValueError(f"{self.path} is not a file")
             data = file.read(self._most + 1)
         if len(data) > self._most:
             raise ValueError(f"{self.path} has more than {self._most} bytes")

@@ -1,7 +1,7 @@
-"""Where a message of HTTP/1.1 begins and ends. Its bytes are passed on as they are: we read along and write nothing.
+"""Where a message of HTTP/1.1 begins and ends. Its bytes are passed on unchanged: they are parsed, never written anew.
 
-The plainest messages, which are nearly all, are read here in a tenth of the time; every other by h11. What h11 takes for no HTTP
-is nothing that we could answer in another's place, and is passed on, too.
+The plainest messages, which are nearly all, are read here in a tenth of the time; every other by h11. What h11 rejects as HTTP
+cannot be answered here, and is passed on, too.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _END = b"\r\n\r\n"
 _NOT_PLAIN = re.compile(
     rb"\n(?:content-length|transfer-encoding|upgrade|expect|[ \t])|\nconnection:(?! keep-alive\r)", re.IGNORECASE
 )
-_ANSWER_NOT_PLAIN = re.compile(rb"\n(?:transfer-encoding|connection|upgrade|[ \t])", re.IGNORECASE)
+_RESPONSE_NOT_PLAIN = re.compile(rb"\n(?:transfer-encoding|connection|upgrade|[ \t])", re.IGNORECASE)
 _LENGTH = re.compile(rb"\ncontent-length: ?([0-9]{1,15})\r", re.IGNORECASE)
 _ANY_LENGTH = re.compile(rb"\ncontent-length", re.IGNORECASE)
-_ASKS = re.compile(rb"GET ([!-~]+) HTTP/1\.1\r\n")
+_GET = re.compile(rb"GET ([!-~]+) HTTP/1\.1\r\n")
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Of a request. `upgrade`: the headers by which it may become something else than HTTP."""
+    """The head of a request. `upgrade`: the headers by which it may become another protocol than HTTP."""
 
     method: bytes
     target: bytes
@@ -39,7 +39,7 @@ class Head:
 
 
 class Incoming:
-    """A request on its way. `head` None: not yet all there. `keeps`: its client may ask again on this connection."""
+    """A request on its way. `head` None: not yet all there. `keeps`: its client may send another request on this connection."""
 
     def __init__(self) -> None:
         self.head: Head | None = None
@@ -49,7 +49,7 @@ class Incoming:
         self._parser: h11.Connection | None = None
 
     def feed(self, data: bytes) -> bytes:
-        """What of it is beyond this request. Raises `NotHttp`."""
+        """The bytes beyond this request. Raises `NotHttp`."""
         if self._parser is None:
             end = self._plain(data)
             if end:
@@ -70,8 +70,8 @@ class Incoming:
         return self._parser.trailing_data[0]
 
     def _plain(self, data: bytes) -> int:
-        """The end of a question without a body that is all there; 0 for any other."""
-        found = _ASKS.match(data)
+        """The end of a complete request without a body; 0 for any other."""
+        found = _GET.match(data)
         if found is None:
             return 0
         end = data.find(_END) + len(_END)
@@ -83,9 +83,9 @@ class Incoming:
 
 
 class Outgoing:
-    """The answer to a request, on its way back. `switched`: from here on it is no HTTP. `keeps`: the shim may be asked again.
+    """The response to a request, on its way back. `switched`: from here on it is not HTTP. `keeps`: the shim takes another request.
 
-    `kept`: its bytes, which are collected for whoever answers in the shim's place, and `body`; None where they go straight on.
+    `kept`: its bytes, which are collected where the response may be replaced, and `body`; None where they are passed on.
     """
 
     def __init__(self, head: Head, *, collect: bool = False) -> None:
@@ -97,11 +97,11 @@ class Outgoing:
         self.kept = bytearray() if collect else None
         self.body = bytearray()
         self._head = head
-        self._left = -1  # bytes of a plain answer that are still to come
+        self._left = -1  # bytes of a plain response that are still to come
         self._parser: h11.Connection | None = None
 
     def feed(self, data: bytes) -> bytes:
-        """What of it is beyond this answer. `data` empty: the shim closed. Raises `NotHttp`."""
+        """The bytes beyond this response. `data` empty: the shim closed. Raises `NotHttp`."""
         rest = self._feed(data)
         if self.kept is not None:
             self.kept += data[: len(data) - len(rest)]
@@ -110,7 +110,7 @@ class Outgoing:
     def _feed(self, data: bytes) -> bytes:
         if self._left >= 0:
             if not data and self._left:
-                raise h11.RemoteProtocolError("the shim closed before the end of its answer")
+                raise h11.RemoteProtocolError("the shim closed before the end of its response")
             return self._more(data)
         if self._parser is None:
             start = self._plain(data)
@@ -140,17 +140,17 @@ class Outgoing:
         """Raises `NotHttp`."""
         parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_MOST)
         headers = [(b"host", b"shim"), *self._head.upgrade]
-        parser.send(h11.Request(method=self._head.method, target="/", headers=headers))  # which goes nowhere
+        parser.send(h11.Request(method=self._head.method, target="/", headers=headers))  # which is not sent
         parser.send(h11.EndOfMessage())
         return parser
 
     def _plain(self, data: bytes) -> int:
-        """Where the body begins of an answer that says its length, to a question; 0 for any other."""
+        """Where the body begins of a response with a length, to a GET; 0 for any other."""
         if self._head.method != b"GET" or self._head.upgrade or not data.startswith(b"HTTP/1.1 200 "):
             return 0
         end = data.find(_END) + len(_END)
         length = _LENGTH.search(data, 0, end) if len(_END) <= end <= HEAD_MOST else None
-        if length is None or len(_ANY_LENGTH.findall(data, 0, end)) > 1 or _ANSWER_NOT_PLAIN.search(data, 0, end):
+        if length is None or len(_ANY_LENGTH.findall(data, 0, end)) > 1 or _RESPONSE_NOT_PLAIN.search(data, 0, end):
             return 0
         self._left, self.status, self.keeps = int(length[1]), 200, True
         if self.kept is not None:

@@ -1,10 +1,10 @@
-"""The answer of `/api/instance/health`, ours and the shim's in one: the worse of both counts.
+"""The body of `/api/instance/health`, merged from gpuwarden's and the shim's: the worse of both counts.
 
     {"dcgm": null | {"overall_health": L, "incidents": [{"system", "health": L, "error_message", "error_code",
                                                         "entity_group_id", "entity_id"}, …]}}
 
-dstack's server (0.22.5) takes a level other than 0, 10 and 20, a missing key, or `incidents` that are null for no answer at all, and
-a host that does not answer for unreachable. `dcgm` is null where the shim has no DCGM: that says nothing about the node.
+dstack's server (0.22.5) takes a level other than 0, 10 and 20, a missing key, or `incidents` that are null for no response at all, and
+a host that does not respond for unreachable. `dcgm` is null where the shim has no DCGM: that says nothing about the node.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from gpuwarden.integrations.dstack.node_health import Level, Word
+from gpuwarden.integrations.dstack.node_health import Level, NodeHealth
 
-BODY_MOST = 1 << 20  # bytes of the shim's answer
-_SYSTEM_ALL = 0xFFFFFFFF  # DCGM_HEALTH_WATCH_ALL: no one part of the GPU
+BODY_MOST = 1 << 20  # bytes of the shim's response
+_SYSTEM_ALL = 0xFFFFFFFF  # DCGM_HEALTH_WATCH_ALL: no particular part of the GPU
 _CODE_UNKNOWN = 1  # DCGM_FR_UNKNOWN of dcgm_errors.h
 _NUMBERS = ("system", "error_code", "entity_group_id", "entity_id")
 _LEVELS = frozenset(map(int, Level))
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-_TEXT_MOST = 500  # characters of our message
+_TEXT_MOST = 500  # characters of gpuwarden's message
 
 
 @lru_cache(maxsize=4)
-def merged(told: bytes | None, ours: Word) -> bytes | None:
-    """The body to send; None: the shim's, as it is. `told` None: it said nothing that could be used."""
-    document = None if told is None else _document(told)
+def merged(shim: bytes | None, own: NodeHealth) -> bytes | None:
+    """The body to send; None: the shim's, as it is. `shim` None: it gave nothing usable."""
+    document = None if shim is None else _document(shim)
     if document is None:
-        return _encoded({"dcgm": _worse(None, ours)})
+        return _encoded({"dcgm": _worse(None, own)})
     dcgm = document.get("dcgm")
-    if ours.level is Level.PASS and (dcgm is None or _is_sound(dcgm)):
+    if own.level is Level.PASS and (dcgm is None or _is_sound(dcgm)):
         return None
     try:
-        return _encoded({**document, "dcgm": _worse(dcgm, ours)})
-    except (ValueError, RecursionError):  # a number that is none, in a key that we do not know
-        return _encoded({"dcgm": _worse(dcgm, ours)})
+        return _encoded({**document, "dcgm": _worse(dcgm, own)})
+    except (ValueError, RecursionError):  # a number that is not finite, in an unknown key
+        return _encoded({"dcgm": _worse(dcgm, own)})
 
 
 def _document(body: bytes) -> dict[str, Any] | None:
@@ -48,21 +48,21 @@ def _document(body: bytes) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
-def _worse(dcgm: Any, ours: Word) -> dict[str, Any] | None:
+def _worse(dcgm: Any, own: NodeHealth) -> dict[str, Any] | None:
     theirs = _mended(dcgm) if isinstance(dcgm, Mapping) else None
-    if ours.level is Level.PASS:
+    if own.level is Level.PASS:
         return theirs or {"overall_health": int(Level.PASS), "incidents": []}
-    incident = _incident(ours)
+    incident = _incident(own)
     if theirs is None:
         return {"overall_health": incident["health"], "incidents": [incident]}
-    first = ours.level >= theirs["overall_health"]  # the first one is what dstack's log shows
+    first = own.level >= theirs["overall_health"]  # the first one is what dstack's log shows
     incidents = [incident, *theirs["incidents"]] if first else [*theirs["incidents"], incident]
-    return {"overall_health": max(theirs["overall_health"], int(ours.level)), "incidents": incidents}
+    return {"overall_health": max(theirs["overall_health"], int(own.level)), "incidents": incidents}
 
 
-def _incident(ours: Word) -> dict[str, Any]:
+def _incident(own: NodeHealth) -> dict[str, Any]:
     return {
-        "system": _SYSTEM_ALL, "health": int(ours.level), "error_message": ours.message[:_TEXT_MOST],
+        "system": _SYSTEM_ALL, "health": int(own.level), "error_message": own.message[:_TEXT_MOST],
         "error_code": _CODE_UNKNOWN, "entity_group_id": 0, "entity_id": 0,
     }  # fmt: skip
 
@@ -86,7 +86,7 @@ def _is_level(value: Any) -> bool:
 
 
 def _mended(dcgm: Mapping[str, Any]) -> dict[str, Any]:
-    """What dstack can take of it: a level that it does not know is a warning, what is missing is unknown."""
+    """The document in the form that dstack accepts: an unknown level is a warning, what is missing is unknown."""
     listed = dcgm.get("incidents")
     incidents = (
         [_mended_incident(item) for item in listed if isinstance(item, Mapping)] if isinstance(listed, list) else []
@@ -108,4 +108,4 @@ def _level(value: Any) -> int:
 
 def _encoded(document: Mapping[str, Any]) -> bytes:
     """Raises ValueError, RecursionError."""
-    return _ENCODER.encode(document).encode("utf-8", "replace") + b"\n"  # half a character is no JSON to dstack
+    return _ENCODER.encode(document).encode("utf-8", "replace") + b"\n"  # half a character is not JSON to dstack

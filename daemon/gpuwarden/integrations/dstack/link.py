@@ -1,9 +1,9 @@
-"""One client of the interposer, and its own connection to the shim: bytes go through as they come.
+"""One client of the interposer, and its own connection to the shim: bytes pass unchanged.
 
-Requests and answers are followed only to know where a question for the health of this host begins, and when it may be
-answered: after all that was asked before it. What cannot be followed goes through all the same, and nothing after it on that
-connection is answered by us. A shim that is not there is a connection that closes, as if nobody listened: dstack deploys its
-shim by asking until somebody answers, and takes any answer for the shim's.
+Requests and responses are followed only to find where a request for the health of this host begins, and when it may be
+answered: after all requests before it. What cannot be followed passes all the same, and nothing after it on that
+connection is answered here. Without a shim the connection closes, as if no process listened: dstack deploys its
+shim by polling until a response comes, and takes any response for the shim's.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from typing import Protocol
 from gpuwarden.integrations.dstack.framing import HEAD_MOST, Head, Incoming, NotHttp, Outgoing
 
 SIZE = 64 << 10  # bytes read at once
-_AWAITED_MOST = 64  # requests on their way before the first is answered
+_AWAITED_MOST = 64  # requests in transit before the first is answered
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-class Desk(Protocol):
-    """Who answers in the shim's place. `patience`: seconds that the shim has to answer first; `most`: bytes of its answer."""
+class Responder(Protocol):
+    """Replaces responses of the shim. `patience`: seconds that the shim has to respond first; `most`: bytes of its response."""
 
     patience: float
     most: int
 
-    def is_ours(self, head: Head) -> bool: ...
+    def answers(self, head: Head) -> bool: ...
 
-    def answer(self, request: Incoming, told: Outgoing | None) -> tuple[bytes, bool]:
-        """The whole answer, and whether the client may ask again on its connection. `told` None: the shim said nothing in time.
+    def answer(self, request: Incoming, shim: Outgoing | None) -> tuple[bytes, bool]:
+        """The whole response, and whether the client may send another request on its connection. `shim` None: it did not respond in time.
 
         Raises nothing.
         """
@@ -40,38 +40,38 @@ class Desk(Protocol):
 
 
 @dataclass(slots=True)
-class Ours:
-    """A request that we answer; `told` is what the shim says to it. `keeps`: the client may ask again."""
+class Replaced:
+    """A request whose response is replaced; `shim`: the shim's response. `keeps`: the client may send another request."""
 
     request: Incoming
-    told: Outgoing
+    shim: Outgoing
     answered: bool = False
     keeps: bool = False
 
 
 class Link:
-    """`connect` to the shim may raise OSError. `asked`: at least one request came."""
+    """`connect` to the shim may raise OSError. `requested`: at least one request came."""
 
     def __init__(
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         *,
-        desk: Desk,
+        responder: Responder,
         connect: Callable[[], Awaitable[Streams]],
     ) -> None:
-        self.asked = False
+        self.requested = False
         self._reader = reader
         self._writer = writer
-        self._desk = desk
+        self._responder = responder
         self._connect = connect
         self._shim: asyncio.StreamWriter | None = None
         self._relaying: asyncio.Task[None] | None = None
         self._awaited: deque[Outgoing] = deque()
-        self._quiet = asyncio.Event()  # the shim owes no answer
+        self._quiet = asyncio.Event()  # the shim owes no response
         self._quiet.set()
-        self._taking = False  # a request has begun and is not passed on as a whole, or is answered by us
-        self._ours: Ours | None = None
+        self._taking = False  # a request has begun and is not passed on as a whole, or is answered here
+        self._replaced: Replaced | None = None
         self._blind = False
         self._stopping = False
 
@@ -80,9 +80,9 @@ class Link:
         return self._taking or self._blind or not self._quiet.is_set()
 
     def stop(self) -> None:
-        """No further request. What has begun is answered, and so is a first request that is still to come."""
+        """No further request. Requests in progress are answered, and so is a first request that is still to come."""
         self._stopping = True
-        if self.asked and not self.busy:
+        if self.requested and not self.busy:
             self._writer.close()
 
     def cut(self) -> None:
@@ -90,11 +90,11 @@ class Link:
             writer.transport.abort()
 
     async def run(self) -> None:
-        """Until one side is gone. Raises nothing but what cancels it."""
+        """Until one side is gone. Raises nothing but its cancellation."""
         try:
             with contextlib.suppress(OSError):
-                await self._talk()
-                await self._last_answers()
+                await self._serve_client()
+                await self._last_responses()
         finally:
             if self._relaying is not None:
                 self._relaying.cancel()
@@ -103,15 +103,15 @@ class Link:
 
     # --- from the client
 
-    async def _talk(self) -> None:
+    async def _serve_client(self) -> None:
         rest = b""
-        while not self._blind and not (self._stopping and self.asked):
+        while not self._blind and not (self._stopping and self.requested):
             request, raw, rest = await self._begin(rest)
             if not raw:
                 return
-            self._taking = self.asked = True
+            self._taking = self.requested = True
             head = request.head
-            if head is not None and self._desk.is_ours(head):
+            if head is not None and self._responder.answers(head):
                 rest, more = await self._answered(head, request, raw, rest)
                 if not more:
                     return
@@ -122,7 +122,7 @@ class Link:
             await self._pass_all(rest)
 
     async def _begin(self, data: bytes) -> tuple[Incoming, bytes, bytes]:
-        """A request from its first byte to the end of its head at least, and what came beyond it. No bytes: there is none."""
+        """A request from its first byte to the end of its head at least, and the bytes beyond it. No bytes: there is none."""
         request, raw = Incoming(), b""
         while True:
             data = data or await self._reader.read(SIZE)
@@ -141,7 +141,7 @@ class Link:
     async def _pass_on(self, request: Incoming, raw: bytes, rest: bytes) -> bytes:
         shim = await self._to_shim()
         if request.head is not None and not self._blind:
-            self._follow_answer_to(request.head)
+            self._expect_response_to(request.head)
         shim.write(raw)
         while not (request.complete or self._blind):
             await shim.drain()
@@ -167,7 +167,7 @@ class Link:
             data = b""
 
     async def _answered(self, head: Head, request: Incoming, raw: bytes, rest: bytes) -> tuple[bytes, bool]:
-        """What came beyond the request, and whether there may be another one."""
+        """The bytes beyond the request, and whether there may be another one."""
         while not request.complete and len(raw) < HEAD_MOST:
             data = await self._reader.read(SIZE)
             if not data:
@@ -180,41 +180,41 @@ class Link:
         await self._quiet.wait()
         if not request.complete or self._blind:
             return await self._pass_on(request, raw, rest), True
-        self._ours = Ours(request, Outgoing(head, collect=True))
+        self._replaced = Replaced(request, Outgoing(head, collect=True))
         try:
-            return rest, await self._told(self._ours, raw)
+            return rest, await self._replace(self._replaced, raw)
         finally:
-            self._ours = None
+            self._replaced = None
 
-    async def _told(self, ours: Ours, raw: bytes) -> bool:
-        """Answers once the shim has, or shows that it does not in time. Whether there may be another request."""
+    async def _replace(self, replaced: Replaced, raw: bytes) -> bool:
+        """Responds once the shim has, or has not in time. Returns whether there may be another request."""
         try:
-            end = asyncio.get_running_loop().time() + self._desk.patience
+            end = asyncio.get_running_loop().time() + self._responder.patience
             shim = self._shim
             if shim is None:
                 async with asyncio.timeout_at(end):
                     shim = await self._to_shim()
-            self._awaited.append(ours.told)
+            self._awaited.append(replaced.shim)
             self._quiet.clear()
             shim.write(raw)
-            silent = asyncio.get_running_loop().call_at(end, self._quiet.set)
+            timer = asyncio.get_running_loop().call_at(end, self._quiet.set)
             await self._quiet.wait()
-            silent.cancel()
+            timer.cancel()
         except (OSError, TimeoutError):
             pass
-        if not ours.answered:
+        if not replaced.answered:
             self._leave_shim()
-            self._answer(ours, None)
+            self._answer(replaced, None)
         await self._writer.drain()
-        return ours.keeps
+        return replaced.keeps
 
-    def _answer(self, ours: Ours, told: Outgoing | None) -> None:
-        answer, ours.keeps = self._desk.answer(ours.request, told)
-        ours.answered = True
-        self._writer.write(answer)
+    def _answer(self, replaced: Replaced, shim: Outgoing | None) -> None:
+        response, replaced.keeps = self._responder.answer(replaced.request, shim)
+        replaced.answered = True
+        self._writer.write(response)
 
     def _leave_shim(self) -> None:
-        """Its connection holds what nobody can follow or wants any more; the next request gets a new one."""
+        """Its connection holds what cannot be followed or is not needed; the next request gets a new one."""
         if self._relaying is not None:
             self._relaying.cancel()
         if self._shim is not None:
@@ -223,8 +223,8 @@ class Link:
         self._awaited.clear()
         self._quiet.set()
 
-    async def _last_answers(self) -> None:
-        """The client says no more, or shall not; it may still listen."""
+    async def _last_responses(self) -> None:
+        """The client sends no more, or must not; it may still read."""
         if self._relaying is None or not self.busy:
             return
         if not self._stopping and self._shim is not None and self._shim.can_write_eof():
@@ -247,8 +247,8 @@ class Link:
     async def _relay(self, reader: asyncio.StreamReader) -> None:
         try:
             while data := await reader.read(SIZE):
-                if self._ours is not None:
-                    self._collect(self._ours, data)
+                if self._replaced is not None:
+                    self._collect(self._replaced, data)
                     continue
                 self._writer.write(data)
                 if not self._blind:
@@ -260,10 +260,10 @@ class Link:
             self._ended()
 
     def _ended(self, *, cut: bool = False) -> None:
-        """The shim has closed. Whoever answers in its place does so all the same."""
-        if self._ours is not None:
-            if not self._ours.answered:
-                self._collect(self._ours, b"")
+        """The shim has closed. A replaced response is sent all the same."""
+        if self._replaced is not None:
+            if not self._replaced.answered:
+                self._collect(self._replaced, b"")
             if self._shim is not None:
                 self._shim.transport.abort()
             self._relaying = self._shim = None
@@ -273,35 +273,35 @@ class Link:
             self._writer.close()  # what is still to be written is written
         self._quiet.set()
 
-    def _collect(self, ours: Ours, data: bytes) -> None:
-        """What cannot be followed, or is too much, is left to whoever waits for it, who gives the connection up."""
-        told = ours.told
-        if ours.answered or len(told.kept or b"") > self._desk.most:
+    def _collect(self, replaced: Replaced, data: bytes) -> None:
+        """What cannot be followed, or is too large, is left to the waiting task, which gives the connection up."""
+        shim = replaced.shim
+        if replaced.answered or len(shim.kept or b"") > self._responder.most:
             return
         with contextlib.suppress(*NotHttp):
-            told.feed(data)
-            if told.complete:
+            shim.feed(data)
+            if shim.complete:
                 self._awaited.clear()
-                self._answer(ours, told)
-            elif not told.switched and len(told.kept or b"") <= self._desk.most:
+                self._answer(replaced, shim)
+            elif not shim.switched and len(shim.kept or b"") <= self._responder.most:
                 return
         self._quiet.set()
 
-    def _follow_answer_to(self, head: Head) -> None:
+    def _expect_response_to(self, head: Head) -> None:
         self._awaited.append(Outgoing(head))
         self._quiet.clear()
 
     def _follow(self, data: bytes) -> None:
         while data and self._awaited:
-            answer = self._awaited[0]
+            response = self._awaited[0]
             try:
-                data = answer.feed(data)
+                data = response.feed(data)
             except NotHttp:
                 self._go_blind()
                 return
-            if answer.switched:
+            if response.switched:
                 self._go_blind()
-            elif answer.complete:
+            elif response.complete:
                 self._awaited.popleft()
             else:
                 return

@@ -1,7 +1,7 @@
-"""Answers ft_launcher whether this node may take part, before each rendezvous of a job: nvidia-resiliency-ext's node health check.
+"""nvidia-resiliency-ext's node health check: ft_launcher calls it before each rendezvous of a job.
 
-A node that gpuwarden holds out has failed the check, and the job goes on with a spare. Everything else passes it: what is not
-known, a warning, mode observe. Nothing is looked at for an answer but what the daemon published.
+A node that gpuwarden excludes fails the check, and the job goes on with a spare. Everything else passes it: unknown
+health, a warning, mode observe. It reads only what the daemon published.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ NAME = "nvhcd"
 """Of the actuator, whose marker counts."""
 CLIENTS_MOST = 64
 STOPS_WITHIN = 2.0
-"""Seconds; its clients leave with their answer."""
-_WINDOW = 64 << 10  # bytes that a client may send unread: the least that grpclib knows
-_TELL_EVERY = 60.0  # seconds between two equal lines of the log
+"""Seconds; its clients leave with their response."""
+_WINDOW = 64 << 10  # bytes that a client may send unread: the minimum of grpclib
+_LOG_EVERY = 60.0  # seconds between two equal lines of the log
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`failed` are codes of findings. `unknown`: why nothing is known of this node, empty if something is."""
+    """`failed` are codes of findings. `unknown`: why this node's health is unknown, empty if it is known."""
 
     failed: tuple[str, ...] = ()
     reason: str = ""
@@ -44,7 +44,7 @@ class Outcome:
 
 
 def outcome(published: Published, *, mode: str) -> Outcome:
-    """`mode`: the configured one, for as long as no verdict says it. Pure."""
+    """`mode`: the configured one, used until a verdict has it. Pure."""
     verdict, marker = published.verdict, published.marker
     if verdict is not None and verdict.simulated:
         return Outcome(unknown="the verdict is about simulated GPUs")
@@ -58,7 +58,7 @@ def outcome(published: Published, *, mode: str) -> Outcome:
 
 
 def response(found: Outcome) -> Response:
-    """The check itself is always done; what it found is in `output`. Its client wants `fail_count`, its documents `failed_checks`."""
+    """The check itself always succeeds; its result is in `output`. The client reads `fail_count`, its documentation has `failed_checks`."""
     document = {"fail_count": len(found.failed), "failed_checks": list(found.failed)}
     if found.reason:
         document["reason"] = [found.reason]
@@ -70,31 +70,31 @@ class HealthCheckService:
         self._reader = reader
         self._mode = mode
         self._log = log
-        self._told: dict[Outcome, float] = {}
+        self._logged: dict[Outcome, float] = {}
 
     def __mapping__(self) -> dict[str, Handler]:
         return {METHOD: Handler(self._run, Cardinality.UNARY_UNARY, Request, Response)}
 
     async def _run(self, stream: Stream[Request, Response]) -> None:
         found = outcome(self._reader.read(), mode=self._mode)
-        self._tell(found)
+        self._log_outcome(found)
         await stream.send_message(response(found))
 
-    def _tell(self, found: Outcome) -> None:
+    def _log_outcome(self, found: Outcome) -> None:
         now = time.monotonic()
-        if now - self._told.get(found, float("-inf")) < _TELL_EVERY:
+        if now - self._logged.get(found, float("-inf")) < _LOG_EVERY:
             return
-        self._told = {told: at for told, at in self._told.items() if now - at < _TELL_EVERY} | {found: now}
+        self._logged = {one: at for one, at in self._logged.items() if now - at < _LOG_EVERY} | {found: now}
         if found.failed:
-            self._log.warning("a job is told that this node fails", checks=list(found.failed), reason=found.reason)
+            self._log.warning("node health check failed", checks=list(found.failed), reason=found.reason)
         elif found.unknown:
-            self._log.warning("a job is told that this node passes, though nothing is known of it", why=found.unknown)
+            self._log.warning("node health check passed without a verdict", why=found.unknown)
         else:
-            self._log.info("a job is told that this node passes")
+            self._log.info("node health check passed")
 
 
 class Service(Server):
-    """At most `CLIENTS_MOST` connections: one more takes the place of the oldest."""
+    """At most `CLIENTS_MOST` connections: one more replaces the oldest."""
 
     def __init__(self, service: HealthCheckService) -> None:
         window = Configuration(http2_connection_window_size=_WINDOW, http2_stream_window_size=_WINDOW)
@@ -106,7 +106,7 @@ class Service(Server):
         return _Connection(made.handler, made.config, made.h2_config, self._open)
 
     async def serve(self, listener: socket.socket, stop: asyncio.Event) -> None:
-        """Until `stop`. Who is connected by then is answered, within `STOPS_WITHIN`."""
+        """Until `stop`. Connected clients are still answered, within `STOPS_WITHIN`."""
         await self.start(sock=listener)
         await stop.wait()
         await let_in(listener)

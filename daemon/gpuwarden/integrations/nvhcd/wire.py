@@ -4,7 +4,7 @@
     HealthCheckRequest  { repeated string args = 1; }
     HealthCheckResponse { bool success = 1; int32 exit_code = 2; string output = 3; string error = 4; }
 
-The request is not read, since whatever it asks for the answer is the same. The response is four fields: written here, it needs
+The request is not read, since the response is the same for any request. The response is four fields: written here, it needs
 neither protobuf (5 MiB in the process) nor its compiler.
 """
 
@@ -21,7 +21,7 @@ _SUCCESS, _EXIT_CODE, _OUTPUT, _ERROR = 1, 2, 3, 4
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`data` as it came."""
+    """`data` as received."""
 
     data: bytes = b""
 
@@ -49,7 +49,7 @@ class Codec(CodecBase):
 
 
 def encoded(response: Response) -> bytes:
-    """What stands at its default is left out, as proto3 has it."""
+    """Defaults are left out, as in proto3."""
     fields = bytearray()
     for number, value in ((_SUCCESS, int(response.success)), (_EXIT_CODE, response.exit_code)):
         if value:
@@ -62,7 +62,7 @@ def encoded(response: Response) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first; the eighth says that more come."""
+    """Seven bits a byte, the lowest first; the eighth means that more come."""
     found = bytearray()
     while value > 0x7F:
         found.append(value & 0x7F | 0x80)
