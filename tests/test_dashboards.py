@@ -22,7 +22,7 @@ from gpuwarden.policy.model import Owner
 from gpuwarden.publish.metrics.dcgm_names import FIELDS, PREFIX
 from gpuwarden.publish.metrics.evacuation import OUTCOMES
 from gpuwarden.publish.metrics.table import METRICS, SHADOW
-from grafana_dashboards import words
+from grafana_dashboards import texts
 from grafana_dashboards.build import NODE_UID, document
 from prometheus_rules.model import Pace, Recording
 from prometheus_rules.recording import recordings
@@ -85,9 +85,9 @@ def test_links_to_a_node_lead_to_the_dashboard_of_the_node() -> None:
     assert read("node.json")["uid"] == NODE_UID
     variables = {variable["name"] for variable in read("node.json")["templating"]["list"]}
     for url in urls:
-        path, _, words = url.partition("?")
+        path, _, texts = url.partition("?")
         assert path == f"/d/{NODE_UID}"
-        assert set(re.findall(r"var-(\w+)=", words)) | set(re.findall(r"\{(\w+):queryparam", words)) <= variables
+        assert set(re.findall(r"var-(\w+)=", texts)) | set(re.findall(r"\{(\w+):queryparam", texts)) <= variables
 
 
 def test_provisioning_names_the_folder_and_a_source_of_the_right_kind() -> None:
@@ -152,10 +152,10 @@ def test_every_series_is_chosen_by_cluster_and_every_variable_exists(name: str) 
 
 
 def test_every_owner_state_and_value_has_its_word() -> None:
-    assert set(words.OWNER) == {"failure", "termination", "operator", Owner.FOREIGN.value}
-    assert {word for word, _ in words.HEALTH.values()} == {state.value for state in Health}
-    assert set(words.SEVERITY) == VALUES["severity"]
-    assert {word for word, _ in words.RANK.values()} == VALUES["severity"]
+    assert set(texts.OWNER) == {"failure", "termination", "operator", Owner.FOREIGN.value}
+    assert {word for word, _ in texts.HEALTH.values()} == {state.value for state in Health}
+    assert set(texts.SEVERITY) == VALUES["severity"]
+    assert {word for word, _ in texts.RANK.values()} == VALUES["severity"]
 
 
 def test_every_unit_is_one_of_grafana() -> None:

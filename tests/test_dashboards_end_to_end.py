@@ -217,6 +217,6 @@ def test_terminations_are_counted_of_machines_that_are_gone(past: Server) -> Non
     ((labels, lead),) = next(rows for rows in _rows(past, "terminations.json", "Lead time") if rows)
     assert labels == {"node": "n8"}
     assert lead == pytest.approx(120, abs=SCRAPE)
-    assert number("Jobs told") == pytest.approx(5 + 1 + 2, abs=0.2)
-    assert number("Jobs not told") == pytest.approx(1, abs=0.1)
+    assert number("Jobs signalled") == pytest.approx(5 + 1 + 2, abs=0.2)
+    assert number("Jobs not signalled") == pytest.approx(1, abs=0.1)
     assert 0.5 < number("Slowest signal") <= 1

@@ -34,7 +34,7 @@ CELL, LINE, SIZE, EDGE = 8.4, 18, 14, 14
 
 
 @contextmanager
-def site(folder: Path) -> Iterator[tuple[SimulatedNode, Server]]:
+def scraped(folder: Path) -> Iterator[tuple[SimulatedNode, Server]]:
     """The node that is to have faults, and the Prometheus that scrapes all each second."""
     with ExitStack() as stack:
         nodes = [stack.enter_context(simulated_node(name, folder / name)) for name in NODES]
@@ -73,21 +73,21 @@ def _kept(line: str) -> str:
 
 
 def watched(node: SimulatedNode) -> str:
-    words = ("watch", "--run-dir", node.folder / "run")
-    with on_a_terminal(*words, temporary=node.folder, columns=COLUMNS, rows=ROWS) as screen:
+    command = ("watch", "--run-dir", node.folder / "run")
+    with on_a_terminal(*command, temporary=node.folder, columns=COLUMNS, rows=ROWS) as screen:
         lines = screen.wait_shows("is FAILURE: gpu_missing", "ends when")
     return terminal(lines, "$ gpuwarden watch")
 
 
 def graph(server: Server, folder: Path) -> Path:
     """What a browser shows of Prometheus' own page."""
-    asked = {"g0.expr": GRAPH, "g0.tab": 0, "g0.range_input": f"{3 * PART:.0f}s", "g0.step_input": 1}
+    parameters = {"g0.expr": GRAPH, "g0.tab": 0, "g0.range_input": f"{3 * PART:.0f}s", "g0.step_input": 1}
     picture = folder / "prometheus.png"
     subprocess.run(
         [
             program("chromium"), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1000,925",
             f"--user-data-dir={folder / 'browser'}", "--virtual-time-budget=20000", f"--screenshot={picture}",
-            f"http://127.0.0.1:{server.port}/graph?{urllib.parse.urlencode(asked)}",
+            f"http://127.0.0.1:{server.port}/graph?{urllib.parse.urlencode(parameters)}",
         ],
         check=True, capture_output=True, timeout=180,
     )  # fmt: skip
@@ -95,7 +95,7 @@ def graph(server: Server, folder: Path) -> Path:
 
 
 def make(output: Path) -> None:
-    with tempfile.TemporaryDirectory() as name, site(Path(name)) as (node, server):
+    with tempfile.TemporaryDirectory() as name, scraped(Path(name)) as (node, server):
         time.sleep(PART)
         node.order("inject", "--gpu", "3", "overheat")
         time.sleep(PART)

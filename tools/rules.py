@@ -23,15 +23,15 @@ HEAD = """\
 """
 ALERTS_HEAD = """\
 #
-# severity: page    somebody must act now, at night too
-#           ticket  somebody must act in working hours
+# severity: page    an operator must act now, at night too
+#           ticket  an operator must act in working hours
 #           info    for the record
 #
 # The addresses of the runbooks are a placeholder. Put your own there, and the name of your scrape job if it is not "gpuwarden":
 #   python tools/rules.py --runbooks https://wiki.example.org/gpuwarden --job gpu-nodes --output .
 #
-# The label `cluster` is an external label of Prometheus. How pages of single nodes are held back while a whole fleet is in
-# trouble: alertmanager.yml.
+# The label `cluster` is an external label of Prometheus. How pages of single nodes are inhibited while a whole fleet is in
+# failure: alertmanager.yml.
 """
 
 

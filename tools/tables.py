@@ -48,11 +48,11 @@ def conditions() -> str:
     ]
     return (
         "# Conditions\n\n"
-        "Everything that can be wrong for a while. *Severity* is the worst it can have. *Rise*: how long it must be seen "
-        "before it is a finding; *fall*: how long it must be looked for and not seen before the finding ends. A latched "
-        "finding ends with what *latch* names, or with `gpuwarden ack`. What was raised five times within an hour stays until it "
+        "Everything that can be wrong for a while. *Severity* is the worst it can have. *Rise*: how long it must be observed "
+        "before it is a finding; *fall*: how long it must be checked and not observed before the finding ends. A latched "
+        "finding ends with what *latch* names, or with `gpuwarden ack`. A finding that was raised five times within an hour stays until it "
         "was quiet for an hour. A site may set `enabled`, `shadow`, `rise`, `fall` and `severity` under `[checks.CODE]`. "
-        "`gpuwarden explain CODE` says the same.\n\n"
+        "`gpuwarden explain CODE` shows the same.\n\n"
         + MADE
         + "\n"
         + table(("code", "of", "severity", "rise / fall", "latch", "what and why", "source"), rows)
@@ -81,11 +81,11 @@ def xids() -> str:
         "*record*: kept in the history, the GPU stays healthy. *warning*: reported. *failure*: the node is taken out. "
         "*Repeated*: the class of one that keeps coming back. *If it recurs*: what to do when it comes back though the advice "
         "was followed. A number that is not here is a warning. A site gives a number another class or advice with "
-        "`[xids.N]` and `[sxids.N]`. `gpuwarden explain xid N` says all of this.\n\n"
+        "`[xids.N]` and `[sxids.N]`. `gpuwarden explain xid N` shows the same.\n\n"
         + MADE
         + "\n"
         + table(XID_HEAD, map(_xid, XIDS.values()))
-        + "\n## What more is looked at\n\n"
+        + "\n## Other checks\n\n"
         + _rules_of(xid_rules.__doc__ or "")
         + "\n## NVLink 5 (Xids 144 to 150)\n\n"
         + _paragraphs(nvlink5.__doc__ or "")
@@ -134,8 +134,8 @@ def dcgm_codes() -> str:
     return (
         "# The codes of DCGM\n\n"
         "First those that its passive health checks give, then those of its diagnostics. *At worst*: an incident is as bad as "
-        "the milder of this and of what DCGM says; *healthy* is quoted as evidence and never a finding. *Of*: the finding it "
-        "belongs to. *Alone after*: how long DCGM must say so where NVML looked and does not. How all this is used: "
+        "the milder of this and of DCGM's level; *healthy* is quoted as evidence and never a finding. *Of*: the finding it "
+        "belongs to. *Alone after*: how long DCGM must report it where NVML reads and does not. How all this is used: "
         "[dcgm.md](dcgm.md).\n\n" + MADE + "\n" + table(DCGM_HEAD, rows)
     )
 
@@ -158,18 +158,20 @@ def metrics() -> str:
         "# Metrics\n\n"
         f"At most {MOST_SERIES:,} series for 8 GPUs with everything on, counted in a test. Each MIG instance adds "
         f"{len(OF_INSTANCES)}, in place of as many of its GPU, and each further job of a GPU a copy of its telemetry, if jobs are "
-        "a label. Series of a GPU end when the GPU is gone; a GPU that is lost keeps the labels of our own.\n\n"
+        "a label. Series of a GPU end when the GPU is gone; a GPU that is lost keeps the labels of gpuwarden's own metrics.\n\n"
         "What the ledger counts goes on over a restart of the daemon: `gpuwarden_xid_total`, "
         "`gpuwarden_jobs_acknowledged_total`, `gpuwarden_intents_total` but for retry and refused. Other counters begin anew with it, which `rate` and `increase` allow for. How old "
-        "something is: `time() - gpuwarden_heartbeat_timestamp_seconds` for what is said of GPUs, "
-        "`time() - gpuwarden_collector_last_success_timestamp_seconds` for each source.\n\n" + MADE + "\n## Our own\n\n"
+        "something is: `time() - gpuwarden_heartbeat_timestamp_seconds` for GPUs, "
+        "`time() - gpuwarden_collector_last_success_timestamp_seconds` for each source.\n\n"
+        + MADE
+        + "\n## gpuwarden's own\n\n"
         "Only `gpuwarden_node_info` has a label for the node: join others with it on `job` and `instance`.\n\n"
         + table(("name", "type", "labels", "meaning"), own)
         + "\n## GPU telemetry under the names of dcgm-exporter\n\n"
         "Labels, in this order: `gpu`, `UUID`, `pci_bus_id`, `device`, `modelName`, of a MIG instance `GPU_I_PROFILE` and "
         "`GPU_I_ID`, then `Hostname` (or `hostname`: `publish.hostname_label`), `DCGM_FI_DRIVER_VERSION`, and "
         "`hpc_job` where jobs are a label. In OpenMetrics its counters are of type unknown, so that their names stay as they "
-        "are. More on all of this, and on moving from it to us: [dcgm-exporter.md](dcgm-exporter.md).\n\n"
+        "are. More on all of this, and on moving from it: [dcgm-exporter.md](dcgm-exporter.md).\n\n"
         "*Age*: how old a value may be while its GPU answers. *Pass*: it is read in each pass (`collectors.nvml.interval`, 5 s). The "
         "others cost the driver more, and are read so often that none grows older than its age, spread over the passes; *pass "
         "while …*: in each pass as long as that holds, and once behind it. A GPU that is new, was away, was reset or has another "
@@ -177,12 +179,12 @@ def metrics() -> str:
         "an age of a minute, such as energy, grow in steps of that length: take `rate` and `increase` over two minutes or more. "
         "What could not be read again has no series; what DCGM gives is as old as its last pass. When the passes end, all series end within three of them, so that nothing is "
         "served that is older than three readings of its own.\n\n"
-        + table(("name", "type", "told of", "age", "meaning"), dcgm)
+        + table(("name", "type", "labels of", "age", "meaning"), dcgm)
     )
 
 
-class _Asked:
-    """Readings that note what is asked of them."""
+class _Recorded:
+    """Readings that record which of them are read."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -198,11 +200,11 @@ NOT_READINGS = {"DEV_XID_ERRORS": "at once", "DEV_MEMORY_UNREPAIRABLE_FLAG": "pa
 
 def age(field: Field) -> str:
     """How old what it shows may be, by the cadence of the readings that it is made of."""
-    asked = _Asked()
-    field.read(Telemetry(asked))
-    rows = [ROWS[name] for name in asked.names if name in ROWS]
+    recorded = _Recorded()
+    field.read(Telemetry(recorded))
+    rows = [ROWS[name] for name in recorded.names if name in ROWS]
     oldest = AGES[max((row.cadence for row in rows), default=Cadence.PASS)]
-    if any(name in LINK_SUMS for name in asked.names):
+    if any(name in LINK_SUMS for name in recorded.names):
         summed = AGES[Cadence.MINUTE]
         return f"{oldest}; {summed} where it is summed over the links" if rows else summed
     triggers = {f"; {AGES[Cadence.PASS]} {row.trigger.text}" for row in rows if row.trigger is not None}

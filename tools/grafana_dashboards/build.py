@@ -1,4 +1,4 @@
-"""Makes what Grafana reads of a page, with the builders of grafana-foundation-sdk."""
+"""Makes the JSON of a dashboard page, with the builders of grafana-foundation-sdk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from grafana_foundation_sdk.models import common as cm
 from grafana_foundation_sdk.models import dashboard as dm
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from grafana_dashboards.model import GREEN, RED, Column, Kind, Page, Panel, Query, Steps, Variable, Words
+from grafana_dashboards.model import GREEN, RED, Column, Kind, Page, Panel, Query, Steps, Texts, Variable
 
 TAG = "gpuwarden"
 SOURCE = dm.DataSourceRef(type_val="prometheus", uid="${datasource}")
@@ -87,14 +87,14 @@ def _panel(panel: Panel) -> Any:
         built.unit(panel.unit)
     if panel.none:
         built.no_value(panel.none)
-    if panel.words:
-        built.mappings([_mapping(panel.words)])
+    if panel.texts:
+        built.mappings([_mapping(panel.texts)])
     if panel.low is not None:
         built.min(panel.low)
     if panel.high is not None:
         built.max(panel.high)
     if panel.to_node:
-        built.data_links([_link("Look at ${__field.labels.node}", "${__field.labels.node}")])
+        built.data_links([_link("Open ${__field.labels.node}", "${__field.labels.node}")])
     return built
 
 
@@ -196,12 +196,12 @@ def _column(panel: Panel, column: Column) -> list[dm.DynamicConfigValue]:
         found["unit"] = column.unit
     if column.width:
         found["custom.width"] = column.width
-    if column.words:
-        found["mappings"] = [_mapping(column.words)]
-    if column.words or (panel.steps and column.field.startswith("Value")):
+    if column.texts:
+        found["mappings"] = [_mapping(column.texts)]
+    if column.texts or (panel.steps and column.field.startswith("Value")):
         found["custom.cellOptions"] = {"type": "color-text"}
     if column.node:
-        found["links"] = [_link("Look at ${__value.text}", "${__value.text}").build()]
+        found["links"] = [_link("Open ${__value.text}", "${__value.text}").build()]
     return _properties(found)
 
 
@@ -214,10 +214,10 @@ def _properties(found: dict[str, object]) -> list[dm.DynamicConfigValue]:
     return [dm.DynamicConfigValue(id_val=name, value=value) for name, value in found.items()]
 
 
-def _mapping(words: Words) -> dm.ValueMap:
+def _mapping(texts: Texts) -> dm.ValueMap:
     options = {
         value: dm.ValueMappingResult(text=text, color=colour, index=number)
-        for number, (value, (text, colour)) in enumerate(words.items())
+        for number, (value, (text, colour)) in enumerate(texts.items())
     }
     return dm.ValueMap(options=options)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grafana_dashboards import words
+from grafana_dashboards import texts
 from grafana_dashboards.model import (
     BAD_FROM_ONE,
     BLUE,
@@ -46,16 +46,16 @@ def _count(title: str, text: str, expr: str, steps: tuple[tuple[float, str], ...
 
 COUNTS = (
     _count("Nodes", "Nodes that answer.", NAMES),
-    _count("Fail, still get work", "Failing nodes that nobody keeps work away from. Begin here.", named(STILL_IN), BAD_FROM_ONE),
+    _count("Fail, still get work", "Failing nodes that are still in scheduling. Begin here.", named(STILL_IN), BAD_FROM_ONE),
     _count("Fail, out", "Failing nodes that are out of scheduling. They can wait for the morning.", named(OUT), ((1, ORANGE),)),
     _count("Silent", "Nodes seen within 24 hours that do not answer: the host, its network or gpuwarden is down.", SILENT, BAD_FROM_ONE),
-    _count("Unknown", "Nodes of which nothing can be said: their GPUs could not be read.",
+    _count("Unknown", "Nodes of unknown health: their GPUs could not be read.",
            named(f"{state('gpuwarden_node_health', CLUSTER, 'unknown')} == 1"), WARN_FROM_ONE),
-    _count("Warning", "Nodes that work, with something to look at in working hours.",
+    _count("Warning", "Nodes that work, with something to check in working hours.",
            named(f"{state('gpuwarden_node_health', CLUSTER, 'warning')} == 1"), WARN_FROM_ONE),
     _count("End announced", "Nodes whose end is announced: spot, maintenance or an operator.",
            per_node(f"gpuwarden_termination_notice{{{CLUSTER}}} == 1"), ((1, BLUE),)),
-    _count("Breaker open", "Failing nodes that gpuwarden keeps in service, since too many are out already.",
+    _count("Breaker open", "Failing nodes that gpuwarden keeps in service, because too many are out already.",
            named(f"gpuwarden_breaker_open{{{CLUSTER}}} == 1"), BAD_FROM_ONE),
 )  # fmt: skip
 
@@ -73,7 +73,7 @@ GRID = Panel(
     ),
     width=24,
     height=9,
-    words=words.NODE_STATE,
+    texts=texts.NODE_STATE,
     none="no node answers: does Prometheus scrape gpuwarden?",
     to_node=True,
 )
@@ -86,7 +86,7 @@ FINDINGS = Panel(
     text=f"Findings that hold now, failures first, {ROWS_MOST} at most. The advice is the daemon's.",
     queries=(Query(f"topk({ROWS_MOST}, {per_node(ranked(CLUSTER), *_INFO_LABELS)})"),),
     width=24,
-    columns=(words.NODE, words.CLUSTER, words.GPU, words.SLOT, words.RANKED, *words.WHAT, words.TO_DO),
+    columns=(texts.NODE, texts.CLUSTER, texts.GPU, texts.SLOT, texts.RANKED, *texts.WHAT, texts.TO_DO),
     sort="Severity",
     none="no findings",
 )
@@ -106,11 +106,11 @@ CHANGED = Panel(
     ),
     width=16,
     columns=(
-        Column(field="change", name="Change", words=words.CHANGE, width=80),
-        words.NODE,
-        words.GPU,
-        words.SEVERE,
-        *words.WHAT,
+        Column(field="change", name="Change", texts=texts.CHANGE, width=80),
+        texts.NODE,
+        texts.GPU,
+        texts.SEVERE,
+        *texts.WHAT,
     ),
     sort="Change",
     upwards=True,
@@ -119,16 +119,16 @@ CHANGED = Panel(
 FAILING_SINCE = Panel(
     title="Failing nodes",
     kind=Kind.TABLE,
-    text="Since when, and who keeps work away. Needs the recording rules.",
+    text="Since when, and who excluded them. Needs the recording rules.",
     queries=(
         Query(per_node(f"1000 * gpuwarden:node:failing_since_timestamp_seconds{{{CLUSTER}}}")),
         Query(per_node(f"gpuwarden:node:standing{{{CLUSTER}}} and on (cluster, job, instance) ({FAILING})")),
     ),
     width=8,
     columns=(
-        words.NODE,
+        texts.NODE,
         Column(field="Value #A", name="Fails since", unit="dateTimeFromNow"),
-        Column(field="Value #B", name="Work", words=words.STANDING),
+        Column(field="Value #B", name="Work", texts=texts.NODE_WORK),
     ),
     sort="Work",
     upwards=True,
@@ -158,12 +158,12 @@ HISTORY = (
 EXCLUSIONS = Panel(
     title="Out of scheduling",
     kind=Kind.TABLE,
-    text="Who took each node out, and where. Without a scheduler: by an operator, for whoever reads the heartbeat.",
+    text="Who excluded each node, and where. Without a scheduler: by an operator, for readers of the heartbeat.",
     queries=(Query(per_node(EXCLUDED, "actuator", "cause")),),
     width=8,
     columns=(
-        words.NODE,
-        Column(field="cause", name="Taken out by", words=words.OWNER),
+        texts.NODE,
+        Column(field="cause", name="Taken out by", texts=texts.OWNER),
         Column(field="actuator", name="Scheduler", width=100),
     ),
     none="no node is out",
@@ -171,14 +171,14 @@ EXCLUSIONS = Panel(
 NOTICES = Panel(
     title="Announced ends",
     kind=Kind.TABLE,
-    text="Machines that will go, and when. Without a time: nothing certain is announced.",
+    text="Machines that will end, and when. Without a time: no time is certain.",
     queries=(
         Query(per_node(f"gpuwarden_termination_notice{{{CLUSTER}}} == 1", "source", "kind")),
         Query(per_node(f"gpuwarden_termination_deadline_timestamp_seconds{{{CLUSTER}}} - time()")),
     ),
     width=8,
     columns=(
-        words.NODE,
+        texts.NODE,
         Column(field="source", name="Source", width=100),
         Column(field="kind", name="Kind", width=110),
         Column(field="Value #B", name="Ends in", unit="s"),
@@ -190,7 +190,7 @@ NOTICES = Panel(
 NOT_DONE = Panel(
     title="Wanted, not done",
     kind=Kind.TABLE,
-    text="Nodes that gpuwarden wants out, or back, and is not done: the scheduler is away or refuses, or the breaker is open.",
+    text="Nodes that gpuwarden wants out, or back, but are not: the scheduler is unreachable or refuses, or the breaker is open.",
     queries=(
         Query(per_node(f"gpuwarden_breaker_open{{{CLUSTER}}} and on (cluster, job, instance) "
                        f"(gpuwarden_breaker_open{{{CLUSTER}}} == 1 or gpuwarden_intents_pending{{{CLUSTER}}} > 0)")),
@@ -198,8 +198,8 @@ NOT_DONE = Panel(
     ),
     width=8,
     columns=(
-        words.NODE,
-        Column(field="Value #A", name="Breaker", words=words.BREAKER),
+        texts.NODE,
+        Column(field="Value #A", name="Breaker", texts=texts.BREAKER),
         Column(field="Value #B", name="Pending", width=80),
     ),
     sort="Breaker",
@@ -209,7 +209,7 @@ _INTENTS = f"increase(gpuwarden_intents_total{{{CLUSTER}}}[$__rate_interval])"
 DONE = Panel(
     title="What gpuwarden did",
     kind=Kind.BARS,
-    text="Nodes taken out and put back, and what came of each attempt. Outcome observed: mode is observe, nothing was done.",
+    text="Exclusions and restorations by outcome. Outcome observed: mode is observe, nothing was done.",
     queries=(
         Query(
             f"sum by (kind, outcome) ({named(_INTENTS)}) > 0",
@@ -222,11 +222,11 @@ DONE = Panel(
 LEMONS = Panel(
     title="Nodes that fail again and again",
     kind=Kind.TABLE,
-    text="On how many of the last 28 days each happened to any board of the node. Three or more: a lemon, to be repaired for good.",
+    text="On how many of the last 28 days any board of the node had each event. Three or more: a lemon, to be repaired for good.",
     queries=(Query(f'topk(20, {per_node(f"""gpuwarden_lemon{{{CLUSTER},pci_bus_id=""}} > 0""", "what")})'),),
     width=12,
     columns=(
-        words.NODE,
+        texts.NODE,
         Column(field="what", name="What"),
         Column(field="Value", name="Days", width=80),
     ),
@@ -234,29 +234,29 @@ LEMONS = Panel(
     steps=((2, ORANGE), (3, RED)),
     none="none within 28 days",
 )
-SILENT_NODES = Panel(
+NODES_NOT_ANSWERING = Panel(
     title="Silent nodes",
     kind=Kind.TABLE,
     text="Nodes that do not answer, and when they last did. Is the host up? If not, power-cycle it. Needs the recording rules.",
     queries=(Query(f"max by (cluster, node, instance) (1000 * {SILENT})"),),
     width=8,
     columns=(
-        words.NODE,
+        texts.NODE,
         Column(field="instance", name="Address"),
         Column(field="Value", name="Last seen", unit="dateTimeFromNow"),
     ),
     none="every node answers",
 )
 BLIND = Panel(
-    title="Oldest look at the GPUs",
+    title="Oldest reading of the GPUs",
     kind=Kind.TABLE,
-    text="How long ago each daemon last saw its GPUs: the 20 longest. More than five minutes: the driver or its reader hangs.",
+    text="How long ago each daemon last read its GPUs: the 20 longest. More than five minutes: the driver or its reader hangs.",
     queries=(Query(f"topk(20, {per_node(f'time() - gpuwarden_heartbeat_timestamp_seconds{{{CLUSTER}}}')})"),),
     width=8,
-    columns=(words.NODE, Column(field="Value", name="Age", unit="s")),
+    columns=(texts.NODE, Column(field="Value", name="Age", unit="s")),
     sort="Age",
     steps=((60, ORANGE), (300, RED)),
-    none="no daemon has seen a GPU",
+    none="no daemon has read a GPU",
 )
 DAEMONS = Panel(
     title="Daemons",
@@ -281,6 +281,6 @@ PAGE = Page(
         Row("Now", (*COUNTS, GRID, FINDINGS)),
         Row("What changed", (CHANGED, FAILING_SINCE, *HISTORY)),
         Row("What was done", (EXCLUSIONS, NOTICES, NOT_DONE, DONE, LEMONS)),
-        Row("Who watches", (SILENT_NODES, BLIND, DAEMONS)),
+        Row("Monitoring itself", (NODES_NOT_ANSWERING, BLIND, DAEMONS)),
     ),
 )

@@ -1,4 +1,4 @@
-"""What a dashboard is: rows of panels, as plain values. `build` makes of them what Grafana reads."""
+"""A dashboard: rows of panels, as plain values. `build` turns them into Grafana's JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Kind(StrEnum):
 
 GREEN, YELLOW, ORANGE, RED, PURPLE, BLUE, GREY = "green", "yellow", "orange", "red", "purple", "blue", "#6e7079"
 
-Words = Mapping[str, tuple[str, str]]
+Texts = Mapping[str, tuple[str, str]]
 """By value: what is shown instead of it, and in which colour."""
 Steps = tuple[tuple[float, str], ...]
 """From each number on, this colour; below the first it is green."""
@@ -42,14 +42,14 @@ class Column:
     field: str
     name: str
     unit: str = ""
-    words: Words | None = None
+    texts: Texts | None = None
     width: int = 0
     node: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """`text`: what it shows and what to make of it. `none`: what it means that there is nothing to show.
+    """`text`: what it shows and how to read it. `none`: the text while there is nothing to show.
 
     `width`: of 24. `limit`: the legend of lines that are limits, drawn dashed and red. `sort`: the column that is sorted by, the
     highest first unless `upwards`.
@@ -64,7 +64,7 @@ class Panel:
     unit: str = "none"
     none: str = ""
     steps: Steps = ()
-    words: Words | None = None
+    texts: Texts | None = None
     columns: tuple[Column, ...] = ()
     sort: str = ""
     upwards: bool = False
@@ -82,7 +82,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variable:
-    """`query` as Grafana spells it. `any_of`: may be All or several; else one. `hidden`: follows from the others."""
+    """`query` as Grafana writes it. `any_of`: may be All or several; else one. `hidden`: follows from the others."""
 
     name: str
     label: str

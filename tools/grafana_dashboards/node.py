@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grafana_dashboards import words
+from grafana_dashboards import texts
 from grafana_dashboards.model import BLUE, GREEN, ORANGE, RED, Column, Kind, Page, Panel, Query, Row
 from grafana_dashboards.queries import (
     CLUSTERS,
@@ -24,15 +24,15 @@ _NODE_STATE = f"max by (cluster) ({worst('gpuwarden_node_health', INSTANCE)})"
 
 NOW = (
     Panel(
-        title="Health", kind=Kind.STAT, width=3, height=4, text="What gpuwarden says of the node.",
-        queries=(Query(_NODE_STATE),), words=words.HEALTH, none="silent",
+        title="Health", kind=Kind.STAT, width=3, height=4, text="gpuwarden's verdict of the node.",
+        queries=(Query(_NODE_STATE),), texts=texts.HEALTH, none="silent",
     ),
     Panel(
-        title="Takes work", kind=Kind.STAT, width=3, height=4, text="Whether the node may take work, by what gpuwarden knows.",
-        queries=(Query(f"min(gpuwarden_schedulable{{{INSTANCE}}})"),), words=words.GETS_WORK, none="silent",
+        title="Takes work", kind=Kind.STAT, width=3, height=4, text="Whether the node may take work, according to gpuwarden.",
+        queries=(Query(f"min(gpuwarden_schedulable{{{INSTANCE}}})"),), texts=texts.GETS_WORK, none="silent",
     ),
     Panel(
-        title="GPUs", kind=Kind.STAT, width=4, height=4, text="GPUs that are here, and that should be.",
+        title="GPUs", kind=Kind.STAT, width=4, height=4, text="GPUs that are present, and that are expected.",
         queries=(
             Query(f"sum(gpuwarden_gpus_present{{{INSTANCE}}})", "here"),
             Query(f"sum(gpuwarden_gpus_expected{{{INSTANCE}}})", "expected"),
@@ -40,7 +40,7 @@ NOW = (
     ),
     Panel(
         title="GPUs last seen", kind=Kind.STAT, width=3, height=4, unit="s",
-        text="How long ago the daemon last really saw its GPUs. Minutes: the driver or its reader hangs.",
+        text="How long ago the daemon last read its GPUs. Minutes: the driver or its reader hangs.",
         queries=(Query(f"max(time() - gpuwarden_heartbeat_timestamp_seconds{{{INSTANCE}}})"),),
         steps=((60, ORANGE), (300, RED)), none="never",
     ),
@@ -50,12 +50,12 @@ NOW = (
         steps=((0, RED), (120, ORANGE), (600, GREEN)), none="not announced",
     ),
     Panel(
-        title="Breaker", kind=Kind.STAT, width=4, height=4, text="Open: it should be out, and is kept in since too many nodes are out.",
-        queries=(Query(f"max(gpuwarden_breaker_open{{{INSTANCE}}})"),), words=words.BREAKER, none="silent",
+        title="Breaker", kind=Kind.STAT, width=4, height=4, text="Open: it should be excluded, but too many nodes are out already.",
+        queries=(Query(f"max(gpuwarden_breaker_open{{{INSTANCE}}})"),), texts=texts.BREAKER, none="silent",
     ),
     Panel(
-        title="Mode", kind=Kind.STAT, width=4, height=4, text="In mode observe nothing is done; it is only shown what would be.",
-        queries=(Query(f"min(gpuwarden_enforcing{{{INSTANCE}}})"),), words=words.ENFORCING, none="silent",
+        title="Mode", kind=Kind.STAT, width=4, height=4, text="In mode observe nothing is done, only shown.",
+        queries=(Query(f"min(gpuwarden_enforcing{{{INSTANCE}}})"),), texts=texts.ENFORCING, none="silent",
     ),
 )  # fmt: skip
 FINDINGS = (
@@ -63,28 +63,28 @@ FINDINGS = (
         title="What is wrong, and what to do", kind=Kind.TABLE, width=18, text="Findings that hold now, failures first. A finding "
         "without a GPU is of the whole node.",
         queries=(Query(f"max by (gpu, pci_bus_id, severity, title, detail, advice) ({ranked(GPU_OR_NODE)})"),),
-        columns=(words.GPU, words.SLOT, words.RANKED, *words.WHAT, words.TO_DO),
+        columns=(texts.GPU, texts.SLOT, texts.RANKED, *texts.WHAT, texts.TO_DO),
         sort="Severity", none="no findings",
     ),
     Panel(
-        title="Out of scheduling", kind=Kind.TABLE, width=6, text="Who took the node out, and where.",
+        title="Out of scheduling", kind=Kind.TABLE, width=6, text="Who excluded the node, and where.",
         queries=(Query(f"max by (actuator, cause) (gpuwarden_excluded{{{INSTANCE}}} == 1)"),),
-        columns=(Column(field="cause", name="Taken out by", words=words.OWNER), Column(field="actuator", name="Scheduler")),
-        none="nobody took it out",
+        columns=(Column(field="cause", name="Taken out by", texts=texts.OWNER), Column(field="actuator", name="Scheduler")),
+        none="not excluded",
     ),
     Panel(
         title="Health of each GPU", kind=Kind.TIMELINE, width=24, height=8,
-        text="A gap: the GPU, the daemon or the node was not there.",
+        text="A gap: the GPU, the daemon or the node was absent.",
         queries=(
             Query(_NODE_STATE, "node"),
             Query(f"max by (gpu, pci_bus_id) ({worst('gpuwarden_gpu_health', GPU)})", GPU_LEGEND),
         ),
-        words=words.HEALTH, none="silent",
+        texts=texts.HEALTH, none="silent",
     ),
     Panel(
         title="Findings over time", kind=Kind.TIMELINE, width=24, height=7, text="From when to when each finding held.",
         queries=(Query(f"max by (check, gpu, detail) ({ranked(GPU_OR_NODE)})", "{{check}} {{detail}} GPU {{gpu}}"),),
-        words=words.RANK, none="no findings",
+        texts=texts.RANK, none="no findings",
     ),
 )  # fmt: skip
 
@@ -122,7 +122,7 @@ HEAT = (
            _least("DCGM_FI_DEV_SLOWDOWN_TEMP")),
     _lines("Memory temperature", "The limit is the highest operating temperature.", "DCGM_FI_DEV_MEMORY_TEMP", "celsius",
            _least("DCGM_FI_DEV_MEM_MAX_OP_TEMP"), none="no sensor"),
-    _lines("Distance to slowdown", "At 0 the clocks are lowered.", "DCGM_FI_DEV_GPU_TEMP_LIMIT", "celsius", none="not told by this GPU"),
+    _lines("Distance to slowdown", "At 0 the clocks are lowered.", "DCGM_FI_DEV_GPU_TEMP_LIMIT", "celsius", none="not reported by this GPU"),
     Panel(
         title="Time spent slowed", kind=Kind.SERIES, width=12, unit="percentunit", low=0, high=1,
         text="Share of time at lowered clocks, of the worst GPU. Power cap under load is usual; hot and power brake are not.",
@@ -134,7 +134,7 @@ HEAT = (
 POWER = (
     _lines("Power", "The limit is the one in force.", "DCGM_FI_DEV_POWER_USAGE", "watt",
            _least("DCGM_FI_DEV_ENFORCED_POWER_LIMIT"), low=0),
-    _lines("SM clock", "Lower than its neighbours under the same load: look why it is slowed.", "DCGM_FI_DEV_SM_CLOCK", "rotmhz", low=0),
+    _lines("SM clock", "Lower than its neighbours under the same load: check why it is slowed.", "DCGM_FI_DEV_SM_CLOCK", "rotmhz", low=0),
     _lines("Utilization", "Share of time with a kernel on the GPU.", "DCGM_FI_DEV_GPU_UTIL", "percent", low=0, high=100),
     _lines("Memory in use", "Of what is usable.", "DCGM_FI_DEV_FB_USED_PERCENT", "percentunit", low=0, high=1),
 )  # fmt: skip
@@ -143,9 +143,9 @@ _REPAIR = (
     ("DCGM_FI_DEV_ECC_SBE_AGG_TOTAL", "Corrected, ever", None),
     ("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "Rows remapped", None),
     ("DCGM_FI_DEV_BANKS_REMAP_ROWS_AVAIL_NONE", "Banks without spare rows", None),
-    ("DCGM_FI_DEV_ROW_REMAP_PENDING", "Remap waits for a reset", words.PENDING),
-    ("DCGM_FI_DEV_ROW_REMAP_FAILURE", "Remap failed", words.YES_NO),
-    ("DCGM_FI_DEV_THRESHOLD_SRM", "SRAM threshold passed", words.YES_NO),
+    ("DCGM_FI_DEV_ROW_REMAP_PENDING", "Remap waits for a reset", texts.PENDING),
+    ("DCGM_FI_DEV_ROW_REMAP_FAILURE", "Remap failed", texts.YES_NO),
+    ("DCGM_FI_DEV_THRESHOLD_SRM", "SRAM threshold passed", texts.YES_NO),
 )
 MEMORY = (
     Panel(
@@ -159,8 +159,8 @@ MEMORY = (
     Panel(
         title="State of the memory", kind=Kind.TABLE, width=24, text="Over the life of each board.",
         queries=tuple(Query(of_gpu(metric)) for metric, *_ in _REPAIR),
-        columns=(words.GPU, words.SLOT, *(
-            Column(field=f"Value #{letter}", name=name, words=state) for letter, (_, name, state) in zip("ABCDEFG", _REPAIR, strict=True)
+        columns=(texts.GPU, texts.SLOT, *(
+            Column(field=f"Value #{letter}", name=name, texts=state) for letter, (_, name, state) in zip("ABCDEFG", _REPAIR, strict=True)
         )),
         sort="Uncorrected, ever",
     ),
@@ -205,7 +205,7 @@ JOBS = (
             Query(f"max by (gpu, pci_bus_id, xid) ({_XIDS} > 0)"),
         ),
         columns=(
-            words.GPU, words.SLOT, Column(field="xid", name="Xid", width=70), Column(field="Value #A", name="Last", unit="dateTimeFromNow"),
+            texts.GPU, texts.SLOT, Column(field="xid", name="Xid", width=70), Column(field="Value #A", name="Last", unit="dateTimeFromNow"),
             Column(field="Value #B", name="Times", width=80),
         ),
         sort="Last", none="no Xid ever",
@@ -214,13 +214,13 @@ JOBS = (
         title="Jobs", kind=Kind.TIMELINE, width=12, text="Which job had which GPU. Names are shown where publish_jobs is set.",
         queries=(Query(f"max by (gpu, exported_job, user, job_name) (gpuwarden_gpu_job_info{{{GPU}}})",
                        "GPU {{gpu}}: {{exported_job}} {{job_name}} {{user}}"),),
-        words={"1": ("runs", BLUE)}, none="no job, or no scheduler here",
+        texts={"1": ("runs", BLUE)}, none="no job, or no scheduler here",
     ),
 )  # fmt: skip
 DAEMON = (
     Panel(
         title="Collectors", kind=Kind.TIMELINE, width=8, text="Whether the last pass of each observed.",
-        queries=(Query(f"min by (collector) (gpuwarden_collector_up{{{INSTANCE}}})", "{{collector}}"),), words=words.ANSWERS,
+        queries=(Query(f"min by (collector) (gpuwarden_collector_up{{{INSTANCE}}})", "{{collector}}"),), texts=texts.SOURCE_UP,
         none="silent",
     ),
     Panel(
@@ -228,11 +228,11 @@ DAEMON = (
         queries=(Query(f"max by (collector) (gpuwarden_collector_duration_seconds{{{INSTANCE}}})", "{{collector}}"),),
     ),
     Panel(
-        title="Trouble of the daemon", kind=Kind.BARS, width=8, text="Passes that missed their deadline, readers started again, records lost.",
+        title="Errors of the daemon", kind=Kind.BARS, width=8, text="Passes that missed their deadline, readers started again, records lost.",
         queries=(
             Query(f"sum by (collector) (increase(gpuwarden_collector_timeouts_total{{{INSTANCE}}}[$__rate_interval]))", "{{collector}}: too late"),
             Query(f"sum by (collector) (increase(gpuwarden_collector_restarts_total{{{INSTANCE}}}[$__rate_interval]))", "{{collector}}: restarts"),
-            Query(f"sum by (what) (increase(gpuwarden_dropped_total{{{INSTANCE}}}[$__rate_interval]))", "{{what}}: given up"),
+            Query(f"sum by (what) (increase(gpuwarden_dropped_total{{{INSTANCE}}}[$__rate_interval]))", "{{what}}: dropped"),
             Query(f"sum(increase(gpuwarden_kernel_log_lost_records_total{{{INSTANCE}}}[$__rate_interval]))", "kernel log: lost"),
         ),
     ),

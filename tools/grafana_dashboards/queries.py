@@ -1,7 +1,7 @@
 """What the queries of the dashboards have in common.
 
-Only `gpuwarden_node_info` says which node a series is of: the dashboards of many nodes join with it. The dashboard of one node
-asks for its instance first, and then for nothing but what is its own. `cluster` is an external label: a Prometheus that
+Only `gpuwarden_node_info` has the name of a series' node: the dashboards of many nodes join with it. The dashboard of one node
+queries its instance first, and then only its own series. `cluster` is an external label: a Prometheus that
 scrapes does not have it, one that gathers from many does; "All" matches both.
 """
 
@@ -13,7 +13,7 @@ CLUSTER = 'cluster=~"$cluster"'
 INSTANCE = f'{CLUSTER},instance=~"$instance"'
 GPU = f'{INSTANCE},gpu=~"$gpu"'
 GPU_OR_NODE = f'{INSTANCE},gpu=~"$gpu|"'
-"""What is said of the node has an empty `gpu`, and is shown whatever GPU is chosen."""
+"""Series of the node have an empty `gpu`, and are shown for any chosen GPU."""
 TARGET = "cluster, job, instance"
 
 NAMES = f'max by ({TARGET}, node) (gpuwarden_node_info{{{CLUSTER},node=~"$node"}})'
@@ -41,7 +41,7 @@ def per_node(expr: str, *labels: str, within: str = "") -> str:
 
 
 def increase(metric: str, within: str) -> str:
-    """Of the nodes chosen, whether they live or not: a machine that was told of its end is gone soon after."""
+    """Of the chosen nodes, whether they answer or not: a machine with a termination notice is gone soon after."""
     return named(f"increase({metric}[{within}])", within)
 
 

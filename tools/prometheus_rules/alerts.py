@@ -1,7 +1,7 @@
-"""The alerts, one row each. `page`: somebody must act now. `ticket`: somebody must act in working hours. `info`: for the record.
+"""The alerts, one row each. `page`: an operator must act now. `ticket`: an operator must act in working hours. `info`: for the record.
 
 A node that fails and is out of scheduling is a ticket: the jobs are safe, the repair can wait for the morning. One that fails and
-still gets work is a page. One that an operator took out is neither: somebody is at it already.
+still gets work is a page. One that an operator took out is neither: an operator works on it already.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from prometheus_rules.model import Alert, Group, Settings
 from prometheus_rules.recording import EVERY, TREND_EVERY
-from prometheus_rules.words import CHECKS, FINDING, NODE, SINCE, WHERE
+from prometheus_rules.texts import CHECKS, FINDING, NODE, SINCE, WHERE
 
 PAGE, TICKET, INFO = "page", "ticket", "info"
 SEVERITIES = (PAGE, TICKET, INFO)
@@ -23,7 +23,7 @@ _NAMED = "* on (job, instance) group_left (node) gpuwarden:node:name"
 
 
 def _named(expr: str) -> str:
-    """With the name of the node; without it, rather than not at all, where nobody knows it yet."""
+    """With the name of the node; without it, rather than not at all, where it is not known yet."""
     return f"({expr}) {_NAMED}\nor\n({expr}) unless on (job, instance) gpuwarden:node:name"
 
 
@@ -33,7 +33,7 @@ def alerts(s: Settings) -> tuple[Group, ...]:
         Group("gpuwarden-failures", EVERY, tuple(_failures())),
         Group("gpuwarden-silence", EVERY, tuple(_silence(s))),
         Group("gpuwarden-warnings", EVERY, tuple(_warnings(s))),
-        Group("gpuwarden-acting", EVERY, tuple(_acting())),
+        Group("gpuwarden-acting", EVERY, tuple(_enforcement())),
         Group("gpuwarden-daemon", EVERY, tuple(_daemon(s))),
         Group("gpuwarden-slow", TREND_EVERY, tuple(_trends(s))),
     )
@@ -61,9 +61,9 @@ count by (job) (
   {STILL_IN}
   unless on (job, node) gpuwarden_node_info
 ) >= on (job) gpuwarden:fleet:many""",
-        summary="{{ $value }} nodes of {{ $labels.job }} went silent: suspect network, power, service discovery or a rollout.",
-        description="Prometheus reaches none of them, and nobody took them out of scheduling. Their GPUs are not watched from here; "
-        "the daemons, if they live, go on acting by themselves. Pages of single nodes are held back while this fires.",
+        summary="{{ $value }} nodes of {{ $labels.job }} stopped answering: suspect network, power, service discovery or a rollout.",
+        description="Prometheus reaches none of them, and none was excluded from scheduling. Their GPUs are not monitored from here; "
+        "the daemons, if they run, go on enforcing by themselves. Pages of single nodes are held back while this fires.",
     )  # fmt: skip
     yield Alert(
         name="GpuwardenBreakerOpen", severity=PAGE, lasts="1m", keeps="5m",
@@ -74,20 +74,20 @@ count by (job) (
     yield Alert(
         name="GpuwardenNoTargets", severity=PAGE, lasts="10m",
         expr=f'absent(up{{job="{s.job}"}})',
-        summary="Prometheus knows no gpuwarden at all: it scrapes nothing under the job {{ $labels.job }}.",
-        description="Service discovery lost every target, or the job has another name than these rules were made for "
-        "(tools/rules.py --job). No GPU is watched from here.",
+        summary="Prometheus has no series of gpuwarden: it scrapes nothing under the job {{ $labels.job }}.",
+        description="Service discovery lost every target, or the job has another name than these rules expect "
+        "(tools/rules.py --job). No GPU is monitored from here.",
     )  # fmt: skip
 
 
 OWN_FAILURES = ("gpu_missing", "driver_unresponsive")
 """Checks of failures that have an alert of their own."""
 
-STILL_IN_WORDS = (
-    "Nothing keeps work away from this node: gpuwarden is in mode observe, has no scheduler here, cannot reach it, or its "
+STILL_IN_TEXT = (
+    "This node is still in scheduling: gpuwarden is in mode observe, has no scheduler here, cannot reach it, or its "
     "breaker is open. On the node: gpuwarden status."
 )
-OUT_WORDS = (
+OUT_TEXT = (
     "The node is out of scheduling, so that no new work comes to it; running jobs may go on. It comes back once it is well, or by a "
     "person where status says so."
 )
@@ -100,12 +100,12 @@ def _failures() -> Iterator[Alert]:
         ("GpuwardenDriverUnresponsive", 'severity="failure",check="driver_unresponsive"', "2m"),
     )
     for name, selector, lasts in rows:
-        for severity, who, words in ((PAGE, STILL_IN, STILL_IN_WORDS), (TICKET, OUT, OUT_WORDS)):
+        for severity, who, texts in ((PAGE, STILL_IN, STILL_IN_TEXT), (TICKET, OUT, OUT_TEXT)):
             yield Alert(
                 name=name, severity=severity, lasts=lasts, keeps="5m",
                 expr=f"gpuwarden:finding:active{{{selector}}}\n{who}",
                 summary=f"{WHERE}: {FINDING}.",
-                description=words,
+                description=texts,
             )  # fmt: skip
 
 
@@ -118,10 +118,10 @@ def _silence(s: Settings) -> Iterator[Alert]:
 (time() - gpuwarden:node:last_seen_timestamp_seconds > {t.seconds("2m")})
 {STILL_IN}
 unless on (job, node) gpuwarden_node_info""",
-        summary=f"{NODE} has been silent for {SINCE}: the node, its network or gpuwarden is down. To do: look whether the "
+        summary=f"{NODE} has been silent for {SINCE}: the node, its network or gpuwarden is down. To do: check whether the "
         "host is up; if it is not, power-cycle it.",
-        description='{{ with query (printf "up{job=%q,instance=%q}" $labels.job $labels.instance) }}Its target is there and does '
-        "not answer.{{ else }}Its target is gone from service discovery.{{ end }} Nobody took it out of scheduling before.",
+        description='{{ with query (printf "up{job=%q,instance=%q}" $labels.job $labels.instance) }}Its target exists and does '
+        "not answer.{{ else }}Its target is gone from service discovery.{{ end }} It was not excluded from scheduling before.",
     )  # fmt: skip
     stale = f"""\
 (changes({beat}[{t("5m")}]) == 0 and count_over_time({beat}[{t("5m")}]) >= 4 and {beat})
@@ -129,14 +129,14 @@ unless on (job, node) gpuwarden_node_info""",
     yield Alert(
         name="GpuwardenHeartbeatStale", severity=PAGE, lasts="2m", keeps="2m",
         expr=_named(stale),
-        summary=f"gpuwarden on {NODE} answers, but has not seen its GPUs for five minutes or more. To do: on the node, gpuwarden status.",
+        summary=f"gpuwarden on {NODE} answers, but has not read its GPUs for five minutes or more. To do: on the node, gpuwarden status.",
         description="The driver hangs, or the process that reads it does. The node is unknown meanwhile: readers of the heartbeat "
         "give it no work, a scheduler does.",
     )  # fmt: skip
     yield Alert(
         name="GpuwardenHeartbeatAbsent", severity=PAGE, lasts="15m",
         expr=_named(f"gpuwarden_gpus_expected > 0 unless on (job, instance) {beat}\n{STILL_IN}"),
-        summary=f"gpuwarden on {NODE} has not seen a GPU since it started, and {{{{ $value }}}} belong there. To do: on the node, "
+        summary=f"gpuwarden on {NODE} has not read a GPU since it started, and {{{{ $value }}}} are expected. To do: on the node, "
         "gpuwarden status; is the driver loaded?",
         description="A slow boot takes ten minutes, this took longer.",
     )  # fmt: skip
@@ -147,15 +147,15 @@ up{{job="{s.job}"}} == 0
 unless on (job, instance) gpuwarden:node:name
 {NOT_PLANNED}""",
         summary="{{ $labels.instance }} is a target of Prometheus and was not reached within the last 24 hours.",
-        description="A new node on which gpuwarden does not run or is not let through, or an old one that nobody repaired or "
+        description="A new node on which gpuwarden does not run or is blocked, or an old one that was neither repaired nor "
         "removed from service discovery.",
     )  # fmt: skip
     yield Alert(
         name="GpuwardenNodeUnknown", severity=TICKET, lasts="30m", keeps="5m",
         expr=f'(gpuwarden_node_health{{state="unknown"}} == 1) {_NAMED}\n{NOT_PLANNED}',
-        summary=f"{NODE} has been unknown for half an hour: nothing can be said of its GPUs. To do: on the node, gpuwarden status "
+        summary=f"{NODE} has been unknown for half an hour: the health of its GPUs cannot be read. To do: on the node, gpuwarden status "
         "names the reason.",
-        description="It is not healthy by silence: readers of the heartbeat give it no work.",
+        description="Unknown does not count as healthy: readers of the heartbeat give it no work.",
     )  # fmt: skip
 
 
@@ -192,13 +192,13 @@ def _warnings(s: Settings) -> Iterator[Alert]:
         )  # fmt: skip
 
 
-def _acting() -> Iterator[Alert]:
+def _enforcement() -> Iterator[Alert]:
     yield Alert(
         name="GpuwardenExclusionNotDone", severity=TICKET, lasts="15m", keeps="5m",
         expr=f"(gpuwarden_intents_pending > 0 unless gpuwarden_breaker_open == 1) {_NAMED}",
-        summary=f"gpuwarden wants something of the scheduler for {NODE} that is not done. To do: on the node, gpuwarden status "
-        "says what, and what the scheduler answers.",
-        description="The scheduler is away, hangs, or refuses for lack of permission. A node to be taken out still gets work; one "
+        summary=f"gpuwarden has an intent pending for {NODE}. To do: on the node, gpuwarden status "
+        "shows it, and the scheduler's error.",
+        description="The scheduler is unreachable, hangs, or refuses for lack of permission. A node to be taken out still gets work; one "
         "to be brought back stays idle. It is tried again all the time.",
     )  # fmt: skip
     yield Alert(
@@ -206,16 +206,16 @@ def _acting() -> Iterator[Alert]:
         expr=f"""\
 (gpuwarden:node:standing > 0 unless on (job, instance) gpuwarden:node:failing_since_timestamp_seconds) {_NAMED}
 unless on (job, instance) gpuwarden_termination_deadline_timestamp_seconds""",
-        summary=f"{NODE} has been out of scheduling for a week, and nothing is found wrong with it. To do: bring it back, or ask who "
-        "took it out.",
-        description="gpuwarden never lifts what an operator or somebody else has set.",
+        summary=f"{NODE} has been out of scheduling for a week, without any finding. To do: restore it, or ask who "
+        "excluded it.",
+        description="gpuwarden never lifts the exclusion of an operator or another party.",
     )  # fmt: skip
     yield Alert(
         name="GpuwardenTerminationNotice", severity=INFO,
         expr=f"(gpuwarden_termination_notice == 1) {_NAMED}",
         summary=f"The end of {NODE} is announced ({{{{ $labels.kind }}}}, by {{{{ $labels.source }}}}).",
-        description="gpuwarden tells jobs and scheduler as it is configured to. Nothing to do on a spot fleet; on reserved machines "
-        "look whether the maintenance was planned.",
+        description="gpuwarden signals jobs and drains the node as configured. Nothing to do on a spot fleet; on reserved machines "
+        "check whether the maintenance was planned.",
     )  # fmt: skip
 
 
@@ -224,14 +224,14 @@ def _daemon(s: Settings) -> Iterator[Alert]:
     yield Alert(
         name="GpuwardenDaemonBlind", severity=TICKET, lasts="5m",
         expr=f"(avg_over_time(gpuwarden_collector_up[{t('15m')}]) < 0.5) {_NAMED}",
-        summary=f"gpuwarden on {NODE} is blind in one eye: its collector {{{{ $labels.collector }}}} fails. To do: on the node, "
+        summary=f"gpuwarden on {NODE} cannot read a source: its collector {{{{ $labels.collector }}}} fails. To do: on the node, "
         "gpuwarden status says why.",
         description="The source exists there and cannot be read. Faults that only this source shows are not seen meanwhile.",
     )  # fmt: skip
     yield Alert(
         name="GpuwardenTerminationSourceDown", severity=TICKET, lasts="10m",
         expr=f"(avg_over_time(gpuwarden_termination_source_up[{t('30m')}]) < 0.5) {_NAMED}",
-        summary=f"{NODE} would not hear of its end: {{{{ $labels.source }}}} does not answer. To do: check that the metadata service "
+        summary=f"{NODE} gets no termination notice: {{{{ $labels.source }}}} does not answer. To do: check that the metadata service "
         "can be reached from the node; gpuwarden status has its error.",
         description="Jobs there get no warning before a spot reclaim or a maintenance.",
     )  # fmt: skip
@@ -243,16 +243,16 @@ def _daemon(s: Settings) -> Iterator[Alert]:
   or
     label_replace(increase(gpuwarden_kernel_log_lost_records_total[{t("15m")}]) > 0, "what", "kernel_log", "", "")
 ) {_NAMED}""",
-        summary=f"gpuwarden on {NODE} lost records ({{{{ $labels.what }}}}). To do: see the runbook for what was lost and what to look at.",
+        summary=f"gpuwarden on {NODE} lost records ({{{{ $labels.what }}}}). To do: see the runbook for what was lost and what to check.",
         description="Judging goes on. What was lost is missing from the history, or, of the kernel log, was never seen: an Xid may be "
         "among it.",
     )  # fmt: skip
     yield Alert(
         name="GpuwardenSimulated", severity=TICKET, lasts="5m",
         expr=f"(gpuwarden_simulated == 1) {_NAMED}",
-        summary=f"gpuwarden on {NODE} watches simulated GPUs: the real ones, if there are any, are watched by nobody. To do: "
+        summary=f"gpuwarden on {NODE} runs on simulated GPUs: real ones, if there are any, are not monitored. To do: "
         "start it without --simulate.",
-        description="Everything that this daemon says is made up. It never acts on a scheduler.",
+        description="All data of this daemon is simulated. It never acts on a scheduler.",
     )  # fmt: skip
     yield Alert(
         name="GpuwardenObserveMode", severity=INFO, lasts="7d",
@@ -275,7 +275,7 @@ def _trends(s: Settings) -> Iterator[Alert]:
   and count_over_time({excess}[{window}] offset {t("7d")}) >= 12
 ) {_NAMED}
 {NOT_PLANNED}""",
-        summary=f'{where} runs {{{{ printf "%.0f" $value }}}} °C warmer against its neighbours than a week ago. To do: plan a look at '
+        summary=f'{where} runs {{{{ printf "%.0f" $value }}}} °C warmer against its neighbours than a week ago. To do: plan a check of '
         "its fan, heat sink or cold plate, and at blocked air.",
         description="Compared with the median of its node under load, so that room and work drop out. It is not too hot yet.",
     )  # fmt: skip

@@ -37,7 +37,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """`why` becomes a comment: what the series says, and what is odd about it."""
+    """`why` becomes a comment: what the series means, and what is odd about it."""
 
     record: str
     expr: str
@@ -46,10 +46,10 @@ class Recording:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """One rule. Two of one name differ in their severity: how urgent it is depends on who still gets work.
+    """One rule. Two of one name differ in their severity: the urgency depends on whether the node still gets work.
 
     `lasts`: how long it must hold. `keeps`: how long it goes on firing afterwards, so that a restart of the daemon or a scrape
-    that failed does not end it and tell everybody again.
+    that failed does not end it and notify again.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""The recording rules: what alerts, dashboards and people ask again and again, and what must outlive its target.
+"""The recording rules: what alerts, dashboards and people query often, and what must outlive its target.
 
-Everything is by (job, instance), as Prometheus sees a daemon; only `gpuwarden_node_info` knows the name of the node.
+Everything is by (job, instance), as Prometheus identifies a daemon; only `gpuwarden_node_info` knows the name of the node.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ group by (job, instance, node) (topk by (job, instance) (1, gpuwarden:node:last_
         ),
         Recording(
             record="gpuwarden:node:standing",
-            why="Who keeps work away. 0: nobody. 1: it is out for a failure, by gpuwarden or by somebody else. 2: it is out as "
+            why="Whether the node is excluded. 0: no. 1: it is out for a failure, by gpuwarden or another party. 2: it is out as "
             "planned, by an operator (gpuwarden exclude) or for its announced end. As last known while the node is silent.",
             expr=f"""\
 max by (job, instance) (

@@ -1,4 +1,4 @@
-"""The words of alerts, as templates of Prometheus. What a finding is and what to do comes from the daemon that found it."""
+"""The texts of alerts, as templates of Prometheus. A finding's title and advice come from its daemon."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _QUERY = (
     '{job=%q,instance=%q,check=%q,severity=%q,pci_bus_id=%q})" '
     "$labels.job $labels.instance $labels.check $labels.severity $labels.pci_bus_id))"
 )
-"""Not a join in the expression: an alert whose words change must stay the same alert, and one without words must still fire."""
+"""Not a join in the expression: an alert whose text changes must stay the same alert, and one without text must still fire."""
 FINDING = (
     '{{ with sortByLabel "detail" ' + _QUERY + " }}"
     "{{ range $n, $one := . }}{{ if lt $n 3 }}{{ if $n }}; {{ end }}{{ .Labels.title }}"
