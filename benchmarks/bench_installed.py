@@ -14,9 +14,9 @@ from common import table
 
 sys.path.insert(1, str(Path(__file__).parents[1] / "packaging"))
 
-from gpuwarden_deb.bill import canonical
 from gpuwarden_deb.build import build
-from gpuwarden_deb.places import HOME, BuildError
+from gpuwarden_deb.paths import HOME, BuildError
+from gpuwarden_deb.sbom import canonical
 
 OURS = "gpuwarden"
 MIB = 1 << 20

@@ -15,12 +15,12 @@ from gpuwarden.config.model import Config, load
 from gpuwarden.config.sources import Sources
 from gpuwarden.doctor.termination import ENOUGH
 from gpuwarden_deb import completions, contents
-from gpuwarden_deb.bill import canonical
 from gpuwarden_deb.control import debian_version, project
 from gpuwarden_deb.example import example
 from gpuwarden_deb.inspection import inspect
 from gpuwarden_deb.man_page import man_page
-from gpuwarden_deb.places import PACKAGING, REQUIREMENTS, ROOT, TOOLS, WORK, BuildError
+from gpuwarden_deb.paths import PACKAGING, REQUIREMENTS, ROOT, TOOLS, WORK, BuildError
+from gpuwarden_deb.sbom import canonical
 from gpuwarden_deb.verbs import verbs
 
 ALL = list(verbs())
@@ -164,7 +164,7 @@ def test_every_file_of_systemd_has_its_place_and_the_units_are_named_in_the_scri
         ("usr/share/x", f"built in {WORK}/stage".encode(), "names"),
         ("opt/gpuwarden/bin/gpuwarden", b"#!/usr/bin/python3\n", "is not started by the Python"),
         ("opt/gpuwarden/lib/x.dist-info/direct_url.json", b"{}", "says where a wheel came from"),
-        ("opt/gpuwarden/lib/__pycache__/x.cpython-311.pyc", bytes(16), "looks at its source"),
+        ("opt/gpuwarden/lib/__pycache__/x.cpython-311.pyc", bytes(16), "checks its source"),
         ("opt/gpuwarden/lib/x.py", b"", "is not compiled"),
     ],
 )

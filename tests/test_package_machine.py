@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpuwarden_deb.bill import canonical
-from gpuwarden_deb.places import REQUIREMENTS
+from gpuwarden_deb.paths import REQUIREMENTS
+from gpuwarden_deb.sbom import canonical
 from support.machine import Machine, debian_tree
 from support.machine_gpuwarden import FakeGpus
 from support.packages import Packages
@@ -219,7 +219,7 @@ def test_a_purge_keeps_the_ledger_while_an_exclusion_stands_and_says_so(node: No
     said = node.apt("remove", "gpuwarden")
     assert "a prolog that is\nmissing drains the node" in said
     assert "removed and lifts nothing" in said
-    assert "dstack has asked this host by way of gpuwarden" in said
+    assert "dstack reaches this host through gpuwarden" in said
     assert "nvhcd: stands since" in said
     assert (node.has("/opt/gpuwarden"), node.has(MARKER), node.has(LEDGER)) == (False, True, True)
     said = node.dpkg("--purge", "gpuwarden")

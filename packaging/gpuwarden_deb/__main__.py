@@ -1,4 +1,4 @@
-"""`make deb`: prints where the package lies, what it needs, and how large it is."""
+"""`make deb`: prints the path of the package, its dependencies and its size."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpuwarden_deb.build import build
 from gpuwarden_deb.environment import run
-from gpuwarden_deb.places import ROOT, BuildError
+from gpuwarden_deb.paths import ROOT, BuildError
 
 
 def main() -> int:

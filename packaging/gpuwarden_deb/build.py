@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpuwarden_deb import bill, contents, control, environment
+from gpuwarden_deb import contents, control, environment, sbom
 from gpuwarden_deb.host import Host, build_time, this_host
 from gpuwarden_deb.inspection import inspect
-from gpuwarden_deb.places import ROOT, WORK
+from gpuwarden_deb.paths import ROOT, WORK
 
 
 def build(output: Path, version: str = "") -> Path:
-    """The package, in the folder `output`. `version`: another than the tree's, for who tries an upgrade. Raises BuildError."""
+    """The package, in the folder `output`. `version`: another than the tree's, to try an upgrade. Raises BuildError."""
     host, epoch = this_host(), build_time(ROOT)
     tree_version, _ = control.project()
     WORK.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ def build(output: Path, version: str = "") -> Path:
 
 @contextmanager
 def _readable_by_all() -> Iterator[None]:
-    """What is made meanwhile, whatever the mask of whoever builds."""
+    """Files made meanwhile are readable by all, whatever the builder's umask."""
     before = os.umask(0o022)
     try:
         yield
@@ -55,10 +55,10 @@ def _fill(stage: Path, host: Host, epoch: int, version: str) -> None:
     environment.own_wheel(tools, own, epoch)
     packages = environment.make(root, tools=tools, wheels=wheels, own=own, python=host.python)
     contents.lay(root, version, epoch)
-    parts = bill.parts(packages, wheels, own)
+    parts = sbom.parts(packages, wheels, own)
     url = f"pkg:deb/{host.suffix}/gpuwarden@{version}?arch={host.architecture}"
-    contents.write(root / contents.BILL, bill.bill(parts, version=version, package=url, epoch=epoch).encode())
-    contents.write(root / contents.DOC / "copyright", bill.copyright_file(parts).encode())
+    contents.write(root / contents.SBOM, sbom.sbom(parts, version=version, package=url, epoch=epoch).encode())
+    contents.write(root / contents.DOC / "copyright", sbom.copyright_file(parts).encode())
 
 
 def close(root: Path, package: Path, epoch: int) -> None:

@@ -63,8 +63,8 @@ def bash(verbs: Iterable[Verb]) -> str:
         for flag in option.flags
         if option.metavar
     ]
-    words = [f'        {verb.name}) words="{" ".join((*_flags(verb), *verb.words))}" ;;' for verb in verbs]
-    return _BASH.format(verbs=" ".join(verb.name for verb in verbs), values="\n".join(values), words="\n".join(words))
+    cases = [f'        {verb.name}) words="{" ".join((*_flags(verb), *verb.choices))}" ;;' for verb in verbs]
+    return _BASH.format(verbs=" ".join(verb.name for verb in verbs), values="\n".join(values), words="\n".join(cases))
 
 
 def zsh(verbs: Iterable[Verb]) -> str:
@@ -97,8 +97,8 @@ def _fish(verbs: Iterable[Verb]) -> Iterator[str]:
     for verb in verbs:
         yield f"complete -c gpuwarden -n __fish_use_subcommand -a {verb.name} -d {_fish_quoted(verb.about)}"
         seen = f"complete -c gpuwarden -n '__fish_seen_subcommand_from {verb.name}'"
-        if verb.words:
-            yield f"{seen} -a '{' '.join(verb.words)}'"
+        if verb.choices:
+            yield f"{seen} -a '{' '.join(verb.choices)}'"
         for option in verb.options:
             if option.flags:
                 yield f"{seen} {_fish_flags(option)} -d {_fish_quoted(option.help)}"

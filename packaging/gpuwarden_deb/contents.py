@@ -1,4 +1,4 @@
-"""What lies where once the package is installed, besides the virtual environment: one table, and what is made of the parsers.
+"""Where each file is once the package is installed, besides the virtual environment: one table, and what is made of the parsers.
 
 A file in `systemd/` that no row takes fails the build: nothing is forgotten silently.
 """
@@ -14,13 +14,13 @@ from pathlib import Path
 from gpuwarden_deb import completions
 from gpuwarden_deb.example import example
 from gpuwarden_deb.man_page import man_page
-from gpuwarden_deb.places import COMMAND, PACKAGING, ROOT, BuildError
+from gpuwarden_deb.paths import COMMAND, PACKAGING, ROOT, BuildError
 from gpuwarden_deb.verbs import verbs
 
 UNITS = "usr/lib/systemd/system"
 SHARE = "usr/share/gpuwarden"
 DOC = "usr/share/doc/gpuwarden"
-BILL = f"{DOC}/sbom.cdx.json"
+SBOM = f"{DOC}/sbom.cdx.json"
 CONFIGURATION = "etc/gpuwarden/gpuwarden.toml"
 MAIN = "gpuwarden.service"
 PROFILE = "observe.conf"  # the mode that the daemon has until it is configured
@@ -64,7 +64,7 @@ def lay(root: Path, version: str, epoch: int) -> None:
     taken = {source: target for row in TABLE for source, target in _files(row)}
     forgotten = [file for file in (ROOT / "systemd").rglob("*") if file.is_file() and file not in taken]
     if forgotten:
-        raise BuildError(f"no row of contents.py says where {', '.join(map(str, forgotten))} belongs")
+        raise BuildError(f"no row of contents.py has a target for {', '.join(map(str, forgotten))}")
     for row in TABLE:
         for source, target in _files(row):
             write(root / target, source.read_bytes(), row.mode)
@@ -111,17 +111,17 @@ def enabled(root: Path) -> list[str]:
 
 def maintainer_scripts(root: Path, folder: Path) -> None:
     """Those of `packaging/maintainer`, with the names of the units filled in."""
-    ours, on = units(root), enabled(root)
-    words = {
-        "@UNITS@": " ".join(f"'{unit}'" if "*" in unit else unit for unit in ours),
+    all_units, on = units(root), enabled(root)
+    fields = {
+        "@UNITS@": " ".join(f"'{unit}'" if "*" in unit else unit for unit in all_units),
         "@ENABLED@": " ".join(on),
-        "@LISTENING@": " ".join(unit for unit in ours if unit.endswith(".socket")),
+        "@LISTENING@": " ".join(unit for unit in all_units if unit.endswith(".socket")),
         "@RESTARTED@": " ".join(
-            unit for unit in ours if unit.endswith(".service") and unit != MAIN and "@" not in unit
+            unit for unit in all_units if unit.endswith(".service") and unit != MAIN and "@" not in unit
         ),
     }
     for script in sorted((PACKAGING / "maintainer").iterdir()):
         text = script.read_text()
-        for word, names in words.items():
-            text = text.replace(word, names)
+        for field, names in fields.items():
+            text = text.replace(field, names)
         write(folder / script.name, text.encode(), 0o755)

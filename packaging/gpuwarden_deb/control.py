@@ -1,4 +1,4 @@
-"""What dpkg is told of the package: the control file, the configuration files, the sums."""
+"""The package's metadata for dpkg: the control file, the configuration files, the sums."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pathlib import Path
 from gpuwarden_deb.contents import CONFIGURATION, DOC, write
 from gpuwarden_deb.environment import run
 from gpuwarden_deb.host import Host
-from gpuwarden_deb.places import ROOT, BuildError
+from gpuwarden_deb.paths import ROOT, BuildError
 
 ELF = b"\x7fELF"
 _ALWAYS = ("systemd", "init-system-helpers (>= 1.54~)")
 _DESCRIPTION = """\
 health of the GPUs of this node: judged, published, acted upon
  A small daemon for every GPU host. It reads the GPUs, the kernel log, the PCI
- bus and the host around them, judges the node, tells Prometheus, schedulers
- and people with reasons and advice and, once it is told to, takes a bad node
- out of scheduling and makes the jobs of a machine that is about to go save.
+ bus and the host around them, judges the node, and reports to Prometheus,
+ schedulers and people with reasons and advice. In mode enforce it takes a bad
+ node out of scheduling and signals jobs to save before their machine ends.
  .
  It observes until it is configured otherwise."""
 
@@ -65,7 +65,7 @@ def describe(root: Path, host: Host, version: str, epoch: int) -> str:
 
 
 def _changelog(version: str, epoch: int) -> str:
-    """What Debian's tools want to find; what is new stands in CHANGELOG.md."""
+    """Required by Debian's tools; what is new is in CHANGELOG.md."""
     return (
         f"gpuwarden ({version}) unstable; urgency=medium\n\n  * What is new: CHANGELOG.md beside this file.\n\n"
         f" -- {_maintainer()}  {formatdate(epoch)}\n"
@@ -73,7 +73,7 @@ def _changelog(version: str, epoch: int) -> str:
 
 
 def _maintainer() -> str:
-    """Whoever builds it, by the variables of Debian's own tools."""
+    """The builder, from the variables of Debian's own tools."""
     return f"{os.environ.get('DEBFULLNAME', 'built from source')} <{os.environ.get('DEBEMAIL', 'root@localhost')}>"
 
 
@@ -82,10 +82,10 @@ def _libraries(root: Path) -> list[str]:
     modules = [file for file in _files(root / "opt") if not file.is_symlink() and file.read_bytes()[:4] == ELF]
     folder = root.parent / "shlibdeps"
     write(folder / "debian/control", b"Source: gpuwarden\n\nPackage: gpuwarden\nArchitecture: any\n")
-    said = run("dpkg-shlibdeps", "-O", *(f"-e{module}" for module in modules), cwd=folder).stdout
-    name, _, found = said.strip().partition("=")
+    output = run("dpkg-shlibdeps", "-O", *(f"-e{module}" for module in modules), cwd=folder).stdout
+    name, _, found = output.strip().partition("=")
     if name != "shlibs:Depends" or not found:
-        raise BuildError(f"dpkg-shlibdeps does not say what the compiled modules need: {said!r}")
+        raise BuildError(f"dpkg-shlibdeps does not list what the compiled modules need: {output!r}")
     return found.split(", ")
 
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpuwarden_deb.places import HOME, REQUIREMENTS, ROOT, TOOLS, WORK, BuildError
+from gpuwarden_deb.paths import HOME, REQUIREMENTS, ROOT, TOOLS, WORK, BuildError
 
 _STEP_WITHIN = 600.0  # seconds; the longest step is a download
 _MAKE = """
@@ -30,7 +30,7 @@ find "$HOME_OF_IT/bin" -type f ! -name gpuwarden -delete # nobody activates it, 
 "$HOME_OF_IT/bin/python" -m compileall -q --invalidation-mode unchecked-hash "$HOME_OF_IT/lib"
 """
 """Unchecked hashes: nothing is written into /opt at run time, nothing is read twice, and a clock that was set back or an
-archive that lost its times makes nothing stale. Whoever edits a source file there compiles it anew.
+archive that lost its times makes nothing stale. After an edit of a source file there, compile it anew.
 """
 
 
@@ -51,8 +51,8 @@ def wheels(tools: Path, python: Path) -> Path:
     folder = _by_lock("wheels", REQUIREMENTS, str(python))
     if not folder.exists():
         new = _new(folder)
-        asked = ("download", "--only-binary=:all:", "--require-hashes", "--requirement", str(REQUIREMENTS))
-        run(*_pip(tools), "--python", str(python), *asked, "--dest", str(new))
+        command = ("download", "--only-binary=:all:", "--require-hashes", "--requirement", str(REQUIREMENTS))
+        run(*_pip(tools), "--python", str(python), *command, "--dest", str(new))
         new.rename(folder)
     return folder
 
@@ -71,11 +71,11 @@ def make(stage: Path, *, tools: Path, wheels: Path, own: Path, python: Path) -> 
         )
     (stage / "opt").mkdir(parents=True)
     namespaces = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
-    places = {
+    paths = {
         "STAGE": stage, "PYTHON": python, "HOME_OF_IT": HOME, "TOOLS": tools, "WHEELS": wheels, "LOCK": REQUIREMENTS,
         "OWN": own,
     }  # fmt: skip
-    run(*namespaces, "/bin/sh", "-ec", _MAKE, more={name: str(place) for name, place in places.items()})
+    run(*namespaces, "/bin/sh", "-ec", _MAKE, more={name: str(path) for name, path in paths.items()})
     (packages,) = (stage / HOME.relative_to("/") / "lib").glob("python3*/site-packages")
     return packages
 

@@ -8,7 +8,7 @@ from gpuwarden.config.render import as_toml
 _NODE = "gpu-node01"  # the default is the name of the host, and there is none to be had here
 _HEAD = """\
 # Every key of gpuwarden that has a default, at its default. Copy what you change into /etc/gpuwarden/gpuwarden.toml, or
-# into a file of its own in /etc/gpuwarden/conf.d, with the head of its table. `gpuwarden config check` tells all faults at once.
+# into a file of its own in /etc/gpuwarden/conf.d, with the head of its table. `gpuwarden config check` lists all faults at once.
 # Tables of a site's own ([plugins.NAME], [checks.CODE], [xids.N], [sxids.N], [jobs.rules.NAME], [notify.webhook.NAME],
 # [notify.exec.NAME]): see site-checks.md, conditions.md, xids.md, termination.md, exclusion.md.
 """

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwarden_deb.places import BuildError
+from gpuwarden_deb.paths import BuildError
 
 OLDEST = (3, 11)  # requires-python of pyproject.toml
 COMMANDS = {
@@ -24,7 +24,7 @@ COMMANDS = {
 @dataclass(frozen=True, slots=True)
 class Host:
     """`python`: the distribution's own, by the name of its minor version, as in /usr/bin/python3.11: a distribution that
-    goes on to the next minor version keeps it for as long as somebody depends on it.
+    goes on to the next minor version keeps it for as long as packages depend on it.
 
     `suffix`: what the version of the package ends with, so that the next release of the distribution has a newer one.
     """
@@ -44,7 +44,7 @@ def this_host(python: Path = Path("/usr/bin/python3")) -> Host:
     if missing:
         raise BuildError(f"the package cannot be built here: no {', no '.join(missing)}; apt-get install them")
     real = python.resolve()
-    version = _asked(str(real), "-c", "import sys; print(*sys.version_info[:2])").split()
+    version = _output(str(real), "-c", "import sys; print(*sys.version_info[:2])").split()
     if tuple(map(int, version)) < OLDEST:
         wanted = ".".join(map(str, OLDEST))
         raise BuildError(
@@ -52,14 +52,14 @@ def this_host(python: Path = Path("/usr/bin/python3")) -> Host:
             "`uv tool` or `pipx`, which bring a Python of their own (docs/packaging.md)"
         )
     release = platform.freedesktop_os_release()
-    return Host(real, _suffix(release), _asked("dpkg", "--print-architecture"))
+    return Host(real, _suffix(release), _output("dpkg", "--print-architecture"))
 
 
 def _suffix(release: Mapping[str, str]) -> str:
     return f"{release['ID']}{release.get('VERSION_ID', '')}"
 
 
-def _asked(*command: str) -> str:
+def _output(*command: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
 
 
@@ -67,8 +67,8 @@ def build_time(root: Path) -> int:
     """Seconds since 1970: SOURCE_DATE_EPOCH if it is set, else the last commit's, so that the same tree gives the same bytes."""
     if given := os.environ.get("SOURCE_DATE_EPOCH"):
         return int(given)
-    asked = ["git", "-C", str(root), "log", "-1", "--format=%ct"]
-    said = ""
+    command = ["git", "-C", str(root), "log", "-1", "--format=%ct"]
+    output = ""
     if shutil.which("git"):  # a tree need not be a repository, either
-        said = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60).stdout.strip()
-    return int(said or (root / "pyproject.toml").stat().st_mtime)
+        output = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout.strip()
+    return int(output or (root / "pyproject.toml").stat().st_mtime)

@@ -1,11 +1,11 @@
-"""What must be true of the package before it is closed: nothing of the place where it was built is in it."""
+"""What must be true of the package before it is closed: nothing of the build's paths is in it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpuwarden_deb.places import HOME, ROOT, WORK, BuildError
+from gpuwarden_deb.paths import HOME, ROOT, WORK, BuildError
 
 _UNCHECKED = 0b01  # PEP 552: the pyc is found by a hash, and the hash is not compared
 _SOURCES = ("daemon", "collectors", "packaging")
@@ -23,15 +23,15 @@ def _wrong(root: Path, file: Path) -> Iterator[str]:
     if file.is_symlink():
         return
     data = file.read_bytes()
-    for place in (WORK, *(ROOT / source for source in _SOURCES)):
-        if f"{place}/".encode() in data:
-            yield f"{name} names {place}"
+    for path in (WORK, *(ROOT / source for source in _SOURCES)):
+        if f"{path}/".encode() in data:
+            yield f"{name} names {path}"
     if file.name == "direct_url.json":
         yield f"{name} says where a wheel came from"
     if file.parent == root / HOME.relative_to("/") / "bin" and not data.startswith(f"#!{HOME}/bin/python".encode()):
         yield f"{name} is not started by the Python of {HOME}: {data[:60]!r}"
     if file.suffix == ".pyc" and int.from_bytes(data[4:8], "little") != _UNCHECKED:
-        yield f"{name} is compiled code that looks at its source"
+        yield f"{name} is compiled code that checks its source"
     if file.suffix == ".py" and file.is_relative_to(root / HOME.relative_to("/")) and not _is_compiled(file):
         yield f"{name} is not compiled"
 

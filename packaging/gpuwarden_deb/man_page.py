@@ -1,4 +1,4 @@
-"""gpuwarden(1), made of the parsers: what `--help` says and nothing else."""
+"""gpuwarden(1), made of the parsers: the texts of `--help` and nothing else."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _ABOUT = "health of the GPUs of this node: read, judged, published, acted on"
 _FILES = (
     (str(CONFIG_FILE), "the configuration; `gpuwarden config show` prints it as it is in force"),
     (f"{CONFIG_FILE.parent}/conf.d/*.toml", "read after it, by name; a later one overrides an earlier one, key by key"),
-    (f"{STATE_DIR}/{LEDGER}", "what was seen, learned, acknowledged and done: the ledger"),
-    (f"{RUN_DIR}/verdict", "how the node is, for scripts: one key=value a line"),
+    (f"{STATE_DIR}/{LEDGER}", "the ledger: events, learned hardware, acknowledgements, actions"),
+    (f"{RUN_DIR}/verdict", "the verdict, for scripts: one key=value a line"),
     (f"{RUN_DIR}/notice.json", "the announced end of this machine, for jobs"),
-    (f"{RUN_DIR}/control.sock", "for the verbs that talk to the daemon"),
+    (f"{RUN_DIR}/control.sock", "for the verbs that call the daemon"),
 )
 _VARIABLES = (
     (RUN_DIR_VARIABLE, f"where the verbs find the daemon, instead of {RUN_DIR}"),
     (
         "GPUWARDEN_COLLECTORS__NVML__INTERVAL=1s",
-        "any key of the configuration, for the daemon: two underscores part tables",
+        "any key of the configuration, for the daemon: two underscores separate tables",
     ),
 )
 
@@ -35,7 +35,7 @@ def _lines(verbs: list[Verb], version: str, day: str) -> Iterator[str]:
     yield f'.TH GPUWARDEN 1 "{day}" "gpuwarden {version}" "User Commands"'
     yield from (".SH NAME", rf"gpuwarden \- {_text(_ABOUT)}")
     yield from (".SH SYNOPSIS", r"\fBgpuwarden\fR \fIVERB\fR [\fIOPTION\fR...]")
-    yield from (".SH DESCRIPTION", "Watches the GPUs of this node and says whether it may take work.", ".PP")
+    yield from (".SH DESCRIPTION", "Monitors the GPUs of this node and decides whether it may take work.", ".PP")
     for verb in verbs:
         yield from (".TP", rf"\fB{_text(verb.name)}\fR", _text(verb.about))
     yield ".SH VERBS"
@@ -45,7 +45,7 @@ def _lines(verbs: list[Verb], version: str, day: str) -> Iterator[str]:
         ".SH EXIT STATUS",
         "Of \\fBcheck\\fR, \\fBstatus\\fR and \\fBwatch\\fR: 0 healthy, 1 warning, 2 failure, 3 unknown.",
     )
-    yield "Of every verb: 64 for bad usage or configuration, 69 when the daemon or a file cannot be reached, 70 for a fault of ours,"
+    yield "Of every verb: 64 for bad usage or configuration, 69 when the daemon or a file cannot be reached, 70 for a bug,"
     yield "75 when it is worth trying again, 77 without permission."
     for title, rows in (("FILES", _FILES), ("ENVIRONMENT", _VARIABLES)):
         yield f".SH {title}"

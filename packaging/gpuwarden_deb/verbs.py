@@ -14,7 +14,7 @@ FILES, FOLDERS = "F", "D"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """`flags` empty: a positional word. `metavar` empty: it takes no value."""
+    """`flags` empty: a positional argument. `metavar` empty: it takes no value."""
 
     flags: tuple[str, ...]
     metavar: str
@@ -23,7 +23,7 @@ class Option:
 
     @property
     def kind(self) -> str:
-        """What may stand for its value: `files`, `folders`, or nothing in particular."""
+        """The kind of its value: `files`, `folders`, or empty."""
         if self.choices or not self.metavar:
             return ""
         return {FILES: "files", FOLDERS: "folders"}.get(self.metavar.rstrip("0123456789"), "")
@@ -39,8 +39,8 @@ class Verb:
     options: tuple[Option, ...]
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """The words that its positional arguments may be."""
+    def choices(self) -> tuple[str, ...]:
+        """The choices of its positional arguments."""
         return tuple(word for option in self.options if not option.flags for word in option.choices)
 
 

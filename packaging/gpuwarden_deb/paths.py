@@ -1,4 +1,4 @@
-"""Where things are while the package is built, and where they are once it is installed."""
+"""Paths while the package is built, and once it is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bill of materials (CycloneDX 1.6, JSON) and the copyright file, of what was really installed."""
+"""The bill of materials (SBOM: CycloneDX 1.6, JSON) and the copyright file, of the installed packages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-_OURS = "gpuwarden"
+_OWN = "gpuwarden"
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -54,26 +54,26 @@ def canonical(name: str) -> str:
 def _part(each: metadata.Distribution, hashes: dict[tuple[str, str], str]) -> Part:
     name = canonical(each.metadata["Name"])
     needs = {canonical(match[0]) for text in each.requires or () if (match := _NAME.match(text))}
-    expression = _said(each, "License-Expression")
+    expression = _field(each, "License-Expression")
     licence = expression or _licence(each)
     return Part(name, each.version, licence, bool(expression), hashes[name, each.version], tuple(sorted(needs)))
 
 
-def _said(each: metadata.Distribution, field: str) -> str:
+def _field(each: metadata.Distribution, field: str) -> str:
     return "".join((each.metadata.get_all(field) or [""])[:1])
 
 
 def _licence(each: metadata.Distribution) -> str:
     """What the distribution calls it."""
-    said = _said(each, "License")
+    licence = _field(each, "License")
     classified = [
         line.rpartition(" :: ")[2] for line in each.metadata.get_all("Classifier", ()) if "License ::" in line
     ]
-    short = said if 0 < len(said) < 80 and "\n" not in said else ""
+    short = licence if 0 < len(licence) < 80 and "\n" not in licence else ""
     return short or " and ".join(classified) or "see its dist-info"
 
 
-def bill(parts: Iterable[Part], *, version: str, package: str, epoch: int) -> str:
+def sbom(parts: Iterable[Part], *, version: str, package: str, epoch: int) -> str:
     """As JSON, the same for the same parts. `package`: the package URL of the .deb."""
     rows = list(parts)
     names = {part.name: part.reference for part in rows}
@@ -89,7 +89,7 @@ def bill(parts: Iterable[Part], *, version: str, package: str, epoch: int) -> st
             "component": {
                 "type": "application",
                 "bom-ref": package,
-                "name": _OURS,
+                "name": _OWN,
                 "version": version,
                 "purl": package,
             },
@@ -109,17 +109,17 @@ def bill(parts: Iterable[Part], *, version: str, package: str, epoch: int) -> st
 def _component(part: Part) -> dict[str, Any]:
     licence = {"expression": part.licence} if part.spdx else {"license": {"name": part.licence}}
     return {
-        "type": "application" if part.name == _OURS else "library",
+        "type": "application" if part.name == _OWN else "library",
         "bom-ref": part.reference, "name": part.name, "version": part.version, "purl": part.reference,
         "licenses": [licence], "hashes": [{"alg": "SHA-256", "content": part.sha256}],
     }  # fmt: skip
 
 
 def copyright_file(parts: Iterable[Part]) -> str:
-    """Whose it is, in plain words: the texts of the licences lie where the wheels have them."""
-    bundled = "".join(f"  {part.name} {part.version}: {part.licence}\n" for part in parts if part.name != _OURS)
+    """Authors and licences; the texts of the licences are in the wheels."""
+    bundled = "".join(f"  {part.name} {part.version}: {part.licence}\n" for part in parts if part.name != _OWN)
     return (
         "gpuwarden\n\nCopyright 2026 the authors of gpuwarden\nLicense: Apache-2.0, "
         "which Debian systems have in /usr/share/common-licenses/Apache-2.0\n\n"
-        "In /opt/gpuwarden lie, each with its licence in its .dist-info folder:\n\n" + bundled
+        "In /opt/gpuwarden are, each with its licence in its .dist-info folder:\n\n" + bundled
     )
