@@ -220,11 +220,11 @@ def test_a_purge_keeps_the_ledger_while_an_exclusion_stands_and_says_so(node: No
     assert "a prolog that is\nmissing drains the node" in said
     assert "removed and lifts nothing" in said
     assert "dstack reaches this host through gpuwarden" in said
-    assert "nvhcd: stands since" in said
+    assert "nvhcd: in force since" in said
     assert (node.has("/opt/gpuwarden"), node.has(MARKER), node.has(LEDGER)) == (False, True, True)
     said = node.dpkg("--purge", "gpuwarden")
     assert "The ledger stays in /var/lib/gpuwarden" in said
-    assert "nvhcd: stands since" in said
+    assert "nvhcd: in force since" in said
     assert node.has(LEDGER)
     assert node.machine.say("find", "/etc/systemd/system", "-name", "gpuwarden-*.socket") == "", (
         "nothing that was enabled"
