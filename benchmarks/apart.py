@@ -1,6 +1,6 @@
 """A machine of its own for a script that acts for real: its own processes, its own loopback.
 
-A daemon in mode enforce signals whoever it finds, and packets can only be counted where nobody else sends any.
+A daemon in mode enforce signals every job it finds, and packets can only be counted where no other process sends any.
 """
 
 from __future__ import annotations

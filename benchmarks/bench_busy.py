@@ -54,10 +54,10 @@ class Signs:
 
     def _listen(self) -> None:
         while True:
-            said = self._socket.recv(4096).decode().splitlines()
-            if "WATCHDOG=1" in said:
+            lines = self._socket.recv(4096).decode().splitlines()
+            if "WATCHDOG=1" in lines:
                 self.alive.append(time.monotonic())
-            if "READY=1" in said:
+            if "READY=1" in lines:
                 self.ready.set()
 
     def longest_gap(self, begun: float, ended: float) -> float:
@@ -151,7 +151,7 @@ def main() -> None:
         daemon = stack.enter_context(host.daemon(more=more))
         wait_for_all(daemon, GPUS)
         if not signs.ready.wait(60.0):
-            raise TimeoutError("the daemon has not said that it is ready")
+            raise TimeoutError("the daemon has not reported that it is ready")
         confined(daemon, cores)
         write = stack.enter_context(kernel_log_writer()) if real else host.kernel_line
         rows = [run(daemon, signs, cores, write) for _ in range(RUNS)]

@@ -1,9 +1,9 @@
 """How long after a cloud's metadata service announces the end of the machine the handler of a job's rank runs.
 
 A real daemon asks the simulator, as it does in production: EC2 each second, Compute Engine by a hanging GET. The rank is a
-process in a container's control group, another one in each round, since nobody is told twice; 2,000 other processes are
+process in a container's control group, another one in each round, since no process is signalled twice; 2,000 other processes are
 about. Beside it, in the same rounds, a loop that only asks as often and kills: what asking takes alone. Then 64 containers that
-are told at once.
+are signalled at once.
 """
 
 from __future__ import annotations
@@ -102,11 +102,11 @@ class Ranks:
         (group / "cgroup.procs").write_text(str(self.pids[number]))
 
     def heard(self, number: int) -> int:
-        """When it was told, in nanoseconds of CLOCK_MONOTONIC. Waits for it."""
+        """When it was signalled, in nanoseconds of CLOCK_MONOTONIC. Waits for it."""
         end = time.monotonic() + PATIENCE
         while (at := int(struct.unpack_from("=Q", self._times, 8 * number)[0])) <= 1:
             if time.monotonic() > end:
-                raise TimeoutError(f"rank {number} was not told within {PATIENCE:g} s")
+                raise TimeoutError(f"rank {number} was not signalled within {PATIENCE:g} s")
             time.sleep(0.002)
         return at
 
@@ -202,8 +202,8 @@ def ask_and_kill(service: Simulator, source: Source, pid: int) -> None:
         )
         answer = connection.getresponse()
         tag = answer.headers.get("ETag", "")
-        said = answer.read()
-        if answer.status == 200 and said != (source.goes_on or "").encode():
+        body = answer.read()
+        if answer.status == 200 and body != (source.goes_on or "").encode():
             break
         if not tag:
             time.sleep(max(0.0, began + INTERVAL - time.monotonic()))
@@ -291,7 +291,7 @@ def measure() -> None:
     hanging = SOURCES[-1]
     taken = all_at_once(hanging)
     against = statistics.median(a / b for a, b in zip(taken.ours, taken.bare, strict=True))
-    told = [JOBS, spread(taken.whole, 0), "<= 1000", spread(taken.ours, 0), spread(taken.bare, 2), f"{against:.0f}x"]
+    row = [JOBS, spread(taken.whole, 0), "<= 1000", spread(taken.ours, 0), spread(taken.bare, 2), f"{against:.0f}x"]
     head = (
         "containers",
         "notice to the last handler, ms",
@@ -300,7 +300,7 @@ def measure() -> None:
         "plain kill(2) of as many",
         "ratio",
     )
-    table(f"All jobs of a node are told ({hanging.how}), {TURNS} turns: median (least-most)", head, [told])
+    table(f"All jobs of a node are signalled ({hanging.how}), {TURNS} turns: median (least-most)", head, [row])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What it costs to find out who could be told: one scan of a host with 2,000 processes, of which 64 jobs of Slurm have half.
+"""The cost of finding the processes that could be signalled: one scan of a host with 2,000 processes, of which 64 jobs of Slurm have half.
 
 The processes are real; each job has a task leader, which holds a GPU, and 15 helpers. Beside it, in the same turns: a plain
 os.scandir of /proc, and reading the control groups of all processes, which is the least that a scan can do. A reader that looks

@@ -103,7 +103,7 @@ def _announce(host: SlurmHost, within: int) -> None:
 
 
 def _requeued(daemon: RunningDaemon) -> float:
-    """Unix time; 0 if it has not said so."""
+    """Unix time; 0 if it has not reported it."""
     events = json.loads(daemon.get("/v1/events")[1])["events"]
     return next((datetime.fromisoformat(e["at"]).timestamp() for e in events if e["kind"] == "requeued"), 0.0)
 

@@ -103,13 +103,13 @@ def last(times: mmap.mmap) -> int:
     return max(noted)
 
 
-def told(orders: Sequence[Order], times: mmap.mmap) -> float:
+def signalled(orders: Sequence[Order], times: mmap.mmap) -> float:
     """Milliseconds until the last handler has run. As the daemon does it: from its loop, by a thread."""
     times[:] = bytes(len(times))
     began = time.monotonic_ns()
     sent = asyncio.run(send_all(orders, deadline=PATIENCE))
     if {one.result for one in sent} != {Result.SENT}:
-        raise RuntimeError(f"not all were told: {sent}")
+        raise RuntimeError(f"not all were signalled: {sent}")
     return (last(times) - began) / 1e6
 
 
@@ -122,7 +122,7 @@ def killed(orders: Sequence[Order], times: mmap.mmap) -> float:
 
 
 def main() -> None:
-    ways = {"plain kill": killed, "tell": told}
+    ways = {"plain kill": killed, "tell": signalled}
     with running(JOBS * RANKS) as (orders, times):
         taken: dict[str, list[float]] = {name: [] for name in ways}
         for _ in range(TURNS):
@@ -131,10 +131,10 @@ def main() -> None:
     ratios = [ours / plain for ours, plain in zip(taken["tell"], taken["plain kill"], strict=True)]
     rows = [
         ("plain kill(2)", spread(taken["plain kill"]), "1", ""),
-        ("told", spread(taken["tell"]), spread(ratios), "<= 1000 ms"),
+        ("signalled", spread(taken["tell"]), spread(ratios), "<= 1000 ms"),
     ]
     table(
-        f"{JOBS} jobs of {RANKS} ranks told: from the call to the last handler run, {TURNS} turns: median (least-most); "
+        f"{JOBS} jobs of {RANKS} ranks signalled: from the call to the last handler run, {TURNS} turns: median (least-most); "
         f"{statistics.median(taken['tell']) / (JOBS * RANKS) * 1e3:.0f} us a rank",
         ("way", "ms", "against plain kill", "wanted"),
         rows,

@@ -90,8 +90,8 @@ def measure_drains(slurm: Slurm) -> None:
 
 def requests(slurm: Slurm) -> int:
     """That the controller has answered since it started."""
-    said = slurm.command("sdiag")
-    by_type = said.partition("Remote Procedure Call statistics by message type")[2].partition("\n\n")[0]
+    output = slurm.command("sdiag")
+    by_type = output.partition("Remote Procedure Call statistics by message type")[2].partition("\n\n")[0]
     return sum(map(int, re.findall(r"count:(\d+)", by_type)))
 
 
@@ -134,10 +134,10 @@ def received(slurm: Slurm, what: str) -> int:
         "count": ("sinfo", "--noheader", "--Node", "--partition=gpu", "--Format=NodeList:0"),
     }[what]
     try:
-        said = slurm.command("strace", "-f", "-e", "trace=recvfrom", *words)
+        output = slurm.command("strace", "-f", "-e", "trace=recvfrom", *words)
     except FileNotFoundError:
         return 0
-    return sum(map(int, re.findall(r"recvfrom\(\d+, .* = (\d+)", said)))
+    return sum(map(int, re.findall(r"recvfrom\(\d+, .* = (\d+)", output)))
 
 
 def measure_storm() -> None:
@@ -154,12 +154,12 @@ def measure_storm() -> None:
             )
             for first in range(1, PHANTOMS, size)
         ]  # fmt: skip
-        said = "".join(racer.communicate()[0] for racer in racers)
+        output = "".join(racer.communicate()[0] for racer in racers)
         took = time.perf_counter() - started
         spent = (cpu_ns(slurm.processes[CONTROLLER].pid) - cpu) / 1e9
         asked = requests(slurm) - before
         out = slurm.command("sinfo", "-h", "-N", "-O", "StateComplete:0").count("drain")
-    rows = [[PHANTOMS, said.count(" done"), out, f"{took:.1f}", asked, f"{asked / took:.0f}", f"{spent:.2f}"]]
+    rows = [[PHANTOMS, output.count(" done"), out, f"{took:.1f}", asked, f"{asked / took:.0f}", f"{spent:.2f}"]]
     head = ("nodes", "say they are out", "are out", "s", "requests", "requests/s", "CPU of slurmctld, s")
     table("A hundred nodes fail in one moment and none waits by chance; the budget is 10", head, rows)
 

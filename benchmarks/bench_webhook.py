@@ -56,7 +56,7 @@ def telling(folder: Path, url: str) -> Notifications:
 
 
 def idle(talk: Connection, folder: str, url: str) -> None:
-    """Voluntary context switches and milliseconds of CPU in `IDLE` seconds, with nobody to be told if `url` is empty."""
+    """Voluntary context switches and milliseconds of CPU in `IDLE` seconds, without a receiver if `url` is empty."""
 
     async def work() -> None:
         notifying = telling(Path(folder), url) if url else None
@@ -90,7 +90,7 @@ def main() -> None:
         ours.send("end")
         receiver.join()
     table(
-        f"{WAITING:,} queued notifications of {len(BODY)} bytes, told in order over one connection, {TURNS} turns",
+        f"{WAITING:,} queued notifications of {len(BODY)} bytes, delivered in order over one connection, {TURNS} turns",
         ("what", "measured", "wanted"),
         [("until the queue is empty, s", spread(took), f"<= {WITHIN:g}"),
          ("a second", spread([WAITING / one for one in took], 0), "")],

@@ -77,7 +77,7 @@ def daemon_on_driver(interval: float) -> Iterator[RunningDaemon]:
 
 
 def wait_for_all(daemon: RunningDaemon, gpus: int) -> None:
-    """Until every GPU was seen, whatever is said of it, and often enough for what is a rate between two passes."""
+    """Until every GPU was read, whatever its health, and often enough for what is a rate between two passes."""
 
     def seen() -> bool:
         now = daemon.heartbeat()

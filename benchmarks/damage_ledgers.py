@@ -26,8 +26,8 @@ def outcome(found: Reopened) -> str:
     if found.memory is None:
         return BAD[0]
     known = latched().key in found.state.tracks
-    if found.said:
-        return f"{'set aside' if 'moved aside' in found.said else 'kept, the loss said'}, latch {'known' if known else 'gone'}"
+    if found.error:
+        return f"{'set aside' if 'moved aside' in found.error else 'kept, the loss reported'}, latch {'known' if known else 'gone'}"
     return "nothing that counts was damaged" if known else BAD[1]
 
 

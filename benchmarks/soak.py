@@ -71,7 +71,7 @@ class Soak:
     passes: int = 0
 
     def run(self, seconds: float) -> None:
-        begun, before, told = time.monotonic(), self.sequence(), stories(self.host)
+        begun, before, stories_left = time.monotonic(), self.sequence(), stories(self.host)
         next_story = next_sample = begun
         gpu, mended, end = 0, True, begun + seconds
         while (now := time.monotonic()) < begun + PATIENT * seconds:
@@ -84,7 +84,7 @@ class Soak:
             if now >= next_story:
                 next_story = now + STORY_EVERY / 2
                 if mended:
-                    name, story = next(told)
+                    name, story = next(stories_left)
                     story(gpu)
                     self.done[name] += 1
                     self.order(sum(self.done[each] for each in self.done if " " in each))
@@ -102,7 +102,7 @@ class Soak:
         return int(json.loads(self.daemon.get("/heartbeat", timeout=PATIENCE)[1])["sequence"])
 
     def ask(self, number: int) -> None:
-        """As Prometheus does, and whoever looks at a page."""
+        """As Prometheus and people who open a page do."""
         scrape(self.daemon.port, {"Accept-Encoding": "gzip" if number % 2 else "identity"}, PATIENCE)
         self.daemon.get(_PAGES[number % len(_PAGES)], timeout=PATIENCE)
         with suppress(OSError, ValueError):  # it hangs up on who was silent, as we are while we get no turn
@@ -176,12 +176,12 @@ def main() -> int:
             soak = Soak(host, daemon)
             soak.run(seconds)
             missing = lines_missing(soak)
-            told = host.writes()
+            writes = host.writes()
             ledger = sum(file.stat().st_size for file in host.state_dir.iterdir() if file.is_file()) / 2**20
     faults = sum(soak.done[name] for name in soak.done if " " in name and name != "orders refused")
     print(
         f"{seconds / 60:g} min: {soak.passes} passes ({soak.passes * 5 / 3600:.1f} h at 5 s), {soak.done['scrapes']} scrapes, {faults} faults, "
-        f"{host.lines} kernel lines ({missing} missing), {told['drain']} drains, {told['undrain']} undrains, "
+        f"{host.lines} kernel lines ({missing} missing), {writes['drain']} drains, {writes['undrain']} undrains, "
         f"{soak.done['orders']} orders ({soak.done['orders refused']} refused), {soak.done['acknowledged']} acknowledgements, "
         f"ledger {ledger:.1f} MiB"
     )

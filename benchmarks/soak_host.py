@@ -2,7 +2,7 @@
 that changes its mind, and a way to count the tasks in the daemon's loop.
 
 Everything goes 50 times as fast as by default, as far as the configuration allows; the production deadline of a pass of NVML
-(10 s) becomes 200 ms. The daemon's processes are all that it sees in /proc, so that nobody else is told of an end.
+(10 s) becomes 200 ms. The daemon's processes are all that it sees in /proc, so that no other process is signalled.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _NODE = "n1"
 
 _TASKS = """
 import signal
-def told(*_):
+def dump(*_):
     import asyncio, os
     name = os.environ["SOAK_TASKS"]
     with open(name + ".new", "w") as file:
         file.write(str(len(asyncio.all_tasks())))
     os.replace(name + ".new", name)
-signal.signal(signal.SIGUSR2, told)
+signal.signal(signal.SIGUSR2, dump)
 """
 """Loaded by the interpreter itself. The handler runs in the thread of the loop, between two steps of it."""
 
@@ -115,7 +115,7 @@ class SoakHost(FakeHost):
         self.plug(GPUS)
 
     def writes(self) -> dict[str, int]:
-        """What the scheduler was told."""
+        """The writes to the scheduler."""
         try:
             words = (self.slurm / "writes").read_text().split()
         except FileNotFoundError:
@@ -126,7 +126,7 @@ class SoakHost(FakeHost):
 def stories(host: SoakHost) -> Iterator[tuple[str, Callable[[int], object]]]:
     """For ever, one after the other: what breaks, of the GPU given. Whoever breaks it mends it."""
     fake = host.fake
-    told: dict[str, Callable[[int], object]] = {
+    orders: dict[str, Callable[[int], object]] = {
         "an Xid that latches": lambda gpu: host.break_something(gpu, 95),
         "a GPU that is gone": host.is_gone,
         "an application's Xids": lambda gpu: host.storm(gpu, 13, 31, 43, 13, 31),
@@ -137,20 +137,20 @@ def stories(host: SoakHost) -> Iterator[tuple[str, Callable[[int], object]]]:
         "a storm of lines": lambda gpu: host.storm(gpu, *[31] * 200),
         "a GPU that is lost": fake.lost,
     }
-    return cycle(told.items())
+    return cycle(orders.items())
 
 
 def tasks(daemon: RunningDaemon, host: SoakHost, patience: float = 300.0) -> int:
     """In the daemon's loop, now."""
-    told = host.folder / "tasks"
-    told.unlink(missing_ok=True)
+    file = host.folder / "tasks"
+    file.unlink(missing_ok=True)
     daemon.process.send_signal(signal.SIGUSR2)
     end = time.monotonic() + patience
-    while not told.exists():
+    while not file.exists():
         if time.monotonic() > end:
-            raise TimeoutError("the daemon's loop does not tell how many tasks it has")
+            raise TimeoutError("the daemon's loop does not report its number of tasks")
         time.sleep(0.005)
-    return int(told.read_text())
+    return int(file.read_text())
 
 
 def talk(path: Path, verb: str, **arguments: object) -> bool:

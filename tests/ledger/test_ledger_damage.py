@@ -59,9 +59,9 @@ async def test_damage_that_sqlite_does_not_find_is_found_and_the_ledger_set_asid
     found = await reopened(tmp_path / "kept")
     assert found.memory is not None
     assert found.memory.begun
-    assert "was corrupt: it was moved aside" in found.said
+    assert "was corrupt: it was moved aside" in found.error
     assert set_aside(kept(tmp_path))
-    assert not (await reopened(tmp_path / "kept")).said
+    assert not (await reopened(tmp_path / "kept")).error
 
 
 @pytest.mark.parametrize("running", [False, True])
@@ -70,15 +70,15 @@ async def test_random_damage_never_forgets_a_latch_in_silence(tmp_path: Path, ru
     for number in range(ROUNDS):
         folder, what = spoilt(tmp_path, number)
         found = await reopened(folder)
-        assert found.memory is not None, f"damage {number}, {what}: {found.said}"
-        assert latched().key in found.state.tracks or found.said, f"damage {number}, {what}: forgotten in silence"
+        assert found.memory is not None, f"damage {number}, {what}: {found.error}"
+        assert latched().key in found.state.tracks or found.error, f"damage {number}, {what}: forgotten in silence"
         shutil.rmtree(folder)
 
 
 async def test_a_ledger_of_before_the_seal_opens_and_is_sealed(tmp_path: Path) -> None:
     await written(tmp_path, running=False)
     path_of(kept(tmp_path)).unlink()
-    assert not (await reopened(tmp_path / "kept")).said
+    assert not (await reopened(tmp_path / "kept")).error
     assert read(kept(tmp_path)) is not None
 
 
@@ -88,7 +88,7 @@ async def test_random_damage_to_a_ledger_without_a_seal_ends_in_a_ledger(tmp_pat
     path_of(kept(tmp_path)).unlink()
     folder, what = spoilt(tmp_path, number)
     found = await reopened(folder)
-    assert found.memory is not None, f"{what}: {found.said}"
+    assert found.memory is not None, f"{what}: {found.error}"
     assert found.state is not None
 
 
@@ -109,22 +109,22 @@ async def test_an_end_that_is_missing_is_said_and_what_is_left_is_kept(tmp_path:
     shutil.copy(path_of(kept(tmp_path)), path_of(before))
     found = await reopened(before.parent)
     assert latched().key in found.state.tracks
-    assert "lost its last 3 events" in found.said
+    assert "lost its last 3 events" in found.error
     assert found.memory is not None
     assert any(event.kind == EventKind.LEDGER_LOST for event in found.memory.events)
-    assert not (await reopened(before.parent)).said
+    assert not (await reopened(before.parent)).error
 
 
 async def test_an_emptied_ledger_is_no_new_one(tmp_path: Path) -> None:
     await written(tmp_path, running=False)
     kept(tmp_path).write_bytes(b"")
-    assert "lost its last" in (await reopened(tmp_path / "kept")).said
+    assert "lost its last" in (await reopened(tmp_path / "kept")).error
 
 
 async def test_one_that_a_person_took_away_is_begun_without_a_word(tmp_path: Path) -> None:
     await written(tmp_path, running=False)
     kept(tmp_path).unlink()
-    assert not (await reopened(tmp_path / "kept")).said
+    assert not (await reopened(tmp_path / "kept")).error
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00" * 40, b"{", b'{"schema": 1}', b"[" * 5000, b'{"era": 1e400}'])
@@ -132,7 +132,7 @@ async def test_a_seal_that_says_nothing_accuses_nothing(tmp_path: Path, content:
     await written(tmp_path, running=False)
     path_of(kept(tmp_path)).write_bytes(content)
     found = await reopened(tmp_path / "kept")
-    assert (found.said, latched().key in found.state.tracks) == ("", True)
+    assert (found.error, latched().key in found.state.tracks) == ("", True)
 
 
 @pytest.mark.parametrize("ruin", [_schema_text, _name_of_a_table])
@@ -158,4 +158,4 @@ def test_the_seal_lies_beside_the_ledger(tmp_path: Path) -> None:
 async def test_a_damaged_name_or_era_is_no_other_machine(tmp_path: Path, key: str, value: str) -> None:
     await written(tmp_path, running=False)
     set_meta(kept(tmp_path), key, value)
-    assert "was corrupt: it was moved aside" in (await reopened(tmp_path / "kept")).said
+    assert "was corrupt: it was moved aside" in (await reopened(tmp_path / "kept")).error

@@ -173,14 +173,14 @@ def test_exclusions_are_told_from_the_ledger_without_a_daemon(tmp_path: Path) ->
 
     assert asked()[0] == 69
     path = begun(tmp_path / "ledger.db")
-    assert asked() == (1, "slurm: stands since 2026-09-21 14:13:30 UTC, for failure: gpuwarden: xid 79\n")
+    assert asked() == (1, "slurm: in force since 2026-09-21 14:13:30 UTC, for failure: gpuwarden: xid 79\n")
     code, text = asked("--json")
     assert (code, [row["actuator"] for row in json.loads(text)["exclusions"]]) == (1, ["slurm"])
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("DELETE FROM events WHERE kind IN ('outcome', 'excluded')")
     assert asked() == (
         1,
-        "slurm: may stand, it was asked for 2026-09-21 14:13:29 UTC, for failure: gpuwarden: xid 79\n",
+        "slurm: may be in force, requested 2026-09-21 14:13:29 UTC, for failure: gpuwarden: xid 79\n",
     )
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("UPDATE events SET data = replace(data, '}', ',\"observed\":true}') WHERE kind = 'intended'")

@@ -93,7 +93,7 @@ class Reopened:
     """`memory` None: it could not be opened. `said`: what the daemon says of it."""
 
     memory: Memory | None
-    said: str
+    error: str
 
     @property
     def state(self) -> State:
