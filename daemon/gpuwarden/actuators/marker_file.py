@@ -33,7 +33,7 @@ from gpuwarden_collectors.facts import Stamp
 
 FORMAT = 1
 OWNER = "gpuwarden"
-ANSWERS_WITHIN = 5.0
+RESPONSE_WITHIN = 5.0
 """Seconds; a file system that hangs costs one thread, and no second one is begun beside it."""
 _LARGEST = 16 << 10  # bytes; a marker has less than 1 KiB
 _UNKNOWN = f"{reasons.PREFIX}{Why.FAILURE} unknown="
@@ -147,10 +147,10 @@ class MarkerFile:
             )
         working = detached(f"marker-{self._name}", work)
         self._working = working
-        await asyncio.wait((working,), timeout=ANSWERS_WITHIN)
+        await asyncio.wait((working,), timeout=RESPONSE_WITHIN)
         if not working.done():
             raise ActuatorUnavailable(
-                f"cannot {verb} {self._path}: no response within {ANSWERS_WITHIN:g} s; does its file system hang?"
+                f"cannot {verb} {self._path}: no response within {RESPONSE_WITHIN:g} s; does its file system hang?"
             )
         try:
             return working.result()

@@ -61,8 +61,8 @@ class ExecActuator:
         self._runs = Runs(LARGEST)
 
     async def read(self) -> Standing:
-        answer = await self._call("look", {"format": 1, "node": self._node, "actuator": self.name})
-        return self._node_state(_object(answer))
+        output = await self._call("look", {"format": 1, "node": self._node, "actuator": self.name})
+        return self._node_state(_object(output))
 
     async def fleet_count(self) -> Census:
         return await self._counter.fleet_count()
@@ -74,14 +74,14 @@ class ExecActuator:
     async def close(self) -> None:
         """A running program is ended with the task that waits for it."""
 
-    def _node_state(self, answer: Mapping[str, Any]) -> Standing:
+    def _node_state(self, output: Mapping[str, Any]) -> Standing:
         at, pool = self._clock(), self._counter.pool
-        if answer.get("excluded") is False:
+        if output.get("excluded") is False:
             return Standing(at=at, state="in", pool=pool)
-        reason, since = answer.get("reason", ""), answer.get("since", 0)
-        if answer.get("excluded") is not True or not isinstance(reason, str) or not _is_time(since):
+        reason, since = output.get("reason", ""), output.get("since", 0)
+        if output.get("excluded") is not True or not isinstance(reason, str) or not _is_time(since):
             raise ActuatorUnavailable(
-                f"{self._program.command[0]} answers look with {str(dict(answer))[:_SHOWN]}: {_SHAPE}"
+                f"{self._program.command[0]} answers look with {str(dict(output))[:_SHOWN]}: {_SHAPE}"
             )
         own = reasons.parse(reason)
         if own is None:
@@ -117,14 +117,14 @@ class ExecActuator:
 _SHAPE = 'expected {"excluded":false}, or {"excluded":true,"reason":"...","since":1772366400}'
 
 
-def _object(answer: bytes) -> Mapping[str, Any]:
+def _object(output: bytes) -> Mapping[str, Any]:
     """Raises ActuatorUnavailable for anything but a JSON object."""
     try:
-        found = json.loads(answer)
+        found = json.loads(output)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise ActuatorUnavailable(f"the program answers look with {answer[:60].decode('latin-1')!r}: {_SHAPE}")
+        raise ActuatorUnavailable(f"the program answers look with {output[:60].decode('latin-1')!r}: {_SHAPE}")
     return found
 
 

@@ -25,7 +25,7 @@ from gpuwarden_collectors.base import Clock
 
 FRESH = 60.0
 """Seconds: a result in which this node's own sample is older is not used for the others."""
-ANSWERS_WITHIN = 10.0
+RESPONSE_WITHIN = 10.0
 READ_WITHIN = 5.0
 """Seconds for the files of credentials, in addition to those for the query."""
 SEEN_FOR = "20m"
@@ -85,7 +85,7 @@ class PrometheusCounter:
             self._querying = detached("prometheus", self._request)
             self._querying.add_done_callback(lambda done: done.exception())  # also if every waiter has given up
         # `ask` has a deadline, and keeps it whatever the server does; a file of credentials may hang.
-        await asyncio.wait((self._querying,), timeout=ANSWERS_WITHIN + READ_WITHIN)
+        await asyncio.wait((self._querying,), timeout=RESPONSE_WITHIN + READ_WITHIN)
         if not self._querying.done():
             raise BudgetUnknown("the credentials of Prometheus cannot be read: does their file system hang?")
         try:
@@ -99,7 +99,7 @@ class PrometheusCounter:
         )  # fmt: skip
 
     def _request(self) -> Results:
-        return query(access_of(self._options), self._queries, ANSWERS_WITHIN, largest=LARGEST)
+        return query(access_of(self._options), self._queries, RESPONSE_WITHIN, largest=LARGEST)
 
 
 def access_of(options: BreakerOptions) -> Access:

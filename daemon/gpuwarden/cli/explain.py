@@ -121,8 +121,8 @@ def _dcgm(name: str, rules: Rules) -> Iterator[str]:
 
 def _suggestion(code: str) -> str:
     known = [*CONDITIONS, *UNKNOWN_REASONS]
-    near = [name for name in known if code in name] or get_close_matches(code, known, n=3)
-    return f"did you mean {' or '.join(near)}?" if near else "'gpuwarden explain' lists what there is"
+    similar = [name for name in known if code in name] or get_close_matches(code, known, n=3)
+    return f"did you mean {' or '.join(similar)}?" if similar else "'gpuwarden explain' lists what there is"
 
 
 def _contents() -> Iterator[str]:

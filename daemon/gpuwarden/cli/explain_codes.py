@@ -111,8 +111,8 @@ def dcgm(text: str) -> DcgmCode:
     if row is not None:
         return row
     name = text.strip().upper().replace(" ", "_").removeprefix("DCGM_").removeprefix("FR_")
-    near = [known.name for known in DCGM_CODES.values() if len(name) > 2 and name in known.name][:5]
-    hint = f"did you mean {' or '.join(near)}?" if near else "give its number, or its name in dcgm_errors.h"
+    similar = [known.name for known in DCGM_CODES.values() if len(name) > 2 and name in known.name][:5]
+    hint = f"did you mean {' or '.join(similar)}?" if similar else "give its number, or its name in dcgm_errors.h"
     raise CommandError(f"DCGM has no code {text[:60]!r}; {hint}")
 
 

@@ -111,5 +111,5 @@ def _usage() -> str:
 def _suggestion(verb: str) -> str:
     from difflib import get_close_matches  # noqa: PLC0415 - only after a typing error
 
-    near = get_close_matches(verb, VERBS, n=1)
-    return f"; did you mean {near[0]!r}?" if near else "; 'gpuwarden --help' lists the verbs"
+    similar = get_close_matches(verb, VERBS, n=1)
+    return f"; did you mean {similar[0]!r}?" if similar else "; 'gpuwarden --help' lists the verbs"

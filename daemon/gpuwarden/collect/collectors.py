@@ -81,7 +81,7 @@ class Readers:
             "gpuwarden_collectors.nvml.reader:NvmlReader",
             NvmlFacts,
             limits=WorkerLimits(deadline=options.deadline, init_deadline=options.init_deadline),
-            on_event=lambda event: self._happened((event,)),
+            on_event=lambda event: self._take_events((event,)),
             options=options,
             clock=clock,
         )
@@ -96,7 +96,7 @@ class Readers:
             "gpuwarden_collectors.dcgm.reader:DcgmReader",
             DcgmFacts,
             limits=WorkerLimits(deadline=options.deadline, init_deadline=options.init_deadline),
-            on_event=lambda event: self._happened((event,)),
+            on_event=lambda event: self._take_events((event,)),
             options=options,
             clock=self._clock,
         )
@@ -167,7 +167,7 @@ class Readers:
             return
         history_before = self._clock().boottime - HISTORY_AFTER if first else None
         self._kernel_log = KernelLog(
-            str(self._sources.kmsg), self._boot_id, lambda events, _: self._happened(events),
+            str(self._sources.kmsg), self._boot_id, lambda events, _: self._take_events(events),
             resume=resume, history_before=history_before, clock=self._clock,
         )  # fmt: skip
         self._task(self._keep_following(self._kernel_log))
@@ -222,7 +222,7 @@ class Readers:
         if self._dcgm is not None:
             await self._dcgm.close()
 
-    def _happened(self, events: Sequence[HostEvent]) -> None:
+    def _take_events(self, events: Sequence[HostEvent]) -> None:
         """Hand them over; bus and NVML, which can deny an Xid 79, are read at once, and it is judged after their passes."""
         self._hand_over(events)
         if any(isinstance(event, XidEvent) and str(event.xid) == FALLEN for event in events):

@@ -11,7 +11,7 @@ from gpuwarden.doctor.row import Row, fail, ok
 from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
 
 AREA = "dstack"
-ANSWERS_WITHIN = 3.0
+RESPONSE_WITHIN = 3.0
 
 
 async def dstack(config: Config, served: Address = SERVED) -> list[Row]:
@@ -20,11 +20,11 @@ async def dstack(config: Config, served: Address = SERVED) -> list[Row]:
         return []
     start = "systemctl enable --now gpuwarden-dstack.socket: without a response dstack treats this host as unreachable"
     moved = "see systemctl status dstack-shim.service; docs/dstack.md shows how it is moved there"
-    return [await _answers("server", served, start), await _answers("agent", config.dstack.shim, moved)]
+    return [await _responds("server", served, start), await _responds("agent", config.dstack.shim, moved)]
 
 
-async def _answers(check: str, address: Address, to_do: str) -> Row:
-    http = Metadata(f"http://{address}", ANSWERS_WITHIN)
+async def _responds(check: str, address: Address, to_do: str) -> Row:
+    http = Metadata(f"http://{address}", RESPONSE_WITHIN)
     try:
         reply = await http.get("/api/healthcheck")
         response = json.loads(reply.body)

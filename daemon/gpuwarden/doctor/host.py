@@ -20,7 +20,7 @@ from gpuwarden_collectors.pci import PciCollector
 from gpuwarden_collectors.worker.life import WorkerLimits
 from gpuwarden_collectors.worker.worker import Worker
 
-ANSWERS_WITHIN = 30.0
+RESPONSE_WITHIN = 30.0
 """Seconds for the one pass of a reader."""
 _ROOM = 64 << 20  # bytes; a ledger has a few MB
 _VERSION = re.compile(r"\b\d{3}\.\d+(?:\.\d+)?\b")
@@ -90,7 +90,7 @@ async def nvml(config: Config) -> list[Row]:
 
 
 async def _one_pass(name: str, reader: str, facts: type[Facts], options: object) -> Observation[Facts]:
-    limits = WorkerLimits(deadline=ANSWERS_WITHIN, init_deadline=ANSWERS_WITHIN)
+    limits = WorkerLimits(deadline=RESPONSE_WITHIN, init_deadline=RESPONSE_WITHIN)
     worker: Worker[Facts] = Worker(name, reader, facts, limits=limits, on_event=lambda _: None, options=options)
     try:
         return await worker.observe()

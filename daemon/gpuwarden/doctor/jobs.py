@@ -14,7 +14,7 @@ from gpuwarden.doctor.host import existing
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden.publish.sockets.jobs import NAME
 
-ANSWERS_WITHIN = 5.0
+RESPONSE_WITHIN = 5.0
 """Seconds; an idle connection is closed by the daemon after 4."""
 _RESPONSE_MOST = 64 * 1024  # bytes
 _REQUEST = b'{"verb": "status"}\n'
@@ -28,7 +28,7 @@ def job_socket(config: Config) -> Iterator[Row]:
     except (FileNotFoundError, ConnectionRefusedError):
         yield _to_be_made(path)
     except TimeoutError:
-        found = f"{path} has not responded within {ANSWERS_WITHIN:g} s"
+        found = f"{path} has not responded within {RESPONSE_WITHIN:g} s"
         yield fail(
             "host", "job socket", found, "see whether the daemon is stopped or very busy: jobs leave files instead"
         )
@@ -42,7 +42,7 @@ def job_socket(config: Config) -> Iterator[Row]:
 def _status(path: Path) -> str:
     """The daemon's status of this node. Raises OSError, ValueError."""
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(ANSWERS_WITHIN)
+        connection.settimeout(RESPONSE_WITHIN)
         connection.connect(os.fspath(path))
         connection.sendall(_REQUEST)
         line = b""

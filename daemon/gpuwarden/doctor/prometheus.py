@@ -12,7 +12,7 @@ from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden.prometheus.access import AccessError
 from gpuwarden.prometheus.client import PrometheusError, query
 
-ANSWERS_WITHIN = 8.0
+RESPONSE_WITHIN = 8.0
 
 
 def prometheus(config: Config) -> Iterator[Row]:
@@ -24,7 +24,7 @@ def prometheus(config: Config) -> Iterator[Row]:
     us = f"gpuwarden_node_info{{node={json.dumps(config.node)}{more}}}"
     all_ = f"gpuwarden_node_info{{{options.prometheus_match}}}"
     try:
-        results = query(access_of(options), {"us": f"count({us})", "all": f"count({all_})"}, ANSWERS_WITHIN)
+        results = query(access_of(options), {"us": f"count({us})", "all": f"count({all_})"}, RESPONSE_WITHIN)
     except (AccessError, PrometheusError, SecretError) as error:
         to_do = "correct [breaker] prometheus…: until it responds this node is not excluded for failures"
         yield fail("host", "prometheus", str(error), to_do)

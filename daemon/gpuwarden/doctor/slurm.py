@@ -18,7 +18,7 @@ from gpuwarden_collectors.slurm import nodes
 from gpuwarden_collectors.slurm.commands import Commands
 from gpuwarden_collectors.slurm.errors import SlurmError, UnknownNode
 
-ANSWERS_WITHIN = 12.0
+RESPONSE_WITHIN = 12.0
 """Seconds for each call: one that finds no controller takes 9."""
 SKEW_MOST = 5.0
 SKEW_BAD = 60.0
@@ -43,7 +43,7 @@ class SlurmDoctor:
         self._hostname = hostname
         self._environment = environment
         self._commands = Commands(
-            conf=options.conf, folder=options.folder, timeout=ANSWERS_WITHIN, inherited=environment
+            conf=options.conf, folder=options.folder, timeout=RESPONSE_WITHIN, inherited=environment
         )
 
     async def rows(self) -> list[Row]:

@@ -10,7 +10,7 @@ from gpuwarden.config.model import Config
 from gpuwarden.doctor.row import Row, fail, ok, warn
 
 NAME = "gpuwarden.service"
-ANSWERS_WITHIN = 5.0
+RESPONSE_WITHIN = 5.0
 _PROPERTIES = (
     "LoadState", "ActiveState", "SubState", "Result", "NRestarts", "UnitFileState", "User", "DropInPaths", "After",
     "TimeoutStopUSec", "NeedDaemonReload", "KillMode",
@@ -35,7 +35,7 @@ def _shown(command: tuple[str, ...]) -> dict[str, str]:
     """Raises OSError, TimeoutExpired."""
     done = subprocess.run(  # noqa: S603 - no shell, and all arguments are constants
         (*command, "show", f"--property={','.join(_PROPERTIES)}", "--", NAME),
-        stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWERS_WITHIN, check=False,
+        stdin=subprocess.DEVNULL, capture_output=True, timeout=RESPONSE_WITHIN, check=False,
     )  # fmt: skip
     if done.returncode:
         raise OSError(done.stderr.decode("utf-8", "replace").strip()[:200] or f"ended with {done.returncode}")

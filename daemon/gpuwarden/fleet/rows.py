@@ -32,8 +32,10 @@ _SEVERITIES = ("failure", "warning")
 def rows(samples: Samples, termination_deadline: float) -> list[Row]:
     """Worst first; among equals those that still get work, then by name. `termination_deadline`: seconds of silence."""
     facts = _Facts.of(samples)
-    silent = (key for key in {*facts.heartbeats, *facts.seen, *facts.down} if key not in facts.names)
-    found = [_live(facts, key) for key in facts.names] + [_silent(facts, key) for key in silent if not facts.moved(key)]
+    absent = (key for key in {*facts.heartbeats, *facts.seen, *facts.down} if key not in facts.names)
+    found = [_live(facts, key) for key in facts.names] + [
+        _not_answering(facts, key) for key in absent if not facts.moved(key)
+    ]
     named = _with_shared_names([_unreachable(row, termination_deadline) for row in found])
     return sorted(named, key=lambda row: (-RANK[row.status], row.out, row.cluster, row.node, row.instance))
 
@@ -229,7 +231,7 @@ def _notice(facts: _Facts, key: Key) -> Notice | None:
     return Notice(source, kind, left)
 
 
-def _silent(facts: _Facts, key: Key) -> Row:
+def _not_answering(facts: _Facts, key: Key) -> Row:
     """A node that does not answer: its target is down, or gone."""
     seen, name = facts.seen.get(key, (None, ""))
     age = facts.heartbeats.get(key, seen)

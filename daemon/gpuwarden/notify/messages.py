@@ -76,13 +76,13 @@ def _subject(group: Group, event: Event) -> str:
             return f"finding/{event.key}"[:_TEXT_MOST]
         case "exclusion":
             intent = "intent/" if event.kind in _ABOUT_INTENTS else ""
-            return f"exclusion/{intent}{_word(event, 'actuator') or 'operator'}"
+            return f"exclusion/{intent}{_text(event, 'actuator') or 'operator'}"
         case "termination":
-            return f"termination/{_word(event, 'source')}/{_word(event, 'id')}"
+            return f"termination/{_text(event, 'source')}/{_text(event, 'id')}"
     return group
 
 
-def _word(event: Event, name: str) -> str:
+def _text(event: Event, name: str) -> str:
     return str(event.data.get(name, ""))[:_TEXT_MOST]
 
 

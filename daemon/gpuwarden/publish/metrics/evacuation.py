@@ -24,19 +24,19 @@ def document(departures: Departures) -> Document:
     return {
         "plan": list(departures.preview),
         "trouble": departures.error,
-        "departures": [_departure(one) for one in departures.departures],
+        "departures": [_evacuation(one) for one in departures.departures],
     }
 
 
-def _departure(departure: Departure) -> Document:
-    final, approved = departure.last_words, departure.approved
+def _evacuation(evacuation: Departure) -> Document:
+    final, approved = evacuation.last_words, evacuation.approved
     return {
-        "notice": departure.id,
-        "kind": departure.kind,
-        "since": rfc3339(departure.at.wall),
-        "deadline": _when(departure.deadline),
-        "over": _when(departure.over),
-        "jobs": [_job(name, job) for name, job in departure.jobs.items()],
+        "notice": evacuation.id,
+        "kind": evacuation.kind,
+        "since": rfc3339(evacuation.at.wall),
+        "deadline": _when(evacuation.deadline),
+        "over": _when(evacuation.over),
+        "jobs": [_job(name, job) for name, job in evacuation.jobs.items()],
         "last_words": None if final is None else {"what": final.what, "result": final.result.value, "text": final.text},
         "approval": None
         if approved is None
