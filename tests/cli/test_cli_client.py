@@ -63,13 +63,13 @@ def test_a_daemon_that_hangs_up_in_the_middle_of_its_answer_has_not_answered(run
 
 
 def test_a_daemon_that_does_not_answer_is_given_up_at_the_deadline(run_dir: Path) -> None:
-    with serving(run_dir, None), pytest.raises(CommandError, match=r"not answered within 0\.2 s") as caught:
+    with serving(run_dir, None), pytest.raises(CommandError, match=r"not responded within 0\.2 s") as caught:
         daemon(run_dir, deadline=0.2).call("status")
     assert caught.value.code == 75
 
 
 def test_an_answer_without_end_is_cut_off(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "ANSWER_MAX", 1 << 20)
+    monkeypatch.setattr(client, "RESPONSE_MAX", 1 << 20)
     with serving(run_dir, lambda _: b" " * (4 << 20)), pytest.raises(CommandError, match="more than 1048576 bytes"):
         daemon(run_dir).call("status")
 
@@ -91,7 +91,7 @@ def test_without_a_socket_or_a_listener_there_is_no_daemon(run_dir: Path) -> Non
 
 
 def test_a_daemon_with_simulated_gpus_is_told_of_only_where_one_listens(run_dir: Path) -> None:
-    hint = r"with simulated GPUs does elsewhere: add --run-dir run/simulated$"
+    hint = r"with simulated GPUs answers elsewhere: add --run-dir run/simulated$"
     with serving(run_dir / "simulated", lambda _: result(None)), pytest.raises(NoDaemon, match=hint):
         daemon(run_dir).call("status")
     with pytest.raises(NoDaemon, match=r"control\.sock$"):

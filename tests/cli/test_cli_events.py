@@ -52,7 +52,7 @@ def test_more_events_than_are_asked_for_are_not_passed_over_in_silence(tmp_path:
     told = [event(raised(1.0))] * 10_000
     with serving(tmp_path / "run", lambda _: result(told)):
         done = gpuwarden("events", "--run-dir", tmp_path / "run", temporary=tmp_path)
-    assert "these are the first 10000 events" in done.stderr
+    assert "only the first 10000 events" in done.stderr
 
 
 def ledger(state_dir: Path, *events: Event) -> None:

@@ -40,7 +40,7 @@ def test_an_sxid_says_whether_it_is_fatal() -> None:
 
 def test_a_condition_tells_what_raises_it_ends_it_and_silences_it() -> None:
     told = explained("pcie_link_degraded@gpu/0000:4e:00.0")
-    assert "raised:          after it was seen for 4m" in told
+    assert "raised:          after it was observed for 4m" in told
     assert "ends when:       it is no longer seen, for 1m" in told
     assert "quiet during:    driver_unresponsive, driver_not_loaded, gpu_missing" in told
 
@@ -87,7 +87,7 @@ def test_a_pasted_line_is_read_as_the_driver_wrote_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", "the driver asks for: reboot"),
+        ("NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", "the driver requests: reboot"),
         ("NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)", "no recovery is needed any more"),
         ("NVRM: Xid (PCI:0000:dc:00): 45, pid=1, name=x, Ch 00000001 caused by previous Xid 149", "it followed Xid 149"),
         ("NVRM: Xid (PCI:0000:cb:00): 13, Graphics SM Warp Exception on (GPC 7, TPC 7, SM 0): x", "place:           GPC 7 TPC 7"),
@@ -171,7 +171,7 @@ def test_the_class_of_the_table_and_of_the_site_are_both_told(tmp_path: Path) ->
     assert "to do here: open a case with the vendor (the site's configuration: xids.79)" in xid
     assert "class here: failure: the node should take no more work; to do here: drain the node and reset" in told("43")
     assert "class here: record" in told("sxid", "20034")
-    assert "here: shadow: reported, and nothing follows from it, rise 10m (the site's" in told("pcie_link_degraded")
+    assert "here: shadow: reported, without effect on health, rise 10m (the site's" in told("pcie_link_degraded")
     assert "class here" not in told("xid", "48")
 
 

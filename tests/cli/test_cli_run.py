@@ -74,7 +74,7 @@ def test_a_link_to_a_real_place_is_that_place(tmp_path: Path) -> None:
 def test_a_folder_that_somebody_else_prepared_is_refused(tmp_path: Path) -> None:
     home = simulation_home({"TMPDIR": str(tmp_path)})
     home.symlink_to(tmp_path)
-    with pytest.raises(CommandError, match="is not safe to use: it is no folder"):
+    with pytest.raises(CommandError, match="is not safe to use: it is not a folder"):
         configuration(options(simulate=1), {"TMPDIR": str(tmp_path)})
     home.unlink()
     home.mkdir(mode=0o755)

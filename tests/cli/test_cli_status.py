@@ -79,7 +79,7 @@ def test_a_finding_that_is_latched_says_that_it_is_no_longer_seen() -> None:
     told = text(snapshot(1, health=Health.FAILURE, findings=[held]))
     assert "gpu-node01 is FAILURE: xid" in told
     assert f": GPU 0 ({slot(0)})\n" in told
-    assert ", 12 times; no longer seen, but not over\n" in told
+    assert ", 12 times; latched: no longer observed; needs reset, reboot or ack\n" in told
     assert "ends when the GPU was reset, the node rebooted or an operator acknowledged it" in told
 
 
@@ -99,7 +99,7 @@ def test_consequences_and_what_the_daemon_cannot_see_are_told_apart_from_finding
     told = text(shown).split("\n\n")
     assert told[-2] == f"consequences, not counted:\n  gpu_missing@gpu/{slot(0)} (because of driver_not_loaded@node)"
     assert told[-1].splitlines()[1:] == [
-        "  nvml: has not been read yet",
+        "  nvml: not read yet",
         "  pci: not on this host: no PCI bus",
         "  kernel_log: failed: no permission",
         "  log: 3 writes dropped, because they were not taken in time",

@@ -36,8 +36,8 @@ FOREIGN = {
         (["inventory", "accept"], {"verb": "accept"}, {"given_up": ["a", "b"]}, "no longer expected: a, b\n"),
         (["inventory", "accept"], {"verb": "accept"}, {"fewer_links": ["a"]}, "NVLinks that are not active are no longer expected of: a\n"),
         (["inventory", "accept"], {"verb": "accept"}, {"narrower": ["a"]}, "no more PCIe lanes are expected than they have now of: a\n"),
-        (["inventory", "accept"], {"verb": "accept"}, {"given_up": []}, "nothing to accept: every expected GPU is here\n"),
-        (["inventory", "show"], {"verb": "inventory"}, [], "no GPU belongs here, and none was seen\n"),
+        (["inventory", "accept"], {"verb": "accept"}, {"given_up": []}, "nothing to accept: every expected GPU is present\n"),
+        (["inventory", "show"], {"verb": "inventory"}, [], "no GPU is expected, and none was found\n"),
     ],
 )  # fmt: skip
 def test_a_verb_is_asked_of_the_daemon_and_its_answer_is_printed(

@@ -107,7 +107,7 @@ def test_each_fault_of_the_host_is_a_row_of_its_own(host: FakeHost) -> None:
     host.kmsg.unlink()
     code, rows = examine(host)
     assert code == 2
-    assert "anybody" in rows["host run directory"]["found"]
+    assert "every user" in rows["host run directory"]["found"]
     assert "not a folder" in rows["host state directory"]["found"]
     assert "Xids are not seen" in rows["host kernel log"]["to_do"]
 

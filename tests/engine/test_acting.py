@@ -397,7 +397,7 @@ async def test_an_actuator_that_never_comes_back_counts_as_a_scheduler_that_does
     )  # fmt: skip
     await box.read()
     assert box.node_state is not None
-    assert (box.node_state.reachable, box.node_state.trouble) == (False, "fake has not come to an end within 0.05 s")
+    assert (box.node_state.reachable, box.node_state.trouble) == (False, "fake has not finished within 0.05 s")
 
 
 # --- the breaker

@@ -60,7 +60,7 @@ class Known(NamedTuple):
         gpus = self.status["gpus"]
         sick = [gpu for gpu in gpus if gpu["health"] != "healthy"]
         if only_sick and len(sick) < len(gpus):
-            yield f"{len(gpus) - len(sick)} healthy GPUs are not shown: the terminal is too small"
+            yield f"{len(gpus) - len(sick)} healthy GPUs hidden: terminal too small"
             yield from status_text(self.status | {"gpus": sick}, width)
         else:
             yield from status_text(self.status, width)
