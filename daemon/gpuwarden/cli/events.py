@@ -90,11 +90,11 @@ def _reader(options: argparse.Namespace) -> Read:
             return _from_ledger(options.state_dir, since)
         try:
             events: list[Event] = daemon.call("events", since=since, limit=LIMIT)
-        except NoDaemon as nobody:
+        except NoDaemon as error_of_daemon:
             try:
                 return _from_ledger(None, since)
             except CommandError as error:
-                raise CommandError(f"{nobody}, and {error}", UNAVAILABLE) from error
+                raise CommandError(f"{error_of_daemon}, and {error}", UNAVAILABLE) from error
         return events
 
     return read

@@ -18,7 +18,7 @@ OLDEST = (22, 5)
 
 
 def parse_config(text: str) -> dict[str, str]:
-    """Keys that stand several times (`Prolog[0]`) are joined by commas, as older releases write them."""
+    """Keys that occur several times (`Prolog[0]`) are joined by commas, as older releases write them."""
     keys: dict[str, str] = {}
     for line in text.splitlines():
         match = _KEY.match(line.strip())

@@ -51,7 +51,7 @@ class Notice:
 class Row:
     """A node as Prometheus knows it.
 
-    `node` is its instance where nobody knows its name. `busy` is None where no daemon says so. `age_seconds`: since the last
+    `node` is its instance while its name is unknown. `busy` is None where no daemon reports it. `age_seconds`: since the last
     heartbeat, by Prometheus' clock and the node's; of a silent node it may be since the last scrape. `seconds_left`: until the
     termination deadline, only of an unreachable node. `excluded_by` as in the heartbeat (`slurm:failure`, `operator`).
     `last_known_out`: only of a node that is silent.

@@ -1,6 +1,6 @@
 """Events and what else the ledger remembers, as values and as rows.
 
-A row can always be written: text is valid UTF-8 and bounded, data is JSON. A row that somebody edited can always be
+A row can always be written: text is valid UTF-8 and bounded, data is JSON. A row that was edited can always be
 read: data that is no JSON object becomes empty.
 """
 

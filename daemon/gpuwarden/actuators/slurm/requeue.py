@@ -37,7 +37,7 @@ _NEVER = (
 
 
 class Requeueing(StrEnum):
-    REQUEUED = "requeued"  # it waits for other nodes, or runs there already, requeued by anybody
+    REQUEUED = "requeued"  # it waits for other nodes, or runs there already, no matter by whom
     WAITS = "waits"  # it is requeued, and its processes are still ending: call again to bring its start forward
     ENDED = "ended"  # nothing to do: it has ended, or is ending
     ELSEWHERE = "elsewhere"  # nothing to do: this node is not one of its nodes

@@ -1,6 +1,6 @@
 """The verdict file: what a shell script reads to know whether this node may take work. Format 1, design: one `key=value` a line.
 
-`stamp` and `fresh_for` are whole seconds; `stamp` is CLOCK_BOOTTIME, which /proc/uptime shows too, so that a script tells a
+`stamp` and `fresh_for` are whole seconds; `stamp` is CLOCK_BOOTTIME, which /proc/uptime shows too, so that a script distinguishes a
 fresh verdict from a stale one without starting a process. It is 0 before the first observation. `state` is the node's health,
 `node_state` the worst finding that is not about one GPU or its links. `schedulable`, `excluded` and `breaker` are 0 or 1,
 `excluded_by` is where and for what, `reason` the first reasons, both with spaces between. `gres.N` is the health of the GPU

@@ -9,7 +9,7 @@ With `wait` the response is sent once an end is imminent, or, with the tag of th
 seconds in any case. An acknowledgement holds for its own rank, unless `all_ranks` is true: then for all of the job, on all its
 nodes. It may name a `job`, which must then be the caller's own. Errors are those of the control socket.
 
-Anybody on the host may connect, so that everything is bounded: a line (4 KiB), the time until it is there (4 s), clients (128,
+Every user of the host may connect, so that everything is bounded: a line (4 KiB), the time until it is there (4 s), clients (128,
 and 16 of one user), how many of them wait. Idle clients give way: one client more of a user ends the one of the
 same user that has been idle longest, and where there are too many altogether, of the user who has most. Clients are accepted
 one at a time, a millisecond apart: of a whole node's ranks that acknowledge at once few are served at a time.
