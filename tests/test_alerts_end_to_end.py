@@ -89,7 +89,7 @@ def test_a_fault_and_a_killed_daemon_reach_a_person_with_the_right_words(site: S
     page = site.webhook.wait_alert("GpuwardenNodeSilent", node="n3")
     assert page["told_at"] == "/page"
     assert page["annotations"]["summary"].startswith("n3 has been silent for ")
-    assert page["annotations"]["description"].startswith("Its target is there and does not answer.")
+    assert page["annotations"]["description"].startswith("Its target exists and does not answer.")
 
     assert site.webhook.wait_alert("GpuwardenSimulated", node="n1")["told_at"] == "/ticket"
     assert site.webhook.alerts("GpuwardenNodeFailure", node="n1") == []

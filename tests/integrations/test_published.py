@@ -63,7 +63,7 @@ def test_a_verdict_without_a_sound_time_is_stale(tmp_path: Path, fields: dict[st
     ("fields", "why"),
     [
         ({"boot_id": "other"}, "another boot"), ({"format": 2}, "cannot be parsed"),
-        ({"state": "splendid"}, "cannot be parsed"), ({"mode": ""}, "cannot be understood"),
+        ({"state": "splendid"}, "cannot be parsed"), ({"mode": ""}, "cannot be parsed"),
     ],
 )  # fmt: skip
 def test_what_is_no_verdict_of_this_boot_is_none(tmp_path: Path, fields: dict[str, object], why: str) -> None:

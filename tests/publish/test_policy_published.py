@@ -103,7 +103,7 @@ def test_an_operator_s_exclusion_says_who_and_why_where_no_scheduler_does() -> N
     text = text_of(
         acted(snapshot(), excluded=(("", "operator"),), order="gpuwarden: operator by=alice replacing a fan")
     )
-    assert "an operator excluded this node (gpuwarden: operator by=alice replacing a fan)" in text
+    assert "excluded by an operator (gpuwarden: operator by=alice replacing a fan)" in text
 
 
 def test_what_stands_in_the_way_is_told() -> None:

@@ -100,7 +100,7 @@ def test_files_are_looked_for_beside_the_web_config_file(site: Site) -> None:
         ("rate_limit: {interval: 1s, burst: many}", "rate_limit.burst: expected a whole number"),
         ("tls_server_config: {min_version: TLS14}", "min_version: expected one of TLS10, TLS11, TLS12, TLS13"),
         ("junk", "expected a table with keys such as"),
-        ("a: 1\na: 2", "expected YAML in line 2: a key that was there before"),
+        ("a: 1\na: 2", "expected YAML in line 2: a duplicate key"),
         ("a: [", "expected YAML in line 1"),
         ("a: &a [*a]", "expected YAML"),
         ("a: !!python/object/apply:os.system [x]", "expected YAML"),

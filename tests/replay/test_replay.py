@@ -149,7 +149,7 @@ def test_replay_prints_what_changed_and_what_it_came_to(trace: Path, tmp_path: P
     assert done.returncode == 0
     assert f"raised       xid.95@gpu/{slot(1)}  xid=95 meaning=Uncontained memory error" in done.stdout
     assert "from=healthy to=failure reasons=xid.95" in done.stdout
-    assert done.stderr.splitlines()[1:] == [f"still there at the end: failure xid.95@gpu/{slot(1)}"]
+    assert done.stderr.splitlines()[1:] == [f"still present at the end: failure xid.95@gpu/{slot(1)}"]
     assert "36 passes, 2 host events, 1 boots, 1 intents: " in done.stderr
 
 
