@@ -92,7 +92,7 @@ async def test_a_node_that_two_jobs_scrape_does_not_stand_before_itself() -> Non
 HANG = drip(b"")
 NO_COUNT: dict[str, tuple[Callable[..., Answer], str]] = {
     "it has not scraped us for long": (site(scraped=NOW - 61), "has not scraped this node for 61 s"),
-    "a cache answers": (site(at=NOW - 61, scraped=NOW - 62), "s old: a cache answers 61 s ago"),
+    "a cache answers": (site(at=NOW - 61, scraped=NOW - 62), "the result is 61 s old: a cache answers"),
     "its clock is ahead": (site(at=NOW + 61, scraped=NOW + 60), "a clock is wrong"),
     "it does not know us": (lambda *_: vector([]), "has no sample of this node in this boot"),
     "it knows of a part only": (lambda *_: vector([series(NOW, NOW, named("n1"))], ["store away"]), "store away"),

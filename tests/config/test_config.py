@@ -337,7 +337,7 @@ VALUES = (
     tree=st.dictionaries(KEYS, st.recursive(VALUES, lambda inner: st.dictionaries(KEYS, inner, max_size=4)), max_size=4)
 )
 def test_whatever_is_configured_is_a_configuration_or_faults_that_fit_on_lines(tree: dict[str, Any]) -> None:
-    told = ["anything: is valid"]
+    told = ["anything: is sound"]
     try:
         load(Sources(file=None, overrides=(Layer("anything", tree),)))
     except ConfigError as error:
