@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -60,10 +60,15 @@ class Rig:
             DepartureSettings(failing_gpu=failing_gpu, slurm=slurm is not None),
             Looks(ReceiversReader(proc), slurm, lambda: self.holders),
             lambda take: Answers(folder / "run", proc, take, boot_id=BOOT, clock=host_clock),
-            enforce=enforce, record=self.written.extend, committed=self._committed, names=False, boot_id=BOOT,
+            enforce=enforce, append=self.append, committed=self._committed, names=False, boot_id=BOOT,
             clock=host_clock,
         )  # fmt: skip
         (folder / "run").mkdir()
+
+    def append(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self.departing.fold(event)
+            self.written.append(event)
 
     def contains(self, one: Rank) -> None:
         """A process in a container of Docker's, on the same GPU."""
@@ -95,7 +100,7 @@ class Rig:
     def acts(self, *notices: Notice, later: Sequence[Notice] = ()) -> None:
         on_gpu = tuple((id_of(one), frozenset({self.pid})) for one in notices if one.kind == FAILING_GPU)
         near = Near(notices=notices, later=tuple(later), holders=on_gpu)
-        self.written += self.departing.step(near, host_clock())
+        self.append(self.departing.step(near, host_clock()))
 
     def kinds(self) -> list[str]:
         return [event.kind for event in self.written]
@@ -287,7 +292,9 @@ async def test_in_mode_observe_what_was_begun_in_mode_enforce_is_over(tmp_path: 
     rig = Rig(tmp_path, one)
     rig.acts(ending())
     again = Rig(_folder(tmp_path), one, enforce=False)
-    again.departing.begin_again(rig.written)
+    with again.departing.rebuilding():
+        for event in rig.written:
+            again.departing.fold(event)
     assert again.departing.current()
     again.acts(ending())
     assert not again.departing.current()

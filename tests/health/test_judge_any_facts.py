@@ -95,7 +95,9 @@ def story(chance: Chance, desk: Desk) -> Iterator[Event]:
         for finding in step.verdict.findings:
             assert finding.key.detail != "judge", finding.evidence
             if chance.random.random() < 0.1 and finding.latched:
-                yield desk.acknowledge(str(finding.key), "root", chance.now)
+                event = desk.acknowledge(str(finding.key), "root", chance.now)
+                desk.fold(event)
+                yield event
 
 
 def folded(events: Sequence[Event]) -> State:

@@ -16,6 +16,7 @@ from gpuwarden.health.windows import KEPT, Series
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.facts import GpuAnswer, GpuResetEvent, LogOrigin
 from support.hosts import Host, slot
+from support.whole_node import durable
 
 
 def _numbered(host: Host, number: int) -> None:
@@ -79,17 +80,6 @@ scripts = st.lists(st.tuples(st.sampled_from(sorted(ACTIONS)), st.integers(0, 40
 def play(host: Host, script: list[tuple[str, int]]) -> None:
     for action, number in script:
         ACTIONS[action](host, number)
-
-
-def durable(state: State) -> object:
-    """What a restart must not change."""
-    tracks = {
-        str(t.key): (t.severity, t.advice, t.latch, t.first_seen, t.raised, t.latched, t.released is None, t.counters)
-        for t in state.tracks.values()
-    }
-    records = {str(r.key): replace(r, batch=0) for r in state.records.values()}
-    boards = dict(state.raises), dict(state.repairs), dict(state.lemons)
-    return tracks, records, dict(state.pins), boards, state.health, state.boot_id
 
 
 def outcome(host: Host) -> object:

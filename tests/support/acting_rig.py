@@ -55,10 +55,11 @@ class Rig:
         """A daemon that knows what is in the ledger."""
         self.client = Client(self.cluster, self.node, self.clock)
         self.acting = Acting(
-            [self.client], self.options, record=self._record, changed=lambda: None, committed=self._is_committed,
+            [self.client], self.options, append=self._append, changed=lambda: None, committed=self._is_committed,
             boot_id=BOOT, instance=INSTANCE, clock=self.clock,
         )  # fmt: skip
-        self.acting.remember(self.ledger)
+        for event in self.ledger:
+            self.acting.fold(event)
 
     def clock(self) -> Stamp:
         tick = next(self._ticks) / 1_000.0
@@ -80,10 +81,12 @@ class Rig:
 
     def step(self) -> None:
         self.sequence += 1
-        self.ledger += self.acting.step((), self.situation, self.clock())
+        self.ledger += self.acting.step(self.situation, self.clock())
         self.acting.carry_out()
 
-    def _record(self, events: Sequence[Event]) -> None:
+    def _append(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self.acting.fold(event)
         self.on_record()
         self.ledger += events
         self.step()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import pwd
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -33,13 +32,14 @@ NAME_FOUND_WITHIN = 1.0
 
 
 class Service(ActingService, Protocol):
-    """What the verbs need of the daemon. `record` takes events that the desk has folded; `look` reads everything now."""
+    """What the verbs need of the daemon. `append` hands events to the journal and makes a step; `look` reads everything now."""
 
     desk: TappedDesk
     holder: Holder
-    recent: deque[Event]
 
-    def record(self, events: Sequence[Event]) -> None: ...
+    @property
+    def recent(self) -> Sequence[Event]: ...
+    def append(self, events: Sequence[Event]) -> None: ...
     def look(self) -> None: ...
     async def committed(self, within: float) -> bool: ...
     def hook_asked(self) -> None: ...
@@ -108,7 +108,7 @@ class Verbs:
             event = self._service.desk.acknowledge(finding, by, self._clock())
         except ValueError as error:
             raise VerbError(str(error)) from error
-        self._service.record([event])
+        self._service.append([event])
         return f"acknowledged: {event.key}"
 
     async def _inventory(self, _: dict[str, Any], __: Peer) -> Any:
@@ -119,7 +119,7 @@ class Verbs:
             events = self._service.desk.accept_inventory(self._clock())
         except ValueError as error:
             raise VerbError(str(error), TRY_AGAIN) from error
-        self._service.record(events)
+        self._service.append(events)
         return accepted(events)
 
     async def _reload(self, _: dict[str, Any], __: Peer) -> Any:

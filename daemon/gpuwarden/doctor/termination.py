@@ -16,7 +16,7 @@ from gpuwarden.config.model import Config
 from gpuwarden.config.termination import METADATA, MetadataOptions, TerminationOptions
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden_collectors.base import host_clock
-from gpuwarden_collectors.cloud.detect import ONLY_SHUTS_DOWN, ANNOUNCES_IN_GUEST, recognise
+from gpuwarden_collectors.cloud.detect import ANNOUNCES_IN_GUEST, ONLY_SHUTS_DOWN, recognise
 from gpuwarden_collectors.cloud.logind import longest_delay
 from gpuwarden_collectors.cloud.registry import ENDPOINTS
 from gpuwarden_collectors.cloud.shutdown import NAME as SHUTDOWN

@@ -10,6 +10,7 @@ import contextlib
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from gpuwarden.actuators.base import Actuator
@@ -51,7 +52,7 @@ class ActingOptions:
 
 
 class Acting:
-    """`record` takes events that were folded here already: they are to be written, and a step made.
+    """`append` hands events to the journal, and a step is made before it returns.
 
     `changed` asks for a step; `committed` is whether what was recorded is on disk, after a short while at most. `orders`: what
     operators order. `forgotten`: reasons of exclusions by removed actuators that the ledger held, by actuator.
@@ -62,7 +63,7 @@ class Acting:
         actuators: Sequence[Actuator],
         options: ActingOptions,
         *,
-        record: Callable[[Sequence[Event]], None],
+        append: Callable[[Sequence[Event]], None],
         changed: Callable[[], None],
         committed: Callable[[], Awaitable[bool]],
         boot_id: str,
@@ -74,7 +75,7 @@ class Acting:
         self.forgotten: Mapping[str, str] = {}
         self._notifying = notifying
         self._options = options
-        self._record = record
+        self._append = append
         self._changed = changed
         self._boot_id = boot_id
         self._instance = instance
@@ -89,7 +90,7 @@ class Acting:
         self._counts: Counter[str] = Counter()  # of what is tried again, by this process
         self._outcomes = Outcomes()
         self.orders = Orders(
-            self._boxes, self._outcomes, take=self._take, state=lambda: self.state,
+            self._boxes, self._outcomes, append=append, state=lambda: self.state,
             settings=lambda: self._options.settings, boot_id=boot_id, clock=clock,
         )  # fmt: skip
         self._blocked: Mapping[str, str] = {}
@@ -114,8 +115,8 @@ class Acting:
         if self._notifying is not None:
             await self._notifying.stop(timeout)
 
-    def tell(self, events: Iterable[Event]) -> None:
-        """Whoever is to be notified of what happened, in both modes."""
+    def notify(self, events: Iterable[Event]) -> None:
+        """Queue the notifications that these events are worth, in both modes."""
         if self._notifying is not None:
             self._notifying.send(events)
 
@@ -129,17 +130,19 @@ class Acting:
 
     # --- the state
 
-    def remember(self, events: Iterable[Event]) -> None:
-        for event in events:
-            self.state = fold(self.state, event)
+    def fold(self, event: Event) -> None:
+        self.state = fold(self.state, event)
 
-    def begin_again(self, events: Iterable[Event]) -> None:
-        """The state is the fold of these events and of nothing else, without actuators that no longer exist."""
+    @contextmanager
+    def rebuilding(self) -> Iterator[None]:
+        """What spans only moments stays; of the rest the state is the fold of the events that come within, without actuators that
+        no longer exist.
+        """
         old = self.state
         self.state = PolicyState(
             clean=old.clean, sequence=old.sequence, unknown_since=old.unknown_since, foreign=old.foreign
         )
-        self.remember(events)
+        yield
         self.state, self.forgotten = without_removed(self.state)
         for name, reason in self.forgotten.items():
             log.warning("exclusion of a removed actuator forgotten", actuator=name, reason=reason, to_do=REMOVED[name])
@@ -154,10 +157,9 @@ class Acting:
 
     # --- a step
 
-    def step(self, judged: Iterable[Event], situation: Situation, now: Stamp) -> tuple[Event, ...]:
-        """What policy decides after these events of the judge; they are folded, and are to be written before `carry_out`."""
+    def step(self, situation: Situation, now: Stamp) -> tuple[Event, ...]:
+        """What policy decides once the judge's events are folded; folded here, and to be appended before `carry_out`."""
         try:
-            self.remember(judged)
             decision = decide(self.state, self._completed(situation), self._options.settings, now)
         except Exception:  # a fault of ours here must not end what is judged and published
             log.exception("policy failed: nothing new is decided")
@@ -241,7 +243,7 @@ class Acting:
                 log.info("not done yet", **outcome_data(intent, outcome.result, outcome.text))
             self._changed()
         elif outcome.result is not Result.REFUSED or said != (intent.key, outcome):
-            self._take(self._events(intent, outcome))
+            self._append(self._events(intent, outcome))
         self._outcomes.settled()
 
     def _events(self, intent: Intent, outcome: Outcome) -> list[Event]:
@@ -273,11 +275,7 @@ class Acting:
         horizon = self._options.settings.horizon
         news = list(differences(self.state.notices, source, notices, horizon=horizon, now=now))
         if news:
-            self._take(news)
-
-    def _take(self, events: Sequence[Event]) -> None:
-        self.remember(events)
-        self._record(events)
+            self._append(news)
 
     # --- what is published
 

@@ -5,10 +5,12 @@ No clock, no I/O, no loop: the daemon, `gpuwarden check` and a replay drive it a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.confirmation import remembered
 from gpuwarden.health.dcgm.xids import Known, xids_of
 from gpuwarden.health.inventory import Presence, accept, presences
@@ -27,10 +29,11 @@ WAITING_MOST = 100_000
 
 
 class Desk:
-    def __init__(self, boot_id: str, rules: Rules, remembered: Iterable[Event] = ()) -> None:
+    def __init__(self, boot_id: str, rules: Rules, past: Iterable[Event] = ()) -> None:
         self.rules = rules
         self.state = State()
-        self.remember(remembered)
+        for event in past:
+            self.fold(event)
         self.view = View(boot_id=boot_id)
         self.sequence = 0
         self.observed_at: Stamp | None = None
@@ -44,18 +47,21 @@ class Desk:
         self._waiting: list[HostEvent] = []
         self._dcgm_taken: DcgmFacts | None = None  # whose Xids were judged
 
-    def remember(self, events: Iterable[Event]) -> None:
-        for event in events:
-            self.state = fold(self.state, event)
+    def fold(self, event: Event) -> None:
+        self.state = fold(self.state, event)
 
-    def begin_again(self, events: Iterable[Event]) -> None:
-        """The state is the fold of these events and of nothing else."""
+    def checkpoint(self, now: Stamp) -> list[Event]:
+        return checkpoint(self.state, now)
+
+    @contextmanager
+    def rebuilding(self) -> Iterator[None]:
+        """Windows and what was read of this boot stay; of the rest the state is the fold of the events that come within."""
         live = self.state
         self.state = State(
             windows=live.windows, host_windows=live.host_windows, unpaired=live.unpaired,
             slots=live.slots, bus_observed=live.bus_observed, asked=live.asked,
         )  # fmt: skip
-        self.remember(events)
+        yield
         self.state = replace(self.state, unconfirmed=remembered(self.state, live))
 
     def observed(self, observation: Observation[Any]) -> bool:
@@ -105,16 +111,12 @@ class Desk:
         return xids_of(self._dcgm_taken, seen.facts, seen.at, Known(self.state.records, self.view.boot_id))
 
     def acknowledge(self, finding: str, by: str, now: Stamp) -> Event:
-        """Raises ValueError, with the reason, for anything but a latched finding."""
-        event = acknowledge(self.state, Key.parse(finding), by, now, self.view.boot_id)
-        self.state = fold(self.state, event)
-        return event
+        """To be folded. Raises ValueError, with the reason, for anything but a latched finding."""
+        return acknowledge(self.state, Key.parse(finding), by, now, self.view.boot_id)
 
     def accept_inventory(self, now: Stamp) -> list[Event]:
-        """Raises ValueError while nobody can say what is in the machine."""
-        events = accept(self.state, Sight.of(self.view, self.rules, now))
-        self.remember(events)
-        return events
+        """To be folded. Raises ValueError while it is not known what is in the machine."""
+        return accept(self.state, Sight.of(self.view, self.rules, now))
 
     def undecided(self, now: Stamp) -> bool:
         """Whether an Xid 79 waits for what the bus and NVML say to it."""

@@ -20,16 +20,16 @@ class EventLines:
     def __init__(self) -> None:
         self._next: dict[Key, float] = {}  # as many as the judge keeps records
 
-    def tell(self, events: Iterable[Event]) -> None:
+    def write(self, events: Iterable[Event]) -> None:
         for event in events:
             if self._worth_a_line(event):
-                tell(event)
+                write_line(event)
 
     def recalled(self, memory: Memory) -> None:
         """What is worth knowing of how the ledger was opened."""
         if memory.begun:
             changed = (EventKind.MACHINE_CHANGED, EventKind.LEDGER_MOVED)
-            self.tell(event for event in memory.events if event.kind in changed)
+            self.write(event for event in memory.events if event.kind in changed)
         if memory.left_out:
             shown, count = ", ".join(memory.left_out[:LEFT_OUT_SHOWN]), len(memory.left_out)
             log.warning(
@@ -93,7 +93,7 @@ LINES: dict[EventKind, tuple[str, str]] = {
 HIDDEN = ("first_boottime", "first_wall", "latch", "links", "signs", "sequence", "bursts", "processes")
 
 
-def tell(event: Event) -> None:
+def write_line(event: Event) -> None:
     """One line for each event; a pass that changes nothing has none."""
     level, text = LINES[EventKind(event.kind)]
     if event.data.get("severity") == "failure" or event.data.get("to") == "failure":

@@ -56,14 +56,14 @@ class Outcomes:
 
 
 class Orders:
-    """`take` folds and records events. `state` and `settings` are asked each time: they change."""
+    """`append` hands events to the journal; the step that follows from them is made before it returns. `state` and `settings` are asked each time: they change."""
 
     def __init__(
         self,
         boxes: Mapping[str, Reconciler],
         outcomes: Outcomes,
         *,
-        take: Callable[[Sequence[Event]], None],
+        append: Callable[[Sequence[Event]], None],
         state: Callable[[], PolicyState],
         settings: Callable[[], Settings],
         boot_id: str,
@@ -71,7 +71,7 @@ class Orders:
     ) -> None:
         self._boxes = boxes
         self._outcomes = outcomes
-        self._take = take
+        self._append = append
         self._state = state
         self._settings = settings
         self._boot_id = boot_id
@@ -91,7 +91,7 @@ class Orders:
 
     def announce(self, within: float, text: str, by: str) -> str:
         """What follows from it, for people."""
-        self._take([orders.announce(within, text, by, self._boot_id, self._clock())])
+        self._append([orders.announce(within, text, by, self._boot_id, self._clock())])
         settings = self._settings()
         when = f"{settings.horizon:g} s before it" if within > settings.horizon else "at once"
         told = f"the heartbeat says so {when}"
@@ -103,10 +103,10 @@ class Orders:
 
     def call_off(self, by: str) -> None:
         """Raises ValueError where there is nothing to call off."""
-        self._take([orders.call_off(self._state(), by, self._boot_id, self._clock(), self._settings().horizon)])
+        self._append([orders.call_off(self._state(), by, self._boot_id, self._clock(), self._settings().horizon)])
 
     async def _order(self, events: Sequence[Event], act: Act) -> str:
-        self._take(events)
+        self._append(events)
         pending = self._state().pending
         keys = {name: pending[name].key for name in self._boxes if name in pending and pending[name].act is act}
         for name in keys:  # whoever asks again has mended what it was refused for

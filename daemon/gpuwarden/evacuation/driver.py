@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gpuwarden.actuators.azure_approval import AzureApproval
@@ -49,7 +49,7 @@ log = get_logger("gpuwarden")
 
 
 class Departing:
-    """`record` takes events that were folded here already. `enforce` False: everything is looked at, and nothing done.
+    """`append` hands events to the journal. `enforce` False: everything is looked at, and nothing done.
 
     `names` of jobs may be told to whoever can connect. `approval` None: no end is let happen early.
     """
@@ -62,7 +62,7 @@ class Departing:
         approval: AzureApproval | None = None,
         *,
         enforce: bool,
-        record: Callable[[Sequence[Event]], None],
+        append: Callable[[Sequence[Event]], None],
         committed: Callable[[], Awaitable[bool]],
         names: bool,
         boot_id: str,
@@ -71,10 +71,10 @@ class Departing:
         self.state = DepartureState(boot_id=boot_id)
         self._settings = settings
         self._looks = looks
-        self._answers = answers(self._take)
+        self._answers = answers(append)
         self._enforce = enforce
         self._names = names
-        self._record = record
+        self._append = append
         self._boot_id = boot_id
         self._clock = clock
         self._near = Near()
@@ -83,7 +83,7 @@ class Departing:
         self._tidied = False
         self._task: asyncio.Task[None] | None = None
         self._steps = Steps(
-            lambda: self.state, self._take, wake=self._wake.set, committed=committed, answers=self._answers,
+            lambda: self.state, append, wake=self._wake.set, committed=committed, answers=self._answers,
             slurm=looks.slurm, approval=approval, boot_id=boot_id, clock=clock,
         )  # fmt: skip
         self._preview: tuple[str, ...] = ()
@@ -116,25 +116,24 @@ class Departing:
 
     # --- the state
 
-    def remember(self, past: Iterable[Event]) -> None:
-        for event in past:
-            self.state = fold(self.state, event)
+    def fold(self, event: Event) -> None:
+        self.state = fold(self.state, event)
 
-    def begin_again(self, past: Iterable[Event]) -> None:
-        """The state is the fold of these events and of nothing else."""
+    @contextlib.contextmanager
+    def rebuilding(self) -> Iterator[None]:
+        """The state is the fold of the events that come within."""
         self.state = DepartureState(boot_id=self._boot_id)
-        self.remember(past)
+        yield
 
-    def checkpoint(self) -> list[Event]:
+    def checkpoint(self, _: Stamp) -> list[Event]:
         return events.checkpoint(self.state)
 
     def step(self, near: Near, now: Stamp) -> tuple[Event, ...]:
-        """What begins or is over with it; folded, and to be written."""
+        """What begins or is over; to be appended."""
         changed = near != self._near
         self._near = near
         acted = (*near.notices, *near.later) if self._enforce else ()  # who enforced before has begun what is over now
         begun = events.follow(self.state, acted, boot_id=self._boot_id, now=now)
-        self.remember(begun)
         if changed or begun:
             self._wake.set()
         return begun
@@ -158,7 +157,7 @@ class Departing:
                 raise VerbError(f"{said.job} was not seen yet, and too many wait to be heard; try again", TRY_AGAIN)
             self._early[said.job, said.rank, said.all_ranks] = said
         elif is_news(known, said.rank, (said.pid, said.started), all_ranks=said.all_ranks):
-            self._take([self._answers.by_socket(said)])
+            self._append([self._answers.by_socket(said)])
             self._wake.set()
 
     def _hear_early(self) -> None:
@@ -224,7 +223,7 @@ class Departing:
         views = [(notice, self._view(notice, seen, near)) for notice in near.notices]
         if self._enforce:
             await self._expect(seen.jobs)
-            self._take(await self._answers.look(self.state, seen.jobs))
+            self._append(await self._answers.look(self.state, seen.jobs))
             again = await self._carry_out(views, near)
             self._hear_early()
         else:
@@ -278,11 +277,6 @@ class Departing:
         if not self._ending:
             self._steps.begin(due, near.reason)
         return min(again)
-
-    def _take(self, happened: Sequence[Event]) -> None:
-        if happened:
-            self.remember(happened)
-            self._record(happened)
 
     # --- what is published
 

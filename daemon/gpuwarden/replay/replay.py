@@ -7,7 +7,7 @@ that its ledger holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -76,11 +76,16 @@ class Replay:
                 self.desk.rules = self._rules or rules
             case Acknowledged(finding=finding, by=by):
                 with suppress(ValueError):  # under other rules there may be nothing to acknowledge
-                    self._events.append(self.desk.acknowledge(finding, by, record.at))
+                    self._appended([self.desk.acknowledge(finding, by, record.at)])
             case Accepted():
                 with suppress(ValueError):
-                    self._events += self.desk.accept_inventory(record.at)
+                    self._appended(self.desk.accept_inventory(record.at))
         return True
+
+    def _appended(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self.desk.fold(event)
+        self._events += events
 
     def _silence(self, until: Stamp) -> Iterator[Step]:
         for _ in range(SILENT_STEPS_MOST):

@@ -1,14 +1,13 @@
 """The daemon: startup, loop, shutdown. Everything is put together here, and nothing is decided here. `serve.py` runs it.
 
-Observations and host events go to the desk; each gives a step; a step goes to the ledger, the log and the published
+Observations and host events go to the desk; each gives a step; its events go to the journal, its verdict into the published
 snapshot. A burst of events is one step: at most one in `STEP_SPACING`, the first at once.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,10 +20,10 @@ from gpuwarden.collect.termination_sources import NoticeSources
 from gpuwarden.config.model import Config
 from gpuwarden.control.handlers import Verbs
 from gpuwarden.engine.enforcement import Acting
+from gpuwarden.engine.journal import Journal, Step
 from gpuwarden.engine.log_lines import EventLines
 from gpuwarden.engine.observers import TappedDesk
 from gpuwarden.engine.reload import ReloadError, in_force, reloaded
-from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.model import Event, EventKind, Health, Verdict
 from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.rows import Memory
@@ -42,7 +41,7 @@ from gpuwarden.runtime.slurm_hooks import SlurmSide
 from gpuwarden.runtime.systemd import ManagerSide
 from gpuwarden.runtime.wiring import Site
 from gpuwarden_collectors.base import Clock, Observation, host_clock
-from gpuwarden_collectors.facts import HostEvent, LogPosition, Stamp
+from gpuwarden_collectors.facts import HostEvent, Stamp
 
 STEP_SPACING = 0.05
 LEDGER_OPENS_WITHIN = 2.0
@@ -83,27 +82,27 @@ class Daemon:
         actuators = site.actuators(clock, lambda: detail(self._verdict))
         self._slurm = SlurmSide(site, actuators, clock)
         self._kubernetes = KubernetesSide(site.config, actuators, clock)
+        self._lines = EventLines()
+        self.journal = Journal(
+            self._ledger, (self._lines.write, self._notify), request_step=self._request_step, clock=clock
+        )
         self.acting = Acting(
-            actuators, site.acting, record=self._acted, changed=self._soon, committed=self.committed,
+            actuators, site.acting, append=self.append, changed=self._soon, committed=self.committed,
             boot_id=site.boot_id, instance=site.instance, clock=clock, notifying=site.notifying(),
         )  # fmt: skip
         self._notice_sources = NoticeSources(
             site.notice_sources(clock), self.acting.told, boot_id=site.boot_id, clock=clock
         )
         self._jobs = JobSide(
-            site, record=self._told, committed=self.committed, snapshot=lambda: self.holder.snapshot, clock=clock,
+            site, append=self._append_soon, committed=self.committed, snapshot=lambda: self.holder.snapshot, clock=clock,
             passed=manager.sockets.get(JOB_SOCKET),
         )  # fmt: skip
+        self.journal.projections = (self.desk, self.acting, *self._jobs.projections)
         self._verdict_file = VerdictFile(site.config.run.dir, clock)
         self._judging = False
-        self._remembered = False
-        self._since_start: list[Event] = []  # until the ledger is known, what is to be folded on top of it
-        self._position_written: LogPosition | None = None
         self._step_timer: asyncio.TimerHandle | None = None
         self._stepped = float("-inf")
         self._away: set[str] = set()
-        self._lines = EventLines()
-        self.recent: deque[Event] = deque(maxlen=2000)
         self._verdict = Verdict(at=clock(), health=Health.UNKNOWN, reasons=("starting",), unknown=("starting",))
         self.holder = site.holder(self._snapshot(clock()), clock)
         verbs = Verbs(self, site.ledger, site.simulation, clock)
@@ -142,7 +141,7 @@ class Daemon:
         self._judging = True
         self._step()
         about = self._site.about()
-        self._write([Event(kind=EventKind.STARTED, at=self._clock(), boot_id=self._site.boot_id, data=about)])
+        self.journal.append([Event(kind=EventKind.STARTED, at=self._clock(), boot_id=self._site.boot_id, data=about)])
         self._ticker = asyncio.create_task(self._tick())
         self.acting.run()
         self._jobs.run()
@@ -267,18 +266,20 @@ class Daemon:
             log.exception("a step failed: until one succeeds the node becomes unknown")
 
     def _judge_and_publish(self) -> None:
-        self._recall_late()
+        if (memory := self._ledger.recall()) is not None:
+            self._recall(memory, late=True)
         now = self._clock()
         self.desk.troubles(self._errors.at(now))
         self.desk.log_read(self._readers.log_read)
         reached = self._readers.log_position  # what was read so far waits at the desk, and is in this step
         step = self.desk.step(now)
         self._verdict = step.verdict
-        decided = self.acting.step(step.events, self.situation, now)
-        self._jobs.remember(step.events)
-        begun = self._jobs.step(self.acting.state, step.verdict, self.acting.standings, self.desk.view.nvml.facts, now)
-        self.desk.remember((*decided, *begun))
-        self._write((*step.events, *decided, *begun), reached)
+        self.journal.append(step.events, by=self.desk, position=reached)
+        self.journal.append(self.acting.step(self.situation, now), by=self.acting)
+        self.journal.append(
+            self._jobs.step(self.acting.state, step.verdict, self.acting.standings, self.desk.view.nvml.facts, now)
+        )
+        self.journal.tend()
         self.acting.carry_out()
         self.holder.show(self._snapshot(now))
         self._verdict_file.publish(self.holder.snapshot)
@@ -292,7 +293,7 @@ class Daemon:
         """What policy goes by; what only acting knows it adds."""
         return Situation(
             verdict=self._verdict, sequence=self.desk.sequence, ready=self.holder.snapshot.ready,
-            boot_id=self._site.boot_id, remembered=self._remembered,
+            boot_id=self._site.boot_id, remembered=self.journal.recalled,
         )  # fmt: skip
 
     def _snapshot(self, now: Stamp) -> Snapshot:
@@ -319,68 +320,37 @@ class Daemon:
             if waited >= interval or self.holder.snapshot.lasts(self._clock()) <= 0:
                 self._step()
 
-    # --- the ledger
+    # --- the journal
 
-    def record(self, events: Iterable[Event]) -> None:
-        """Events that an operator caused, already folded by the desk."""
-        events = tuple(events)
-        self.acting.remember(events)
-        self._write(events)
-        self._step()
+    @property
+    def recent(self) -> Sequence[Event]:
+        return self.journal.recent
 
-    def _acted(self, events: Iterable[Event]) -> None:
-        """Events that acting has folded: what was ordered, and what came of what was wanted. The judge counts them."""
-        events = tuple(events)
-        self.desk.remember(events)
-        self._write(events)
-        self._step()
+    def append(self, events: Iterable[Event]) -> None:
+        """What an operator ordered, or what came of an order; what follows from it is decided before this returns."""
+        self.journal.append(events, step=Step.NOW)
 
-    def _told(self, events: Iterable[Event]) -> None:
-        """Events of jobs that were told, or have answered, already folded by who has to do with jobs. The judge counts them."""
-        events = tuple(events)
-        self.desk.remember(events)
-        self._write(events)
-        self._soon()
+    def _append_soon(self, events: Iterable[Event]) -> None:
+        """Of jobs, which may all acknowledge in the same moment."""
+        self.journal.append(events, step=Step.SOON)
 
-    async def committed(self, within: float = LEDGER_COMMITS_WITHIN) -> bool:
-        """Whether everything recorded so far is on disk, after so many seconds at most."""
-        return await self._ledger.flush(within)
-
-    def _write(self, events: Iterable[Event], reached: LogPosition | None = None) -> None:
-        """Remember events; with `reached`, also that the kernel log was taken in up to there."""
-        events = tuple(events)
-        self.recent.extend(events)
-        self._lines.tell(events)
-        self.acting.tell(events)
-        if not self._remembered:
-            self._since_start.extend(events)
-        position = reached if reached != self._position_written else None
-        now = self._clock()
-        due = self._remembered and self._ledger.checkpoint_due(now)
-        if events or position or due:
-            covered = self._covered(now) if due else None
-            self._ledger.append(events, position=position, checkpoint=covered)
-            self._position_written = position or self._position_written
+    def _request_step(self, when: Step) -> None:
+        if when is Step.NOW:
+            self._step()
         else:
-            self._ledger.tend()
+            self._soon()
 
-    def _recall(self, memory: Memory) -> None:
+    def _notify(self, events: Iterable[Event]) -> None:
+        self.acting.notify(events)
+
+    def _recall(self, memory: Memory, *, late: bool = False) -> None:
         """What the ledger knew before this start, and on top of it what happened since."""
         self._lines.recalled(memory)
-        if not memory.begun:
-            self.desk.begin_again((*memory.events, *self._since_start))
-            self.acting.begin_again((*memory.events, *self._since_start))
-            self._jobs.begin_again((*memory.events, *self._since_start))
+        self.journal.recall(memory, late=late)
+        if self.acting.forgotten:
+            self.journal.write_checkpoint()  # without them: they are reported this once
         self._notice_sources.remember(self.acting.state.notices.values())
-        self._remembered, self._since_start = True, []
-        if memory.left_out or self.acting.forgotten:
-            self._ledger.append(checkpoint=self._covered(self._clock()))  # without them: this was the only time
 
-    def _recall_late(self) -> None:
-        memory = self._ledger.recall()
-        if memory is not None:
-            self._recall(memory)
-            self._ledger.append(checkpoint=self._covered(self._clock()))
-
-    def _covered(self, now: Stamp) -> list[Event]:
-        return [*checkpoint(self.desk.state, now), *self.acting.checkpoint(now), *self._jobs.checkpoint()]
+    async def committed(self, within: float = LEDGER_COMMITS_WITHIN) -> bool:
+        """Whether everything appended so far is on disk, after so many seconds at most."""
+        return await self._ledger.flush(within)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 from gpuwarden.base.log import get_logger
+from gpuwarden.engine.journal import Projection
 from gpuwarden.evacuation.acknowledgements import Answers
 from gpuwarden.evacuation.active_notices import near
 from gpuwarden.evacuation.driver import Departing
@@ -29,13 +30,13 @@ log = get_logger("gpuwarden")
 
 
 class JobSide:
-    """`record` takes events that were folded here; `snapshot` is what is published now. Nobody is told of simulated GPUs."""
+    """`append` hands events to the journal; `snapshot` is what is published now. Nobody is told of simulated GPUs."""
 
     def __init__(
         self,
         site: Site,
         *,
-        record: Callable[[Sequence[Event]], None],
+        append: Callable[[Sequence[Event]], None],
         committed: Callable[[], Awaitable[bool]],
         snapshot: Callable[[], Snapshot],
         clock: Clock,
@@ -52,15 +53,15 @@ class JobSide:
             site.config.run.dir, log, status=self._status, notices=self.notices, current=self._current,
             job_of=self._job_of, acknowledged=self._acknowledged, clock=clock, passed=passed,
         )  # fmt: skip
-        self._departing = None if site.simulation is not None else self._made(record, committed)
+        self._departing = None if site.simulation is not None else self._made(append, committed)
         self._door: asyncio.Task[None] | None = None
 
-    def _made(self, record: Callable[[Sequence[Event]], None], committed: Callable[[], Awaitable[bool]]) -> Departing:
+    def _made(self, append: Callable[[Sequence[Event]], None], committed: Callable[[], Awaitable[bool]]) -> Departing:
         config, boot_id = self._site.config, self._site.boot_id
         return Departing(
             self._site.departing, self._site.looks(self._on_gpus, self._clock),
             lambda take: Answers(config.run.dir, config.paths.proc, take, boot_id=boot_id, clock=self._clock),
-            self._site.approval, enforce=config.mode == "enforce", record=record, committed=committed,
+            self._site.approval, enforce=config.mode == "enforce", append=append, committed=committed,
             names=config.publish.publish_jobs, boot_id=boot_id, clock=self._clock,
         )  # fmt: skip
 
@@ -88,16 +89,9 @@ class JobSide:
 
     # --- the state
 
-    def remember(self, events: Iterable[Event]) -> None:
-        if self._departing is not None:
-            self._departing.remember(events)
-
-    def begin_again(self, events: Iterable[Event]) -> None:
-        if self._departing is not None:
-            self._departing.begin_again(events)
-
-    def checkpoint(self) -> list[Event]:
-        return [] if self._departing is None else self._departing.checkpoint()
+    @property
+    def projections(self) -> tuple[Projection, ...]:
+        return () if self._departing is None else (self._departing,)
 
     def step(
         self,
@@ -107,7 +101,7 @@ class JobSide:
         facts: NvmlFacts | None,
         now: Stamp,
     ) -> tuple[Event, ...]:
-        """What begins, or is over; to be written."""
+        """What begins, or is over; to be appended."""
         if self._departing is None:
             return ()
         self._holders = holders(self._holders, () if facts is None else facts.gpus)

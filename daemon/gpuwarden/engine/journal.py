@@ -1,0 +1,135 @@
+"""The journal: the one way in which events change what this daemon knows.
+
+    append --> every projection folds --> recent events, log lines, notifications --> ledger --> perhaps a step
+
+A projection is a state that is a fold of events: health, policy, evacuation. All of them fold all events in one order, so that
+at any cut each is the fold of what the ledger holds; a start, or a ledger that was opened late, folds that again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from enum import Enum, auto
+from typing import Protocol
+
+from gpuwarden.base.log import get_logger
+from gpuwarden.health.model import Event
+from gpuwarden.ledger.ledger import Ledger
+from gpuwarden.ledger.rows import Memory
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.facts import LogPosition, Stamp
+
+RECENT_MOST = 2_000
+"""Events kept in memory, for readers while the ledger cannot be read."""
+
+log = get_logger("gpuwarden")
+
+
+class Projection(Protocol):
+    def fold(self, event: Event) -> None:
+        """Take one event into the state."""
+
+    def rebuilding(self) -> AbstractContextManager[None]:
+        """Begin again with nothing but what no event carries; within, the events are folded."""
+
+    def checkpoint(self, now: Stamp) -> list[Event]:
+        """The shortest list of events whose fold gives the state."""
+
+
+class Step(Enum):
+    """When the engine is to make a step because of what was appended. While a step is under way there is no other."""
+
+    NONE = auto()
+    SOON = auto()
+    """With the others that come in a moment: for what may come in storms."""
+    NOW = auto()
+    """Before `append` returns: for what an operator waits for."""
+
+
+class Journal:
+    """`outputs` get all events in order, and must not block. `request_step` is called with SOON or NOW.
+
+    `projections` is set once they are made, in the order in which they fold and are checkpointed: health, policy, evacuation.
+    """
+
+    projections: tuple[Projection, ...] = ()
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        outputs: Sequence[Callable[[Iterable[Event]], None]],
+        *,
+        request_step: Callable[[Step], None],
+        clock: Clock,
+    ) -> None:
+        self.recent: deque[Event] = deque(maxlen=RECENT_MOST)
+        self.recalled = False
+        """Whether what the ledger holds from before this start is part of the state."""
+        self._ledger = ledger
+        self._outputs = outputs
+        self._request_step = request_step
+        self._clock = clock
+        self._since_start: list[Event] = []  # until then, what is to be folded on top of it
+        self._position: LogPosition | None = None
+
+    def append(
+        self,
+        events: Iterable[Event],
+        *,
+        by: Projection | None = None,
+        position: LogPosition | None = None,
+        step: Step = Step.NONE,
+    ) -> None:
+        """`by` has folded them while it decided on them. `position`: the kernel log was taken in up to there, these events included."""
+        events = tuple(events)
+        self._fold(events, [one for one in self.projections if one is not by])
+        self.recent.extend(events)
+        for output in self._outputs:
+            output(events)
+        if not self.recalled:
+            self._since_start.extend(events)
+        if position == self._position:
+            position = None
+        if events or position is not None:
+            self._ledger.append(events, position=position)
+            self._position = position or self._position
+        if events and step is not Step.NONE:
+            self._request_step(step)
+
+    def tend(self) -> None:
+        """Once in each step, after its events: a checkpoint if one is due; what could not be written is tried again."""
+        if self.recalled and self._ledger.checkpoint_due(self._clock()):
+            self.write_checkpoint()
+        else:
+            self._ledger.tend()
+
+    def recall(self, memory: Memory, *, late: bool = False) -> None:
+        """Every projection becomes the fold of what the ledger holds and of what happened since the start.
+
+        `late`: the ledger was opened, or begun again, under the running daemon, and lacks what happened before.
+        """
+        if not memory.begun:
+            with ExitStack() as rebuilding:
+                for one in self.projections:
+                    rebuilding.enter_context(one.rebuilding())
+                self._fold((*memory.events, *self._since_start), self.projections)
+        self.recalled, self._since_start = True, []
+        if late or memory.left_out:  # a checkpoint without them: they are left out this once
+            self.write_checkpoint()
+
+    def write_checkpoint(self) -> None:
+        self._ledger.append(checkpoint=self.checkpoint(self._clock()))
+
+    def checkpoint(self, now: Stamp) -> list[Event]:
+        return [event for one in self.projections for event in one.checkpoint(now)]
+
+    def _fold(self, events: Iterable[Event], projections: Sequence[Projection]) -> None:
+        """An event that one projection cannot take in is lost to that one alone."""
+        for event in events:
+            for one in projections:
+                try:
+                    one.fold(event)
+                except Exception:
+                    log.exception("event not folded", kind=event.kind, projection=type(one).__name__)

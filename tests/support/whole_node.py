@@ -1,0 +1,176 @@
+"""Health, policy and evacuation on one journal with a ledger on disk, as the daemon puts them together; no process, no socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+
+from gpuwarden.engine.enforcement import Acting
+from gpuwarden.engine.engine import Desk
+from gpuwarden.engine.journal import Journal, Step
+from gpuwarden.evacuation.acknowledgements import Answers
+from gpuwarden.evacuation.active_notices import near
+from gpuwarden.evacuation.driver import Departing
+from gpuwarden.evacuation.job_scan import Looks
+from gpuwarden.health import state as health
+from gpuwarden.health.model import Event
+from gpuwarden.ledger.ledger import Ledger
+from gpuwarden.ledger.reader import read_only
+from gpuwarden.policy import state as policy
+from gpuwarden.policy.evacuation import model as evacuation_model
+from gpuwarden.policy.evacuation import state as evacuation
+from gpuwarden.policy.evacuation.plan import DepartureSettings
+from gpuwarden.policy.situation import Situation
+from gpuwarden_collectors.facts import HostEvent, LogPosition
+from gpuwarden_collectors.receivers.reader import ReceiversReader
+from support.acting_rig import acting_options
+from support.hosts import Host
+from support.ledgers import HERE, PATIENCE
+from support.schedulers import Client, Cluster, Node
+
+States = tuple[object, policy.PolicyState, evacuation_model.DepartureState]
+
+
+def durable(state: health.State) -> object:
+    """Of the judge's memory what a restart must not change."""
+    tracks = {
+        str(t.key): (t.severity, t.advice, t.latch, t.first_seen, t.raised, t.latched, t.released is None, t.counters)
+        for t in state.tracks.values()
+    }
+    records = {str(r.key): replace(r, batch=0) for r in state.records.values()}
+    boards = dict(state.raises), dict(state.repairs), dict(state.lemons)
+    return tracks, records, dict(state.pins), boards, state.health, state.boot_id
+
+
+def folded(events: Iterable[Event]) -> States:
+    """What the three states are after these events, each without what no event carries."""
+    past = tuple(events)
+    return compared(
+        reduce(health.fold, past, health.State()),
+        reduce(policy.fold, past, policy.PolicyState()),
+        reduce(evacuation.fold, past, evacuation_model.DepartureState()),
+    )
+
+
+def compared(judged: health.State, decided: policy.PolicyState, leaving: evacuation_model.DepartureState) -> States:
+    momentary = replace(decided, clean=0, sequence=0, unknown_since=None, foreign=frozenset())
+    return durable(judged), momentary, leaving
+
+
+class WholeNode:
+    """`host` is what its collectors find. `begin` and `kill` are the life of one daemon; the ledger at `path` outlives it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "ledger.db"
+        self.folder = folder
+        self.host = Host(2)
+        self.cluster = Cluster(lambda: self.host.now.wall, {"n1": Node()})
+        self.written = 0
+        """Lines of the kernel log so far."""
+
+    async def begin(self, opens_within: float = PATIENCE) -> None:
+        host, self._loop = self.host, asyncio.get_running_loop()
+        self._step_due: asyncio.Handle | None = None
+        self.ledger = Ledger(self.path, machine=HERE, boot_id=host.boot_id, clock=lambda: host.now)
+        self.journal = Journal(self.ledger, (), request_step=self._request, clock=lambda: host.now)
+        self.desk = Desk(host.boot_id, host.rules)
+        self.acting = Acting(
+            [Client(self.cluster, "n1", lambda: host.now)], acting_options(), append=self.append,
+            changed=lambda: self._request(Step.SOON), committed=lambda: self.ledger.flush(PATIENCE), boot_id=host.boot_id,
+            instance="i-1", clock=lambda: host.now,
+        )  # fmt: skip
+        self.departing = Departing(
+            DepartureSettings(), Looks(ReceiversReader(self.folder), None, set),
+            lambda take: Answers(self.folder, self.folder, take, boot_id=host.boot_id, clock=lambda: host.now),
+            enforce=True, append=self.append_soon, committed=lambda: self.ledger.flush(PATIENCE), names=False,
+            boot_id=host.boot_id, clock=lambda: host.now,
+        )  # fmt: skip
+        self.journal.projections = (self.desk, self.acting, self.departing)
+        memory = await self.ledger.open(opens_within)
+        if memory is not None:
+            self.journal.recall(memory)
+        self.step()
+        self.acting.run()
+
+    async def kill(self) -> None:
+        """What was not on its way to the disk yet may be lost."""
+        if self._step_due is not None:
+            self._step_due.cancel()
+        await self.acting.stop(PATIENCE)
+        await self.ledger.close(PATIENCE)
+
+    def append(self, events: Iterable[Event]) -> None:
+        self.journal.append(events, step=Step.NOW)
+
+    def append_soon(self, events: Iterable[Event]) -> None:
+        self.journal.append(events, step=Step.SOON)
+
+    def _request(self, when: Step) -> None:
+        if when is Step.NOW:
+            self.step()
+        elif self._step_due is None:
+            self._step_due = self._loop.call_soon(self.step)
+
+    def step(self, *happened: HostEvent) -> None:
+        """A pass of the collectors and the step that follows from it, as `runtime/app.py` makes it."""
+        if self._step_due is not None:
+            self._step_due.cancel()
+            self._step_due = None
+        if (memory := self.ledger.recall()) is not None:
+            self.journal.recall(memory, late=True)
+        host = self.host
+        host.uptime += 5.0
+        self.desk.observed(host.nvml())
+        self.desk.observed(host.pci())
+        self.desk.happened(happened)
+        self.written += len(happened)
+        step = self.desk.step(host.now)
+        self.verdict = step.verdict
+        self.journal.append(step.events, by=self.desk, position=LogPosition(host.boot_id, self.written))
+        self.journal.append(self.acting.step(self.situation, host.now), by=self.acting)
+        active = near(
+            self.acting.state, step.verdict, self.acting.standings, {}, scheduled=True, horizon=3_600.0, instance="i-1",
+            now=host.now,
+        )  # fmt: skip
+        self.journal.append(self.departing.step(active, host.now))
+        self.journal.tend()
+        self.acting.carry_out()
+
+    @property
+    def situation(self) -> Situation:
+        return Situation(
+            verdict=self.verdict, sequence=self.desk.sequence, ready=True, boot_id=self.host.boot_id,
+            remembered=self.journal.recalled,
+        )  # fmt: skip
+
+    # --- what is compared
+
+    async def recalled(self) -> None:
+        """Until the ledger's contents are part of the state."""
+        async with asyncio.timeout(PATIENCE):
+            while not self.journal.recalled:
+                await self.ledger.flush(0.1)
+                self.step()
+
+    @property
+    def live(self) -> States:
+        return compared(self.desk.state, self.acting.state, self.departing.state)
+
+    async def on_disk(self) -> States:
+        """The fold of the ledger, as the next start will read it."""
+        while self.ledger.unwritten:  # an outcome may come in meanwhile
+            assert await self.ledger.flush(PATIENCE)
+        with read_only(self.path) as reader:
+            return folded(reader.memory().events)
+
+    async def orders(self, text: str) -> None:
+        """`exclude` or `restore` by an operator, and what came of it."""
+        with suppress(ValueError):
+            if text == "exclude":
+                await self.acting.orders.exclude("root", "to be looked at")
+            else:
+                await self.acting.orders.restore("root", self.situation)
