@@ -1,0 +1,61 @@
+"""Ledgers that earlier commits wrote, with every kind of event: they mean the same to this version, and it writes their events as they did."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.health.model import Event, EventKind
+from gpuwarden.ledger.reader import read_only
+from gpuwarden.ledger.rows import event_of, row_of
+from support.whole_node import folded
+
+FOLDER = Path(__file__).parents[1] / "data/ledger"
+COMMITS = ["23d4377", "46086eb"]
+"""Of each, `every_kind_COMMIT.sql` is a ledger as that commit wrote it, and `….folded.jsonl` the rows of the checkpoint that 46086eb
+made of all that it held: the meaning of the ledger, in a form that no renaming touches."""
+LATER = {"23d4377": {EventKind.LEDGER_LOST}, "46086eb": set[EventKind]()}
+"""Kinds that came after it."""
+
+
+@pytest.fixture(params=COMMITS)
+def commit(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def path(commit: str, tmp_path: Path) -> Path:
+    path = tmp_path / "ledger.db"
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript((FOLDER / f"every_kind_{commit}.sql").read_text())
+    return path
+
+
+def checkpoint(commit: str) -> list[Event]:
+    lines = (FOLDER / f"every_kind_{commit}.folded.jsonl").read_text().splitlines()
+    return [event_of(tuple(json.loads(line))) for line in lines]
+
+
+def test_every_kind_is_in_it(commit: str, path: Path) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        found = {kind for (kind,) in database.execute("SELECT kind FROM events UNION SELECT kind FROM checkpoint")}
+    known = {kind for kind in EventKind if kind not in LATER[commit]}
+    assert found == known
+
+
+def test_it_means_what_it_meant_before(commit: str, path: Path) -> None:
+    with read_only(path) as reader:
+        assert folded(reader.memory().events) == folded(checkpoint(commit))
+
+
+def test_each_of_its_rows_is_written_again_byte_for_byte(path: Path) -> None:
+    columns = "kind, boot_id, boottime, wall, code, subject, detail, data"
+    with closing(sqlite3.connect(path)) as database:
+        for table in ("events", "checkpoint"):
+            for row in database.execute(f"SELECT {columns} FROM {table}"):
+                assert row_of(event_of(row)) == row
