@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpuwarden.health.event_data import read, write
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.ledger.reader import read_only
 from gpuwarden.ledger.rows import event_of, row_of
+from gpuwarden.policy import events as policy
 from support.whole_node import folded
 
 FOLDER = Path(__file__).parents[1] / "data/ledger"
@@ -20,6 +24,18 @@ COMMITS = ["23d4377", "46086eb"]
 made of all that it held: the meaning of the ledger, in a form that no renaming touches."""
 LATER = {"23d4377": {EventKind.LEDGER_LOST}, "46086eb": set[EventKind]()}
 """Kinds that came after it."""
+
+TYPED: dict[str, type[Any]] = {
+    EventKind.INTENDED: policy.Intended,
+    EventKind.OUTCOME: policy.Outcome,
+    EventKind.EXCLUDED: policy.Excluded,
+    EventKind.HELD: policy.Excluded,
+    EventKind.RESTORED: policy.Restored,
+    EventKind.LIFTED: policy.Lifted,
+    EventKind.ORDERED: policy.Ordered,
+    EventKind.NOTICED: policy.Noticed,
+    EventKind.NOTICE_ENDED: policy.NoticeEnded,
+}
 
 
 @pytest.fixture(params=COMMITS)
@@ -51,6 +67,20 @@ def test_every_kind_is_in_it(commit: str, path: Path) -> None:
 def test_it_means_what_it_meant_before(commit: str, path: Path) -> None:
     with read_only(path) as reader:
         assert folded(reader.memory().events) == folded(checkpoint(commit))
+
+
+def test_what_is_typed_is_read_and_written_again_key_for_key(path: Path) -> None:
+    columns = "kind, boot_id, boottime, wall, code, subject, detail, data"
+    kinds = set()
+    with closing(sqlite3.connect(path)) as database:
+        for table in ("events", "checkpoint"):
+            for row in database.execute(f"SELECT {columns} FROM {table}"):
+                event = event_of(row)
+                if (typed := TYPED.get(event.kind)) is not None:
+                    again = replace(event, data=write(read(typed, event.data)))
+                    assert row_of(again) == row
+                    kinds.add(event.kind)
+    assert kinds == TYPED.keys()
 
 
 def test_each_of_its_rows_is_written_again_byte_for_byte(path: Path) -> None:

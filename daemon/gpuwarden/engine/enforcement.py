@@ -1,6 +1,6 @@
-"""Acting inside the daemon: policy decides in each step, a task for each actuator carries out, outcomes come back as events.
+"""Enforcement: policy decides in each step, a task for each actuator carries out, outcomes come back as events.
 
-One task for each actuator, so that no actuator is ever asked two things at once. Nothing here waits for one in a step.
+One task for each actuator, so that no actuator gets two requests at once. No step waits for an actuator.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from gpuwarden.actuators.base import Actuator
 from gpuwarden.actuators.reconciler import Limits, Reconciler
 from gpuwarden.base.log import get_logger
 from gpuwarden.engine.operator_orders import Orders, Outcomes
+from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Event, EventKind, Json
 from gpuwarden.notify.notifications import Notifications
 from gpuwarden.policy import checkpoint
+from gpuwarden.policy.events import Excluded, Restored
 from gpuwarden.policy.exclusion import Decision, decide
 from gpuwarden.policy.model import Act, Flag, Intent, Notice, Outcome, Result, Settings, Standing
 from gpuwarden.policy.notices import differences, imminent
@@ -162,21 +164,21 @@ class Acting:
         try:
             decision = decide(self.state, self._completed(situation), self._options.settings, now)
         except Exception:  # a fault of ours here must not end what is judged and published
-            log.exception("policy failed: nothing new is decided")
+            log.exception("policy failed: no new decision")
             return ()
         self.state, self._waiting = decision.state, decision.waiting
         self._notice_blocked(decision)
         return decision.events
 
     def carry_out(self) -> None:
-        """Wake whoever has something else to do than before."""
+        """Wake the tasks of actuators with another intent than before."""
         for name, box in self._boxes.items():
             due = self._due(name)
             if (due.key if due else "") != box.key:
                 box.wake.set()
 
     def hurry(self) -> None:
-        """Whoever pauses between two attempts makes the next one now, but for the breaker: a fleet may be hurried at once."""
+        """End pauses between two attempts, but not those of the breaker: a whole fleet may be hurried at once."""
         for box in self._boxes.values():
             if not box.held_back:
                 box.wake.set()
@@ -207,7 +209,7 @@ class Acting:
             try:
                 await self._turn(box)
             except Exception:  # a fault of ours in one actuator must end neither it nor the others
-                log.exception("an actuator failed unexpectedly", actuator=box.actuator.name)
+                log.exception("actuator failed unexpectedly", actuator=box.actuator.name)
                 await asyncio.sleep(self._options.look_often)
 
     async def _turn(self, box: Reconciler) -> None:
@@ -235,14 +237,14 @@ class Acting:
         return seconds * self._chance.uniform(0.9, 1.1)  # so that a fleet does not come in step
 
     def _finished(self, intent: Intent, outcome: Outcome) -> None:
-        said = self._outcomes.put(intent, outcome)
+        before = self._outcomes.put(intent, outcome)
         if outcome.result in UNCOUNTED:
             self._counts[f"{intent.act.value}_{outcome.result.value}"] += 1
         if outcome.result is Result.RETRY:
-            if said is None or said[1].text != outcome.text:
-                log.info("not done yet", **outcome_data(intent, outcome.result, outcome.text))
+            if before is None or before[1].text != outcome.text:
+                log.info("action not done yet", **outcome_data(intent, outcome.result, outcome.text))
             self._changed()
-        elif outcome.result is not Result.REFUSED or said != (intent.key, outcome):
+        elif outcome.result is not Result.REFUSED or before != (intent.key, outcome):
             self._append(self._events(intent, outcome))
         self._outcomes.settled()
 
@@ -250,24 +252,26 @@ class Acting:
         now = self._clock()
         events = [self._event(EventKind.OUTCOME, outcome_data(intent, outcome.result, outcome.text), now)]
         done = outcome.result is Result.DONE
-        about: dict[str, Json] = {"actuator": intent.actuator, "why": intent.why.value, "reason": intent.reason}
+        name, why, reason = intent.actuator, intent.why, intent.reason
         if intent.act is Act.EXCLUDE and (done or outcome.result is Result.ALREADY):
-            events.append(self._event(EventKind.EXCLUDED, {**about, "since": outcome.since}, now))
+            excluded = Excluded(actuator=name, why=why, reason=reason, since=outcome.since)
+            events.append(self._event(EventKind.EXCLUDED, write(excluded), now))
         if intent.act is Act.RESTORE and (
             done or (outcome.result is Result.ALREADY and intent.actuator in self.state.holds)
         ):
-            events.append(self._event(EventKind.RESTORED, about, now))
+            restored = Restored(actuator=name, why=why, reason=reason)
+            events.append(self._event(EventKind.RESTORED, write(restored), now))
         return events
 
     def _event(self, kind: EventKind, data: Mapping[str, Json], now: Stamp) -> Event:
         return Event(kind=kind, at=now, boot_id=self._boot_id, data=data)
 
-    # --- what is announced
+    # --- termination notices
 
-    def told(self, source: str, notices: Iterable[Notice]) -> None:
-        """All that `source` announces of the end of this machine. What is the same as before is no news.
+    def announced(self, source: str, notices: Iterable[Notice]) -> None:
+        """Take in all notices of `source` for this machine; those it announced before are no events.
 
-        A shutdown that a scheduler ordered is none: it has drained the node and brings it back.
+        A shutdown that a scheduler ordered is no notice: it has drained the node and brings it back.
         """
         now = self._clock()
         if any(Flag.REBOOT in standing.flags for standing in self.standings.values()):

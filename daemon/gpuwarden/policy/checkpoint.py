@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Event, EventKind, Json, Key
+from gpuwarden.policy.events import Excluded, Lifted, Ordered
 from gpuwarden.policy.model import Act
 from gpuwarden.policy.notices import noticed
 from gpuwarden.policy.state import Hold, Order, PolicyState, data_of, texts_of
@@ -25,7 +27,7 @@ def _events(state: PolicyState, now: Stamp) -> Iterator[Event]:
     for wall in state.returns:
         yield Event(kind=EventKind.RETURNED, at=Stamp(0.0, wall), boot_id=boot)
     for actuator, at in state.lifted.items():
-        yield Event(kind=EventKind.LIFTED, at=at, boot_id=boot, data={"actuator": actuator})
+        yield Event(kind=EventKind.LIFTED, at=at, boot_id=boot, data=write(Lifted(actuator=actuator)))
     for notice in state.notices.values():
         yield noticed(notice)
     for hold in state.holds.values():
@@ -44,21 +46,18 @@ def _tried(state: PolicyState) -> Iterator[Event]:
 
 
 def ordered(order: Order, boot_id: str, declined: frozenset[str] = frozenset()) -> Event:
-    data: dict[str, Json] = {"order": Act.EXCLUDE.value, "reason": order.reason, "by": order.by}
-    data |= {"declined": " ".join(sorted(declined))} if declined else {}
-    return Event(kind=EventKind.ORDERED, at=order.at, boot_id=boot_id, data=data)
+    said = Ordered(order=Act.EXCLUDE, reason=order.reason, by=order.by, declined=" ".join(sorted(declined)))
+    return Event(kind=EventKind.ORDERED, at=order.at, boot_id=boot_id, data=write(said))
 
 
 def restored(overridden: frozenset[Key], boot_id: str, now: Stamp, by: str = "") -> Iterator[Event]:
     """An operator's restoration in spite of these findings; what one event has no room for follows in `more`."""
     for number, text in enumerate(texts_of(overridden)):
-        data: dict[str, Json] = {"order": Act.RESTORE.value, "overridden": text}
-        data |= ({"by": by} if by else {}) | ({"more": True} if number else {})
-        yield Event(kind=EventKind.ORDERED, at=now, boot_id=boot_id, data=data)
+        said = Ordered(order=Act.RESTORE, overridden=text, by=by or None, more=number > 0)
+        yield Event(kind=EventKind.ORDERED, at=now, boot_id=boot_id, data=write(said))
 
 
 def held(hold: Hold) -> dict[str, Json]:
-    data: dict[str, Json] = {
-        "actuator": hold.actuator, "why": hold.why.value, "reason": hold.reason, "since": hold.since,
-    }  # fmt: skip
-    return data | ({"released": True} if hold.released else {})
+    return write(
+        Excluded(actuator=hold.actuator, why=hold.why, reason=hold.reason, since=hold.since, released=hold.released)
+    )

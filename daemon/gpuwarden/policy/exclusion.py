@@ -18,9 +18,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Advice, Event, EventKind, Finding, Health, Json, Key
 from gpuwarden.policy import reasons
 from gpuwarden.policy.checkpoint import held
+from gpuwarden.policy.events import Lifted
 from gpuwarden.policy.model import Act, Intent, Notice, Owner, Result, Settings, Standing, Why
 from gpuwarden.policy.notices import imminent
 from gpuwarden.policy.preconditions import RANK, answer, same
@@ -122,8 +124,8 @@ class _Steps:
             return
         gone = known.owner is Owner.NONE
         by = ("gone since an earlier boot" if earlier else "lifted") if gone else "taken over"
-        data: dict[str, Json] = {"actuator": name, "why": hold.why.value, "reason": hold.reason, "by": by}
-        self._happened(EventKind.LIFTED, {**data, "nobody": gone and earlier})
+        lifted = Lifted(actuator=name, why=hold.why, reason=hold.reason, by=by, nobody=gone and earlier)
+        self._happened(EventKind.LIFTED, write(lifted))
 
     def _foreign(self, name: str, known: Standing | None) -> None:
         """Whoever ends an exclusion of their own has seen the node, as who ends one of ours.
@@ -138,7 +140,7 @@ class _Steps:
             others = self.state.foreign | {name} if theirs else self.state.foreign - {name}
             self.state = replace(self.state, foreign=others)
         if before and known.owner is Owner.NONE:
-            self._happened(EventKind.LIFTED, {"actuator": name, "by": "theirs ended"})
+            self._happened(EventKind.LIFTED, write(Lifted(actuator=name, by="theirs ended")))
 
     def _supersede(self, name: str, want: Want | None) -> None:
         """An intent that waits goes on waiting, unless something else is wanted by now."""

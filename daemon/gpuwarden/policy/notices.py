@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from gpuwarden.health.model import Event, EventKind, Json
+from gpuwarden.health.event_data import write
+from gpuwarden.health.model import Event, EventKind
+from gpuwarden.policy.events import Noticed, NoticeEnded
 from gpuwarden.policy.model import Notice
 from gpuwarden_collectors.facts import Stamp
 
@@ -71,20 +73,16 @@ def _changed(before: Notice, now: Notice) -> bool:
 
 
 def noticed(notice: Notice) -> Event:
-    data: dict[str, Json] = {"source": notice.source, "notice": notice.kind, "reason": notice.reason}
-    data |= {"id": notice.id, "hard": notice.hard}
-    if notice.called_off:
-        data |= {"called_off": True}
-    if notice.approval:
-        data |= {"approval": notice.approval.value}
-    if notice.deadline is not None:
-        data |= {"deadline_boottime": notice.deadline.boottime, "deadline_wall": notice.deadline.wall}
-    return Event(kind=EventKind.NOTICED, at=notice.at, boot_id=notice.boot_id, data=data)
+    said = Noticed(
+        source=notice.source, notice=notice.kind, reason=notice.reason, id=notice.id, hard=notice.hard,
+        called_off=notice.called_off, approval=notice.approval, deadline=notice.deadline,
+    )  # fmt: skip
+    return Event(kind=EventKind.NOTICED, at=notice.at, boot_id=notice.boot_id, data=write(said))
 
 
 def _ended(notice: Notice, now: Stamp, *, released: bool) -> Event:
     """Its own source withdrew it. `released`: no other is imminent, so that what was excluded for it may come back."""
-    data: dict[str, Json] = {"source": notice.source, "id": notice.id, "released": released}
+    data = write(NoticeEnded(source=notice.source, id=notice.id, released=released))
     return Event(kind=EventKind.NOTICE_ENDED, at=now, boot_id=notice.boot_id, data=data)
 
 

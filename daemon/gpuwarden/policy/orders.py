@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gpuwarden.health.model import Event, EventKind, Json, Severity, Verdict
+from gpuwarden.health.event_data import write
+from gpuwarden.health.model import Event, EventKind, Severity, Verdict
 from gpuwarden.policy import reasons
 from gpuwarden.policy.checkpoint import ordered, restored
+from gpuwarden.policy.events import NoticeEnded
 from gpuwarden.policy.model import HORIZON, OPERATOR, Act, Intent, Notice, Result, Why
 from gpuwarden.policy.notices import MOVED, called_off, imminent, noticed
 from gpuwarden.policy.state import Order, PolicyState, data_of, intent_key, outcome_data
@@ -97,5 +99,5 @@ def call_off(state: PolicyState, by: str, boot_id: str, now: Stamp, horizon: flo
     if not announced and not any(hold.why is Why.TERMINATION for hold in state.holds.values()):
         raise ValueError("there is no termination notice to call off")
     left = imminent(called_off(state.notices, f"{OPERATOR}/"), horizon, now)
-    data: dict[str, Json] = {"by": by, "released": left is None}
+    data = write(NoticeEnded(by=by, released=left is None))
     return Event(kind=EventKind.NOTICE_ENDED, at=now, boot_id=boot_id, data=data)

@@ -14,10 +14,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from gpuwarden.health.event_data import Data, read, write
 from gpuwarden.health.model import Event, EventKind, Json, Key
+from gpuwarden.policy.events import Excluded, Intended, Lifted, Noticed, NoticeEnded, Ordered, Outcome, Restored
 from gpuwarden.policy.model import OPERATOR, Act, Intent, Notice, Result, Why
 from gpuwarden.policy.notices import called_off, imminent
-from gpuwarden_collectors.cloud.facts import Approval
 from gpuwarden_collectors.facts import Stamp
 
 NOTICES_MOST = 256
@@ -93,29 +94,6 @@ def fold(state: PolicyState, event: Event) -> PolicyState:
     return state if change is None else change(state, event)
 
 
-# --- reading what an event says; a ledger may be of another version, or edited
-
-
-def _text(event: Event, name: str) -> str:
-    value = event.data.get(name, "")
-    return value if isinstance(value, str) else ""
-
-
-def _number(event: Event, name: str) -> float:
-    value = event.data.get(name, 0.0)
-    return float(value) if isinstance(value, int | float) else 0.0
-
-
-Word = TypeVar("Word", Act, Why, Result, Approval)
-
-
-def _word(kind: type[Word], event: Event, name: str, default: Word) -> Word:
-    try:
-        return kind(_text(event, name))
-    except ValueError:
-        return default
-
-
 Item = TypeVar("Item")
 
 
@@ -153,11 +131,11 @@ def _another_machine(_: PolicyState, event: Event) -> PolicyState:
     return PolicyState(boot_id=event.boot_id)
 
 
-def _intended(state: PolicyState, event: Event) -> PolicyState:
-    intent = intent_of(event)
+def _intended(state: PolicyState, event: Event, said: Intended) -> PolicyState:
+    intent = _intent(said, event.at)
     if intent is None:
         return state
-    if event.data.get("observed") is True:
+    if said.observed:
         return replace(_counted(state, intent.act, Result.OBSERVED), would={**state.would, intent.actuator: intent})
     if intent.act is Act.EXCLUDE and not state.holds and not state.pending:
         state = replace(state, person=frozenset())  # it begins here
@@ -165,19 +143,18 @@ def _intended(state: PolicyState, event: Event) -> PolicyState:
     return replace(state, pending=pending, would=_without(state.would, intent.actuator))
 
 
-def _outcome(state: PolicyState, event: Event) -> PolicyState:
-    """What was refused stays wanted: a person may mend it. An order that is dropped is forgotten there, the operator was told."""
-    intent = state.pending.get(_text(event, "actuator"))
-    result = _word(Result, event, "result", Result.RETRY)
-    if result in UNCOUNTED:
+def _outcome(state: PolicyState, _: Event, said: Outcome) -> PolicyState:
+    """What was refused stays wanted: a person may mend it. An order that is dropped is forgotten there, the operator was answered."""
+    if said.result in UNCOUNTED:
         return state
-    state = _counted(state, _word(Act, event, "intent", Act.EXCLUDE), result)
-    if intent is None or intent.key != _text(event, "key"):
+    intent = state.pending.get(said.actuator)
+    state = _counted(state, said.intent, said.result)
+    if intent is None or intent.key != said.key:
         return state
     pending = _without(state.pending, intent.actuator)
-    if result is Result.DROPPED and intent.act is Act.EXCLUDE and intent.why is Why.OPERATOR:
+    if said.result is Result.DROPPED and intent.act is Act.EXCLUDE and intent.why is Why.OPERATOR:
         state = _declined(state, intent.actuator, pending)
-    left = result is not Result.DROPPED or state.holds or pending or state.would
+    left = said.result is not Result.DROPPED or state.holds or pending or state.would
     person = state.person if left else frozenset()
     return replace(state, pending=pending, person=person)
 
@@ -188,8 +165,12 @@ def _counted(state: PolicyState, act: Act, result: Result) -> PolicyState:
 
 
 def _tried(state: PolicyState, event: Event) -> PolicyState:
-    names = (f"{act.value}_{result.value}" for act in Act for result in Result)
-    return replace(state, tried={name: int(count) for name in names if (count := _number(event, name)) > 0})
+    """A key for each pair of an intent and what it came to."""
+    counts = {f"{act.value}_{result.value}": 0 for act in Act for result in Result}
+    given = {name: event.data.get(name) for name in counts}
+    return replace(
+        state, tried={name: int(count) for name, count in given.items() if isinstance(count, int | float) and count > 0}
+    )
 
 
 def _declined(state: PolicyState, actuator: str, pending: Mapping[str, Intent]) -> PolicyState:
@@ -200,10 +181,10 @@ def _declined(state: PolicyState, actuator: str, pending: Mapping[str, Intent]) 
     return replace(state, order=None, declined=frozenset())
 
 
-def _excluded(state: PolicyState, event: Event) -> PolicyState:
+def _excluded(state: PolicyState, event: Event, said: Excluded) -> PolicyState:
     hold = Hold(
-        actuator=_text(event, "actuator"), why=_word(Why, event, "why", Why.OPERATOR), reason=_text(event, "reason"),
-        at=event.at, boot_id=event.boot_id, since=_number(event, "since"), released=event.data.get("released") is True,
+        actuator=said.actuator, why=said.why, reason=said.reason, at=event.at, boot_id=event.boot_id, since=said.since,
+        released=said.released,
     )  # fmt: skip
     if not hold.actuator:
         return state
@@ -211,24 +192,23 @@ def _excluded(state: PolicyState, event: Event) -> PolicyState:
     return replace(state, holds=holds, lifted=_without(state.lifted, hold.actuator))
 
 
-def _restored(state: PolicyState, event: Event) -> PolicyState:
-    actuator = _text(event, "actuator")
-    alone = _word(Why, event, "why", Why.OPERATOR) is Why.FAILURE
-    hold = state.holds.get(actuator)
+def _restored(state: PolicyState, event: Event, said: Restored) -> PolicyState:
+    hold = state.holds.get(said.actuator)
     since, until = (event.at if hold is None else hold.at).wall, event.at.wall
     counted = hold is not None and any(since <= wall <= until for wall in state.returns)  # another actuator's was first
-    return _over(_returned(state, event) if alone and not counted else state, actuator)
+    alone = said.why is Why.FAILURE
+    return _over(_returned(state, event) if alone and not counted else state, said.actuator)
 
 
-def _lifted(state: PolicyState, event: Event) -> PolicyState:
+def _lifted(state: PolicyState, event: Event, said: Lifted) -> PolicyState:
     """`nobody`: the scheduler lost it while the machine was off, as its own power saving does; then it is wanted as before."""
-    actuator = _text(event, "actuator")
-    if event.data.get("nobody") is True:
-        return replace(state, holds=_without(state.holds, actuator))
-    hold = state.holds.get(actuator)
+    if said.nobody:
+        return replace(state, holds=_without(state.holds, said.actuator))
+    hold = state.holds.get(said.actuator)
     order = None if hold is not None and hold.why is Why.OPERATOR else state.order
     declined = state.declined if order is not None else frozenset()
-    return _over(replace(state, order=order, declined=declined, lifted={**state.lifted, actuator: event.at}), actuator)
+    lifted = {**state.lifted, said.actuator: event.at}
+    return _over(replace(state, order=order, declined=declined, lifted=lifted), said.actuator)
 
 
 def _over(state: PolicyState, actuator: str) -> PolicyState:
@@ -236,15 +216,12 @@ def _over(state: PolicyState, actuator: str) -> PolicyState:
     return replace(state, holds=holds, person=state.person if holds else frozenset())
 
 
-def _ordered(state: PolicyState, event: Event) -> PolicyState:
-    by = _text(event, "by")
-    if _text(event, "order") == Act.EXCLUDE:
-        declined = frozenset(_text(event, "declined").split())
-        return replace(
-            state, order=Order(reason=_text(event, "reason"), by=by, at=event.at), declined=declined, lifted={}
-        )
-    overridden = keys_of(_text(event, "overridden"))
-    if event.data.get("more") is True:
+def _ordered(state: PolicyState, event: Event, said: Ordered) -> PolicyState:
+    if said.order == Act.EXCLUDE:
+        order = Order(reason=said.reason or "", by=said.by or "", at=event.at)
+        return replace(state, order=order, declined=frozenset(said.declined.split()), lifted={})
+    overridden = keys_of(said.overridden or "")
+    if said.more:
         more = state.overridden | overridden
         return replace(state, overridden=more if len(more) <= OVERRIDDEN_MOST else state.overridden)
     return replace(
@@ -253,14 +230,10 @@ def _ordered(state: PolicyState, event: Event) -> PolicyState:
     )  # fmt: skip
 
 
-def _noticed(state: PolicyState, event: Event) -> PolicyState:
-    deadline = None
-    if event.data.get("deadline_wall") is not None:
-        deadline = Stamp(_number(event, "deadline_boottime"), _number(event, "deadline_wall"))
+def _noticed(state: PolicyState, event: Event, said: Noticed) -> PolicyState:
     notice = Notice(
-        source=_text(event, "source"), kind=_text(event, "notice"), at=event.at, boot_id=event.boot_id,
-        reason=_text(event, "reason"), deadline=deadline, id=_text(event, "id"), hard=event.data.get("hard") is not False,
-        called_off=event.data.get("called_off") is True, approval=_word(Approval, event, "approval", Approval.NONE),
+        source=said.source, kind=said.notice, at=event.at, boot_id=event.boot_id, reason=said.reason, deadline=said.deadline,
+        id=said.id, hard=said.hard, called_off=said.called_off, approval=said.approval,
     )  # fmt: skip
     before = state.notices.get(notice.name)
     if before is None and len(state.notices) >= NOTICES_MOST:
@@ -270,15 +243,13 @@ def _noticed(state: PolicyState, event: Event) -> PolicyState:
     return replace(state, notices={**state.notices, notice.name: notice})
 
 
-def _notice_ended(state: PolicyState, event: Event) -> PolicyState:
+def _notice_ended(state: PolicyState, _: Event, said: NoticeEnded) -> PolicyState:
     """Withdrawn by its source, which is named then, or called off by an operator."""
-    source = _text(event, "source")
-    if source:
-        notices: Mapping[str, Notice] = _without(state.notices, f"{source}/{_text(event, 'id')}")
+    if said.source:
+        notices: Mapping[str, Notice] = _without(state.notices, f"{said.source}/{said.id or ''}")
     else:
         notices = called_off(state.notices, f"{OPERATOR}/")
-    kept = event.data.get("released") is False
-    return replace(state, notices=notices, holds=state.holds if kept else _released(state))
+    return replace(state, notices=notices, holds=_released(state) if said.released else state.holds)
 
 
 def _released(state: PolicyState) -> dict[str, Hold]:
@@ -314,20 +285,27 @@ def _board_gone(state: PolicyState, event: Event) -> PolicyState:
     return replace(state, person=frozenset(key for key in state.person if key.subject.slot != slot))
 
 
-_CHANGES: dict[str, Callable[[PolicyState, Event], PolicyState]] = {
+Change = Callable[[PolicyState, Event], PolicyState]
+
+
+def _saying(kind: type[Data], change: Callable[[PolicyState, Event, Data], PolicyState]) -> Change:
+    return lambda state, event: change(state, event, read(kind, event.data))
+
+
+_CHANGES: dict[str, Change] = {
     EventKind.BOOT: _boot,
     EventKind.MACHINE_CHANGED: _another_machine,
-    EventKind.INTENDED: _intended,
-    EventKind.OUTCOME: _outcome,
-    EventKind.EXCLUDED: _excluded,
-    EventKind.HELD: _excluded,
-    EventKind.RESTORED: _restored,
+    EventKind.INTENDED: _saying(Intended, _intended),
+    EventKind.OUTCOME: _saying(Outcome, _outcome),
+    EventKind.EXCLUDED: _saying(Excluded, _excluded),
+    EventKind.HELD: _saying(Excluded, _excluded),
+    EventKind.RESTORED: _saying(Restored, _restored),
     EventKind.RETURNED: _returned,
     EventKind.TRIED: _tried,
-    EventKind.LIFTED: _lifted,
-    EventKind.ORDERED: _ordered,
-    EventKind.NOTICED: _noticed,
-    EventKind.NOTICE_ENDED: _notice_ended,
+    EventKind.LIFTED: _saying(Lifted, _lifted),
+    EventKind.ORDERED: _saying(Ordered, _ordered),
+    EventKind.NOTICED: _saying(Noticed, _noticed),
+    EventKind.NOTICE_ENDED: _saying(NoticeEnded, _notice_ended),
     EventKind.NEEDS_PERSON: _needs_person,
     EventKind.ACKNOWLEDGED: _acknowledged,
     EventKind.CLEARED: _cleared,
@@ -340,25 +318,25 @@ _CHANGES: dict[str, Callable[[PolicyState, Event], PolicyState]] = {
 
 
 def data_of(intent: Intent, *, observed: bool = False) -> dict[str, Json]:
-    data: dict[str, Json] = {
-        "intent": intent.act.value, "actuator": intent.actuator, "why": intent.why.value, "reason": intent.reason,
-        "key": intent.key, "since": intent.since, "force": intent.force,
-    }  # fmt: skip
-    return data | ({"observed": True} if observed else {})
+    return write(
+        Intended(
+            intent=intent.act, actuator=intent.actuator, why=intent.why, reason=intent.reason, key=intent.key,
+            since=intent.since, force=intent.force, observed=observed,
+        )
+    )  # fmt: skip
 
 
 def intent_of(event: Event) -> Intent | None:
-    """None for what no version of ours would have written."""
-    actuator, key = _text(event, "actuator"), _text(event, "key")
-    try:
-        act, why = Act(_text(event, "intent")), Why(_text(event, "why"))
-    except ValueError:
-        return None
-    if not actuator or not key:
+    """None for what no version of gpuwarden would have written."""
+    return _intent(read(Intended, event.data), event.at)
+
+
+def _intent(said: Intended, at: Stamp) -> Intent | None:
+    if said.intent is None or said.why is None or not said.actuator or not said.key:
         return None
     return Intent(
-        act=act, actuator=actuator, why=why, reason=_text(event, "reason"), key=key, at=event.at,
-        since=_number(event, "since"), force=event.data.get("force") is True,
+        act=said.intent, actuator=said.actuator, why=said.why, reason=said.reason, key=said.key, at=at, since=said.since,
+        force=said.force,
     )  # fmt: skip
 
 
@@ -367,7 +345,6 @@ def intent_key(act: Act, actuator: str, boot_id: str, at: Stamp) -> str:
 
 
 def outcome_data(intent: Intent, result: Result, text: str) -> dict[str, Json]:
-    return {
-        "intent": intent.act.value, "actuator": intent.actuator, "why": intent.why.value, "key": intent.key,
-        "result": result.value, "text": text,
-    }  # fmt: skip
+    return write(
+        Outcome(intent=intent.act, actuator=intent.actuator, why=intent.why, key=intent.key, result=result, text=text)
+    )

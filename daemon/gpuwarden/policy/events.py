@@ -1,0 +1,112 @@
+"""What each kind of policy's events says. The keys are those of the ledger; see `health/event_data.py`. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpuwarden.health.event_data import otherwise
+from gpuwarden.policy.model import Act, Result, Why
+from gpuwarden_collectors.cloud.facts import Approval
+from gpuwarden_collectors.facts import Stamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intended:
+    """INTENDED. `intent` and `why` are None where another version knows more of them."""
+
+    intent: Act | None
+    actuator: str
+    why: Why | None
+    reason: str
+    key: str
+    since: float
+    force: bool
+    observed: bool = False
+    """In mode observe: it is not carried out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """OUTCOME: what an intent, by its `key`, came to."""
+
+    intent: Act = field(metadata=otherwise(Act.EXCLUDE))
+    actuator: str
+    why: Why = field(metadata=otherwise(Why.OPERATOR))
+    key: str
+    result: Result = field(metadata=otherwise(Result.RETRY))
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excluded:
+    """EXCLUDED and HELD."""
+
+    actuator: str
+    why: Why = field(metadata=otherwise(Why.OPERATOR))
+    reason: str
+    since: float
+    """By the scheduler's clock, Unix time."""
+    released: bool = False
+    """What it was for was called off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """RESTORED."""
+
+    actuator: str
+    why: Why = field(metadata=otherwise(Why.OPERATOR))
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lifted:
+    """LIFTED. Without `why` and `reason`: an exclusion that was not gpuwarden's."""
+
+    actuator: str
+    why: Why | None = None
+    reason: str | None = None
+    by: str | None = None
+    """How it ended, for people."""
+    nobody: bool | None = None
+    """The scheduler lost it while the machine was off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ordered:
+    """ORDERED: an operator's exclusion, with `reason`, or restoration in spite of the findings `overridden`."""
+
+    order: str
+    reason: str | None = None
+    overridden: str | None = None
+    """Keys of findings, separated by spaces."""
+    by: str | None = None
+    declined: str = ""
+    """Names of actuators, separated by spaces."""
+    more: bool = False
+    """It goes on with the restoration before it, which had no room for all findings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noticed:
+    """NOTICED. `notice` is its kind."""
+
+    source: str
+    notice: str
+    reason: str
+    id: str
+    hard: bool = field(metadata=otherwise(True))
+    called_off: bool = False
+    approval: Approval = Approval.NONE
+    deadline: Stamp | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeEnded:
+    """NOTICE_ENDED: withdrawn by its `source`, or called off `by` an operator."""
+
+    source: str = ""
+    id: str | None = None
+    by: str | None = None
+    released: bool = field(metadata=otherwise(True))
+    """Nothing else ends this machine: exclusions for its end may be lifted."""
