@@ -533,6 +533,6 @@ async def test_a_shutdown_that_a_scheduler_ordered_is_no_end_of_the_machine(rig:
         rig.begin()
         rig.acting.run()
         await rig.until(lambda: rig.acting.shown().node_states)
-        rig.acting.told("shutdown", [going_down])
+        rig.acting.announced("shutdown", [going_down])
         assert len(rig.state.notices) == known
         await rig.kill()

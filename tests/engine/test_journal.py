@@ -80,7 +80,7 @@ async def _cloud(node: WholeNode, number: int) -> None:
     now = node.host.now
     ends = Stamp(now.boottime + 10.0 * number, now.wall + 10.0 * number)
     notice = Notice(source="aws", kind="interruption", at=now, boot_id=node.host.boot_id, deadline=ends, id="aws-1")
-    node.acting.told("aws", [notice] if number % 4 else [])
+    node.acting.announced("aws", [notice] if number % 4 else [])
 
 
 async def _signal(node: WholeNode, number: int) -> None:

@@ -110,7 +110,7 @@ def test_slips_are_told_all_at_once_and_the_daemon_keeps_what_it_had(host: FakeH
         assert "did you mean 'record'" in done.stderr
         assert "did you mean 'gpu_missing'" in done.stderr
         os.kill(daemon.process.pid, signal.SIGHUP)
-        daemon.wait(lambda: "the configuration is not taken over" in daemon.lines(), "the log to say so")
+        daemon.wait(lambda: "configuration not reloaded" in daemon.lines(), "the log to say so")
         host.xid(1, 95)
         daemon.wait_status("failure", "xid.95")
 

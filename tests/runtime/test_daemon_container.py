@@ -43,7 +43,7 @@ def test_the_jobs_are_told_and_the_daemon_ends_when_they_have(host: FakeHost) ->
         daemon = started(host)
         try:
             daemon.process.send_signal(signal.SIGTERM)
-            daemon.wait(lambda: "a job was told" in daemon.lines(), "to tell it")
+            daemon.wait(lambda: "job signalled" in daemon.lines(), "to tell it")
             assert one.heard() == "TERM"
             assert daemon.process.poll() is None  # it waits for the answer
             one.process.kill()
@@ -63,7 +63,7 @@ def test_a_second_signal_ends_it_at_once(host: FakeHost) -> None:
         daemon = started(host)
         try:
             daemon.process.send_signal(signal.SIGTERM)
-            daemon.wait(lambda: "a job was told" in daemon.lines(), "the job to be told")
+            daemon.wait(lambda: "job signalled" in daemon.lines(), "the job to be told")
             daemon.process.send_signal(signal.SIGTERM)
             assert ended(daemon) == 0
         finally:
@@ -77,7 +77,7 @@ def test_with_nobody_to_tell_it_ends_like_any_other(host: FakeHost) -> None:
         assert ended(daemon) == 0
     finally:
         daemon.kill()
-    assert "the end of this machine was announced" in daemon.lines()
+    assert "termination notice" in daemon.lines()
 
 
 def test_to_a_service_of_systemd_it_is_no_notice(host: FakeHost) -> None:

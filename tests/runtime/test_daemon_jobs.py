@@ -319,7 +319,7 @@ def wait_said(daemon: RunningDaemon, *words: str) -> None:
 def test_who_announces_the_end_is_told_how_many_jobs_were_told_and_why_not(host: FakeHost) -> None:
     with training(host) as one, training(host, "", gpus=(1,)) as deaf, acting(host) as daemon:
         daemon.wait_status("healthy")
-        assert ends(host, "2h").endswith("the heartbeat says so 600 s before it\n")
+        assert ends(host, "2h").endswith("the heartbeat shows it 600 s before it\n")
         why = f"not told: process/{deaf.pid}: no rank of it here catches SIGTERM: it would die of it"
         wait_said(daemon, "this machine ends in 120 s", "; 1 job is told to save; ", why)
         assert one.heard() == "TERM"

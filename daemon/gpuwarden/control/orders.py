@@ -22,8 +22,8 @@ class Service(Protocol):
     def acting(self) -> Acting: ...
     @property
     def situation(self) -> Situation: ...
-    async def jobs_told(self) -> str:
-        """What jobs were told of the ends that are near, or would be, for people; empty while none is near."""
+    async def jobs_signalled(self) -> str:
+        """Which jobs were signalled for the imminent ends, or would be, for people; empty while none is imminent."""
 
 
 def acting_verbs(service: Service, name_of: Callable[[int], Awaitable[str]], clock: Clock) -> Mapping[str, Verb]:
@@ -62,7 +62,7 @@ class _Notify:
                 raise VerbError(str(error)) from error
             return "called off"
         told = self._announced(_within(arguments), _reason(arguments), by, peer)
-        return "; ".join(filter(None, (told, await self._service.jobs_told())))
+        return "; ".join(filter(None, (told, await self._service.jobs_signalled())))
 
     def _announced(self, within: float, text: str, by: str, peer: Peer) -> str:
         acting, now = self._service.acting, self._clock()

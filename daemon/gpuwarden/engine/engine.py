@@ -104,7 +104,7 @@ class Desk:
         return step
 
     def _xids_of_dcgm(self) -> list[XidEvent]:
-        """Found out only now, since what was remembered by then is not told again."""
+        """Derived only now: what the ledger recalled by then is not reported again."""
         seen = self.view.dcgm
         if seen.facts is None or seen.at is None or seen.facts is self._dcgm_taken:
             return []

@@ -1,4 +1,4 @@
-"""What the log says of events: one line for each, and of a storm one a minute; the ledger and the metrics count them all."""
+"""Log lines of events: one for each, in a storm one a minute; ledger and metrics count them all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EventLines:
                 write_line(event)
 
     def recalled(self, memory: Memory) -> None:
-        """What is worth knowing of how the ledger was opened."""
+        """What opening the ledger has changed or left out."""
         if memory.begun:
             changed = (EventKind.MACHINE_CHANGED, EventKind.LEDGER_MOVED)
             self.write(event for event in memory.events if event.kind in changed)
@@ -47,49 +47,49 @@ class EventLines:
 
 LINES: dict[EventKind, tuple[str, str]] = {
     EventKind.STARTED: ("debug", "started"),
-    EventKind.BOOT: ("info", "a new boot of this machine"),
-    EventKind.RISING: ("debug", "seen, but not for long enough"),
-    EventKind.SUBSIDED: ("debug", "no longer seen"),
-    EventKind.RAISED: ("warning", "finding"),
-    EventKind.CLEARED: ("info", "finding ended"),
-    EventKind.LATCHED: ("info", "finding latched: it stays until something is done about it"),
-    EventKind.XID: ("warning", "xid"),
-    EventKind.SXID: ("warning", "sxid"),
+    EventKind.BOOT: ("info", "new boot"),
+    EventKind.RISING: ("debug", "condition rising"),
+    EventKind.SUBSIDED: ("debug", "condition subsided before it was raised"),
+    EventKind.RAISED: ("warning", "finding raised"),
+    EventKind.CLEARED: ("info", "finding cleared"),
+    EventKind.LATCHED: ("info", "finding latched: no longer observed; needs reset, reboot or ack"),
+    EventKind.XID: ("warning", "Xid"),
+    EventKind.SXID: ("warning", "SXid"),
     EventKind.AER: ("warning", "fatal PCIe error"),
     EventKind.RESET: ("info", "GPU reset"),
-    EventKind.LOG_GAP: ("warning", "kernel log records were lost"),
+    EventKind.LOG_GAP: ("warning", "kernel log records lost"),
     EventKind.ACKNOWLEDGED: ("info", "finding acknowledged"),
-    EventKind.HEALTH: ("info", "node health"),
-    EventKind.GPU_PINNED: ("info", "GPU belongs here from now on"),
-    EventKind.GPU_REPLACED: ("warning", "another GPU in this slot"),
-    EventKind.GPU_UNPINNED: ("info", "GPU no longer belongs here"),
-    EventKind.HOST_LEARNED: ("info", "is so from now on"),
-    EventKind.HOST_FORGOTTEN: ("info", "no longer belongs here"),
-    EventKind.INTENDED: ("info", "wanted of a scheduler"),
-    EventKind.OUTCOME: ("info", "what came of it"),
-    EventKind.EXCLUDED: ("warning", "this node is excluded"),
-    EventKind.RESTORED: ("info", "this node is restored"),
-    EventKind.HELD: ("info", "an exclusion of ours that stands is taken on"),
-    EventKind.LIFTED: ("warning", "somebody else ended an exclusion, or took ours over"),
-    EventKind.ORDERED: ("info", "an operator ordered"),
-    EventKind.NOTICED: ("warning", "the end of this machine was announced"),
-    EventKind.NOTICE_ENDED: ("info", "the end of this machine was called off"),
-    EventKind.DEPARTING: ("warning", "what runs here is told to save, and to start elsewhere"),
-    EventKind.SIGNALLING: ("info", "a job is being told"),
-    EventKind.SIGNALLED: ("info", "a job was told"),
-    EventKind.SAVED: ("info", "a job, or a rank of it, is done"),
-    EventKind.REQUEUED: ("info", "a job was requeued"),
-    EventKind.NOT_REQUEUED: ("warning", "a job is not requeued"),
-    EventKind.LAST_WORDS: ("warning", "last words to the scheduler"),
-    EventKind.APPROVING: ("warning", "the announced end is being approved: this machine goes at once"),
-    EventKind.APPROVED: ("warning", "what came of approving the announced end"),
-    EventKind.DEPARTED: ("info", "what runs here is told no more"),
-    EventKind.NEEDS_PERSON: ("warning", "once this node is excluded for this, a person must restore it"),
-    EventKind.MACHINE_CHANGED: ("warning", "the ledger is another machine's: set aside, begun anew"),
-    EventKind.LEDGER_MOVED: ("error", "the ledger was corrupt: moved aside, begun anew"),
-    EventKind.LEDGER_LOST: ("error", "the ledger lost its last events"),
+    EventKind.HEALTH: ("info", "node health changed"),
+    EventKind.GPU_PINNED: ("info", "GPU added to the inventory"),
+    EventKind.GPU_REPLACED: ("warning", "GPU in this slot replaced"),
+    EventKind.GPU_UNPINNED: ("info", "GPU removed from the inventory"),
+    EventKind.HOST_LEARNED: ("info", "host baseline learned"),
+    EventKind.HOST_FORGOTTEN: ("info", "host baseline forgotten"),
+    EventKind.INTENDED: ("info", "action wanted"),
+    EventKind.OUTCOME: ("info", "action outcome"),
+    EventKind.EXCLUDED: ("warning", "node excluded"),
+    EventKind.RESTORED: ("info", "node restored"),
+    EventKind.HELD: ("info", "standing exclusion adopted"),
+    EventKind.LIFTED: ("warning", "exclusion ended or taken over by somebody else"),
+    EventKind.ORDERED: ("info", "operator order"),
+    EventKind.NOTICED: ("warning", "termination notice"),
+    EventKind.NOTICE_ENDED: ("info", "termination notice withdrawn"),
+    EventKind.DEPARTING: ("warning", "evacuation begun"),
+    EventKind.SIGNALLING: ("info", "signalling job"),
+    EventKind.SIGNALLED: ("info", "job signalled"),
+    EventKind.SAVED: ("info", "job or rank has saved, or ended"),
+    EventKind.REQUEUED: ("info", "job requeued"),
+    EventKind.NOT_REQUEUED: ("warning", "job not requeued"),
+    EventKind.LAST_WORDS: ("warning", "final node state"),
+    EventKind.APPROVING: ("warning", "approving the termination early"),
+    EventKind.APPROVED: ("warning", "termination approval outcome"),
+    EventKind.DEPARTED: ("info", "evacuation over"),
+    EventKind.NEEDS_PERSON: ("warning", "finding needs a person: the node is not restored automatically"),
+    EventKind.MACHINE_CHANGED: ("warning", "ledger is of another machine: set aside, begun anew"),
+    EventKind.LEDGER_MOVED: ("error", "ledger corrupt: moved aside, begun anew"),
+    EventKind.LEDGER_LOST: ("error", "ledger lost its last events"),
 }
-"""What a log line says of an event, and how loud."""
+"""Level and text of the log line of each kind of event."""
 HIDDEN = ("first_boottime", "first_wall", "latch", "links", "signs", "sequence", "bursts", "processes")
 
 
@@ -99,7 +99,7 @@ def write_line(event: Event) -> None:
     if event.data.get("severity") == "failure" or event.data.get("to") == "failure":
         level = "error"
     if event.kind == EventKind.SIGNALLING and event.data.get("way") == "none":
-        text = "a job is not told"
+        text = "job not signalled"
     about: dict[str, object] = {} if event.key is None else {"id": str(event.key)}
     if event.kind == EventKind.RAISED and event.key is not None:
         row = condition(event.key.code)

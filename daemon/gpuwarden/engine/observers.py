@@ -1,6 +1,6 @@
-"""A desk at which others may listen: whatever is handed to it they are told too, in the same order.
+"""An engine with listeners, which get everything that it takes in, in the same order.
 
-A listener must not block, and what it raises is its own end and nobody else's.
+A listener must not block; what it raises is dropped.
 """
 
 from __future__ import annotations
@@ -32,40 +32,40 @@ class TappedDesk(Desk):
     def __init__(self, boot_id: str, rules: Rules, clock: Clock) -> None:
         super().__init__(boot_id, rules)
         self._clock = clock
-        self._told = rules
+        self._ruled = rules
         self.listeners: list[Listener] = []
 
     def observed(self, observation: Observation[Any]) -> bool:
-        self._tell(lambda listener: listener.observed(observation))
+        self._each(lambda listener: listener.observed(observation))
         return super().observed(observation)
 
     def happened(self, events: Iterable[HostEvent]) -> None:
         events = tuple(events)
-        self._tell(lambda listener: listener.happened(self._clock(), events))
+        self._each(lambda listener: listener.happened(self._clock(), events))
         super().happened(events)
 
     def troubles(self, troubles: Mapping[str, str]) -> None:
         if dict(troubles) != dict(self.view.troubles):
-            self._tell(lambda listener: listener.troubled(self._clock(), troubles))
+            self._each(lambda listener: listener.troubled(self._clock(), troubles))
         super().troubles(troubles)
 
     def step(self, now: Stamp) -> Step:
-        if self.rules is not self._told:  # a reload has replaced them
-            self._told = self.rules
-            self._tell(lambda listener: listener.ruled(now, self.rules))
+        if self.rules is not self._ruled:  # a reload has replaced them
+            self._ruled = self.rules
+            self._each(lambda listener: listener.ruled(now, self.rules))
         return super().step(now)
 
     def acknowledge(self, finding: str, by: str, now: Stamp) -> Event:
         event = super().acknowledge(finding, by, now)
-        self._tell(lambda listener: listener.acknowledged(now, finding, by))
+        self._each(lambda listener: listener.acknowledged(now, finding, by))
         return event
 
     def accept_inventory(self, now: Stamp) -> list[Event]:
         events = super().accept_inventory(now)
-        self._tell(lambda listener: listener.accepted(now))
+        self._each(lambda listener: listener.accepted(now))
         return events
 
-    def _tell(self, what: Callable[[Listener], None]) -> None:
+    def _each(self, what: Callable[[Listener], None]) -> None:
         for listener in tuple(self.listeners):
             with contextlib.suppress(Exception):
                 what(listener)

@@ -1,4 +1,4 @@
-"""What operators order: it is recorded as what happened, carried out as all that is wanted, and answered in words."""
+"""Operators' orders: events like any other, carried out by the actuators' tasks, and answered in a line of text."""
 
 from __future__ import annotations
 
@@ -94,12 +94,12 @@ class Orders:
         self._append([orders.announce(within, text, by, self._boot_id, self._clock())])
         settings = self._settings()
         when = f"{settings.horizon:g} s before it" if within > settings.horizon else "at once"
-        told = f"the heartbeat says so {when}"
+        effect = f"the heartbeat shows it {when}"
         if self._boxes:
-            told += (
-                ", and the node is excluded" if settings.enforce else "; mode is observe, so that no scheduler is told"
+            effect += (
+                ", and the node is excluded" if settings.enforce else "; no scheduler is changed, since mode is observe"
             )
-        return f"announced: this machine ends in {within:g} s; {told}"
+        return f"announced: this machine ends in {within:g} s; {effect}"
 
     def call_off(self, by: str) -> None:
         """Raises ValueError where there is nothing to call off."""
@@ -109,29 +109,29 @@ class Orders:
         self._append(events)
         pending = self._state().pending
         keys = {name: pending[name].key for name in self._boxes if name in pending and pending[name].act is act}
-        for name in keys:  # whoever asks again has mended what it was refused for
+        for name in keys:  # the reason of an earlier refusal may be mended by now
             self._outcomes.forget(name)
             self._boxes[name].wake.set()
         await self._outcomes.wait(keys, SETTLES_WITHIN)
-        said = {name: self._outcomes.of(name, key) for name, key in keys.items()}
-        told = [f"{name}: {_told(outcome)}" for name, outcome in said.items()]
-        if _undone(said.values()):
-            raise ValueError("; ".join(told))
-        return "; ".join(told) or self._nobody_asked(act)
+        outcomes = {name: self._outcomes.of(name, key) for name, key in keys.items()}
+        answers = [f"{name}: {_answer(outcome)}" for name, outcome in outcomes.items()]
+        if _undone(outcomes.values()):
+            raise ValueError("; ".join(answers))
+        return "; ".join(answers) or self._no_request(act)
 
-    def _nobody_asked(self, act: Act) -> str:
+    def _no_request(self, act: Act) -> str:
         if self._boxes:
-            stands = "; ".join(hold.reason for hold in self._state().holds.values())
-            return f"excluded already, and left as it is: {stands}" if stands else "it waits for the scheduler"
+            reasons = "; ".join(hold.reason for hold in self._state().holds.values())
+            return f"excluded already, and left as it is: {reasons}" if reasons else "it waits for the scheduler"
         done = "excluded" if act is Act.EXCLUDE else "no longer excluded by an operator"
-        return f"{done}: the heartbeat and the verdict file say so; no scheduler is configured"
+        return f"{done}: the heartbeat and the verdict file show it; no scheduler is configured"
 
 
 def _undone(outcomes: Iterable[Outcome | None]) -> bool:
     return any(one is not None and one.result in (Result.DROPPED, Result.REFUSED) for one in outcomes)
 
 
-def _told(outcome: Outcome | None) -> str:
+def _answer(outcome: Outcome | None) -> str:
     match outcome:
         case None:
             return "no answer yet: it stays wanted, and is done when the scheduler answers"

@@ -27,7 +27,7 @@ TAKEN_OVER = (*_TABLES, *(f"{table}.{name}" for table, names in _VALUES.items() 
 
 
 class ReloadError(Exception):
-    """The configuration cannot be used, or not be read. The message tells every fault."""
+    """The configuration cannot be used, or not be read. The message names every fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class Reloaded:
     waiting: tuple[str, ...]
 
     def __str__(self) -> str:
-        said = [f"taken over: {', '.join(self.taken)}"] if self.taken else []
-        said += [f"waiting for a restart: {', '.join(self.waiting)}"] if self.waiting else []
-        return "; ".join(said) or "nothing has changed"
+        parts = [f"taken over: {', '.join(self.taken)}"] if self.taken else []
+        parts += [f"waiting for a restart: {', '.join(self.waiting)}"] if self.waiting else []
+        return "; ".join(parts) or "nothing has changed"
 
 
 def reloaded(rules: Rules, running: Config, given: Config) -> Reloaded:

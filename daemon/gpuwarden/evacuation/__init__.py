@@ -1,1 +1,1 @@
-"""A machine that is about to go, as its jobs live through it: who is here, who is told, what they answer, what becomes of them."""
+"""What happens to jobs on a termination notice: scan, signal, acknowledgement, requeue, final node state."""

@@ -1,8 +1,8 @@
-"""While this machine is about to go, or a GPU of it fails: look who is here, do what policy says is due, look again.
+"""While this machine is about to end, or a GPU of it fails: scan the jobs, do what policy plans, scan again.
 
-One task does it all, one turn after the other. What takes long (a requeue, a signal through the controller) goes on
-beside it: see steps.py. Everything is an event before it is done and after it: a daemon that is killed in
-between goes on where this one was, and tells nobody twice.
+One task does it all, one turn after the other. What takes long (a requeue, a signal through the controller) runs
+beside it: see executor.py. Every step is an event before it is done and after it: a daemon that is killed in
+between goes on where this one was, and signals no process twice.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.facts import LocalJob
 
 AGAIN_AFTER = 1.0
-"""Seconds after a look that failed, or a fault of ours."""
-LOOK_IN_OBSERVE = 5.0
+"""Seconds after a scan that failed, or an internal error."""
+SCAN_IN_OBSERVE = 5.0
 WARM_EVERY = 300.0
-"""Seconds between two looks while no end is near: what is known of a process need not be read in the second that counts."""
+"""Seconds between two scans while no end is imminent: what is known of a process need not be read in the second that counts."""
 
 EARLY_MOST = 1_024
 """Answers kept of jobs that are not known yet."""
 STOPS_WITHIN = 2.0
-TOLD_WITHIN = 2.0
-"""Seconds that whoever announces an end waits for what jobs are told; the control socket answers within 4."""
+SIGNALLED_WITHIN = 2.0
+"""Seconds that the announcer of an end waits for the signals to jobs; the control socket answers within 4."""
 
 log = get_logger("gpuwarden")
 
 
 class Departing:
-    """`append` hands events to the journal. `enforce` False: everything is looked at, and nothing done.
+    """`append` hands events to the journal. `enforce` False: jobs are scanned, and nothing is done.
 
-    `names` of jobs may be told to whoever can connect. `approval` None: no end is let happen early.
+    `names` of jobs may be shown to every client of the web server. `approval` None: no end is let happen early.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Departing:
         self._task = asyncio.create_task(self._go_on())
 
     async def stop(self) -> None:
-        """Whoever is to be told by now is told, if that takes no longer than STOPS_WITHIN. The rest stays in the ledger."""
+        """Signals that are due by now are sent, if that takes no longer than STOPS_WITHIN. The rest stays in the ledger."""
         self._ending = True
         self._wake.set()
         with contextlib.suppress(TimeoutError):
@@ -132,7 +132,7 @@ class Departing:
         """What begins or is over; to be appended."""
         changed = near != self._near
         self._near = near
-        acted = (*near.notices, *near.later) if self._enforce else ()  # who enforced before has begun what is over now
+        acted = (*near.notices, *near.later) if self._enforce else ()  # what mode enforce has begun before is over now
         begun = events.follow(self.state, acted, boot_id=self._boot_id, now=now)
         if changed or begun:
             self._wake.set()
@@ -149,40 +149,42 @@ class Departing:
             return None
         return await self._looks.key_of((caller.pid, caller.started))
 
-    def acknowledged(self, said: Acknowledged) -> None:
-        """A job that read the notice itself may answer before it is told: that is kept until the job is known."""
-        known = jobs_of(self.state).get(said.job)
+    def acknowledged(self, given: Acknowledged) -> None:
+        """A job that read the notice itself may acknowledge before it is signalled: that is kept until the job is known."""
+        known = jobs_of(self.state).get(given.job)
         if known is None:
             if len(self._early) >= EARLY_MOST:
-                raise VerbError(f"{said.job} was not seen yet, and too many wait to be heard; try again", TRY_AGAIN)
-            self._early[said.job, said.rank, said.all_ranks] = said
-        elif is_news(known, said.rank, (said.pid, said.started), all_ranks=said.all_ranks):
-            self._append([self._answers.by_socket(said)])
+                raise VerbError(
+                    f"{given.job} was not seen yet, and too many acknowledgements wait; try again", TRY_AGAIN
+                )
+            self._early[given.job, given.rank, given.all_ranks] = given
+        elif is_news(known, given.rank, (given.pid, given.started), all_ranks=given.all_ranks):
+            self._append([self._answers.by_socket(given)])
             self._wake.set()
 
-    def _hear_early(self) -> None:
+    def _take_early(self) -> None:
         known, current = jobs_of(self.state), self.current()
         for key in [key for key in self._early if key[0] in known]:
-            if (said := self._early.pop(key)).notice in current:  # it may have been withdrawn meanwhile
-                self.acknowledged(said)
+            if (given := self._early.pop(key)).notice in current:  # it may have been withdrawn meanwhile
+                self.acknowledged(given)
 
     def settled(self) -> bool:
-        """An end is near, everybody here was looked at for it, and no job that was told is waited for."""
+        """An end is imminent, all jobs were scanned for it, and no acknowledgement is waited for."""
         looked = bool(self._near.notices) and self._looked == self._near.notices
         return looked and not self._steps.running and not self._awaited
 
-    # --- what an operator is told
+    # --- what operators see
 
-    async def told(self) -> str:
-        """Who was told of the ends that are near, or would be; empty while none is near. Takes TOLD_WITHIN at most."""
+    async def signalled(self) -> str:
+        """Which jobs were signalled for the imminent ends, or would be; empty while none is imminent. Takes SIGNALLED_WITHIN at most."""
         if not self._near.notices:
             return ""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(TOLD_WITHIN):
-                while self._looked != self._near.notices or self._steps.running:  # noqa: ASYNC110 - none of them tells
+            async with asyncio.timeout(SIGNALLED_WITHIN):
+                while self._looked != self._near.notices or self._steps.running:  # noqa: x
                     await asyncio.sleep(0.02)
         if self._looked != self._near.notices:
-            return "who is here is not known yet: see gpuwarden status"
+            return "the jobs here are not known yet: see gpuwarden status"
         return summary(self.state, self._preview, enforce=self._enforce)
 
     # --- turns
@@ -191,8 +193,8 @@ class Departing:
         while True:
             try:
                 again = await self._turn()
-            except Exception:  # a fault of ours must end neither this nor the daemon
-                log.exception("what is due before the end failed unexpectedly")
+            except Exception:  # an internal error must end neither this nor the daemon
+                log.exception("evacuation failed unexpectedly")
                 again = self._clock().boottime + AGAIN_AFTER
             if self._ending:
                 return
@@ -201,7 +203,7 @@ class Departing:
                     await self._wake.wait()
 
     async def _turn(self) -> float | None:
-        """When to look again; None: when something changes."""
+        """When to scan again (boottime); None: when something changes."""
         self._wake.clear()
         near = self._near
         if not near.notices:
@@ -213,21 +215,21 @@ class Departing:
                 return None
             await self._looks.warm()
             return self._clock().boottime + WARM_EVERY
-        look = await self._looks.look(lambda seen: self._tell_early(seen, near))
-        self._say(look.trouble)
+        look = await self._looks.look(lambda seen: self._signal_early(seen, near))
+        self._report(look.trouble)
         now = self._clock()
         if (seen := look.seen) is None:
             return now.boottime + AGAIN_AFTER
         if not look.listed and self._answers.misses(self.state, seen.jobs):
-            seen = replace(seen, controller=False)  # nothing that ends a job is done by such a look
+            seen = replace(seen, controller=False)  # nothing that ends a job follows from such a scan
         views = [(notice, self._view(notice, seen, near)) for notice in near.notices]
         if self._enforce:
             await self._expect(seen.jobs)
             self._append(await self._answers.look(self.state, seen.jobs))
             again = await self._carry_out(views, near)
-            self._hear_early()
+            self._take_early()
         else:
-            again = now.boottime + LOOK_IN_OBSERVE
+            again = now.boottime + SCAN_IN_OBSERVE
         now = self._clock()
         self._awaited = self._enforce and any(
             awaits_jobs(self.state, notice, view, self._settings, now) for notice, view in views
@@ -240,13 +242,13 @@ class Departing:
         self._looked = near.notices if look.listed else ()
         return again
 
-    async def _tell_early(self, seen: Seen, near: Near) -> None:
-        """Whom no scheduler has to say anything of is told at once, however long it takes to answer."""
+    async def _signal_early(self, seen: Seen, near: Near) -> None:
+        """Processes that no scheduler manages are signalled at once, however long the scheduler takes to answer."""
         if self._enforce:
             await self._carry_out([(notice, self._view(notice, seen, near)) for notice in near.notices], near)
 
     async def _expect(self, jobs: Iterable[LocalJob]) -> None:
-        """Who is known has a folder to answer in: the one that an earlier daemon has made, if there is one."""
+        """Each known job has a folder to acknowledge in: the one that an earlier daemon made, if there is one."""
         known = jobs_of(self.state)
         await self._answers.expect([job for job in jobs if key_of(job) in known])
 
@@ -254,15 +256,15 @@ class Departing:
         seen = replace(seen, unschedulable=near.unschedulable, closed=near.closed)
         return on_gpu(seen, dict(near.holders).get(id_of(notice), frozenset())) if notice.kind == FAILING_GPU else seen
 
-    def _say(self, trouble: str) -> None:
+    def _report(self, trouble: str) -> None:
         if trouble and trouble != self._trouble:
-            log.warning("not all is known of who is here", reason=trouble)
+            log.warning("job scan incomplete", reason=trouble)
         self._trouble = trouble
 
     # --- steps
 
     async def _carry_out(self, views: Sequence[tuple[Notice, Seen]], near: Near) -> float:
-        """When to look again. One notice after the other: who is told for the one is not told for the next one, too."""
+        """When to scan again (boottime). One notice after the other: a process signalled for one is not signalled again for the next."""
         due: list[tuple[Notice, Step]] = []
         again = []
         for notice, seen in views:
@@ -286,5 +288,5 @@ class Departing:
             departures=going_on or tuple(self.state.departures.values())[-1:], preview=self._preview, outcomes=dict(self._steps.outcomes),
             answers=self.state.answers,
             signal_seconds=self._steps.signal_seconds,
-            error=self._trouble and f"not all is known of them: {self._trouble}",
+            error=self._trouble and f"job scan incomplete: {self._trouble}",
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The daemon: startup, loop, shutdown. Everything is put together here, and nothing is decided here. `serve.py` runs it.
+"""The daemon: startup, loop, shutdown. It puts everything together and decides nothing. `serve.py` runs it.
 
 Observations and host events go to the desk; each gives a step; its events go to the journal, its verdict into the published
 snapshot. A burst of events is one step: at most one in `STEP_SPACING`, the first at once.
@@ -91,7 +91,7 @@ class Daemon:
             boot_id=site.boot_id, instance=site.instance, clock=clock, notifying=site.notifying(),
         )  # fmt: skip
         self._notice_sources = NoticeSources(
-            site.notice_sources(clock), self.acting.told, boot_id=site.boot_id, clock=clock
+            site.notice_sources(clock), self.acting.announced, boot_id=site.boot_id, clock=clock
         )
         self._jobs = JobSide(
             site, append=self._append_soon, committed=self.committed, snapshot=lambda: self.holder.snapshot, clock=clock,
@@ -158,7 +158,7 @@ class Daemon:
         await self._control.stop()
         await self._notice_sources.stop()
         if self._step_timer is not None:
-            self._step()  # what was announced at the last moment is still told
+            self._step()  # a notice of the last moment still reaches the jobs
         await self._jobs.stop()
         await self._kubernetes.stop()
         await self.acting.stop(ACTING_STOPS_WITHIN)
@@ -168,7 +168,7 @@ class Daemon:
             self._step_timer.cancel()
             self._step()
         if not await self._ledger.close(LEDGER_CLOSES_WITHIN):
-            log.error("stopped, but the ledger could not be written", waiting=self._ledger.unwritten)
+            log.error("stopped with unwritten ledger entries", waiting=self._ledger.unwritten)
         self._verdict_file.close(timeout=1.0)
         self._jobs.close(timeout=1.0)
         await self._slurm.stop()
@@ -215,7 +215,7 @@ class Daemon:
             news = reloaded(self.desk.rules, self._config, given)
             self._config, self.desk.rules = in_force(self._config, given), news.rules
         self.acting.adopt(replace(self._site, config=self._config).acting)
-        log.info("configuration read again", taken_over=news.taken, waiting_for_a_restart=news.waiting)
+        log.info("configuration reloaded", taken_over=news.taken, waiting_for_a_restart=news.waiting)
         self._step()
         return str(news)
 
@@ -226,7 +226,7 @@ class Daemon:
             try:
                 await self.reload()
             except ReloadError as error:
-                log.error("the configuration is not taken over", reason=str(error))  # noqa: TRY400 - it says it all
+                log.error("configuration not reloaded", reason=str(error))  # noqa: TRY400 - it says it all
 
         if self._reloading is None or self._reloading.done():
             self._reloading = asyncio.create_task(work())
@@ -235,11 +235,11 @@ class Daemon:
         """SIGTERM came: seconds until the container ends with it, 0 where it is no notice."""
         return self._notice_sources.ends_in()
 
-    def told_all(self) -> bool:
+    def jobs_settled(self) -> bool:
         return self._jobs.settled()
 
-    async def jobs_told(self) -> str:
-        return await self._jobs.told()
+    async def jobs_signalled(self) -> str:
+        return await self._jobs.signalled()
 
     def hook_asked(self) -> None:
         """Slurm's health check was here: what waits for it goes on."""
@@ -263,7 +263,7 @@ class Daemon:
         try:
             self._judge_and_publish()
         except Exception:  # a fault of ours must end neither the passes nor the daemon; what is published grows old
-            log.exception("a step failed: until one succeeds the node becomes unknown")
+            log.exception("step failed: until one succeeds the node becomes unknown")
 
     def _judge_and_publish(self) -> None:
         if (memory := self._ledger.recall()) is not None:

@@ -1,4 +1,4 @@
-"""What the daemon is to the jobs of its node: the notice in a file and on a socket, who is told of it, and what they answer."""
+"""The daemon and the jobs of its node: the notice in a file and on a socket, signals to jobs, and their acknowledgements."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ log = get_logger("gpuwarden")
 
 
 class JobSide:
-    """`append` hands events to the journal; `snapshot` is what is published now. Nobody is told of simulated GPUs."""
+    """`append` hands events to the journal; `snapshot` is what is published now. With simulated GPUs no job is signalled."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class JobSide:
             )  # fmt: skip
             return self._departing.step(here, now)
         except Exception:  # a fault of ours here must not end what is judged and published
-            log.exception("it could not be decided who is to be told")
+            log.exception("evacuation step failed: no new evacuation")
             return ()
 
     # --- what is published
@@ -123,12 +123,12 @@ class JobSide:
         self.notices.show(body, imminent=imminent)
         self._file.publish(body, imminent=imminent)
 
-    async def told(self) -> str:
-        """What jobs were told of the ends that are near, or would be, for people; empty while none is near."""
-        return "" if self._departing is None else await self._departing.told()
+    async def signalled(self) -> str:
+        """Which jobs were signalled for the imminent ends, or would be, for people; empty while none is imminent."""
+        return "" if self._departing is None else await self._departing.signalled()
 
     def settled(self) -> bool:
-        """Whether nobody is left who is to be told of an end that is near, or to answer."""
+        """Whether no job is left to signal for an imminent end, or to acknowledge."""
         return self._departing is None or self._departing.settled()
 
     def shown(self, now: Stamp) -> Departures:
@@ -142,7 +142,7 @@ class JobSide:
     def _status(self) -> dict[str, Any]:
         return heartbeat(self._snapshot(), self._clock())[1]
 
-    # --- what jobs say
+    # --- what jobs send
 
     def _on_gpus(self) -> frozenset[int]:
         return frozenset().union(*self._holders.values())
@@ -153,7 +153,7 @@ class JobSide:
     async def _job_of(self, caller: Caller) -> str | None:
         return None if self._departing is None else await self._departing.job_of(caller)
 
-    def _acknowledged(self, said: Acknowledged) -> None:
+    def _acknowledged(self, given: Acknowledged) -> None:
         if self._departing is None:
             raise VerbError("with simulated GPUs there is nothing to acknowledge")
-        self._departing.acknowledged(said)
+        self._departing.acknowledged(given)

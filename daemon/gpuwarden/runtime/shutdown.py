@@ -19,8 +19,8 @@ class Service(Protocol):
     def ends_in(self) -> float:
         """SIGTERM came. In how many seconds the container, or the machine, ends; 0 if it says no such thing."""
 
-    def told_all(self) -> bool:
-        """Whether nobody is left who is to be told of an end, or to answer."""
+    def jobs_settled(self) -> bool:
+        """Whether no job is left to signal, or to acknowledge."""
 
     def reload_soon(self) -> None: ...
 
@@ -54,12 +54,12 @@ class Stopping:
         if window <= 0.0:
             self._stop.set()
             return
-        log.warning("told to stop because all of this ends: jobs are told first", seconds=window)
+        log.warning("SIGTERM treated as termination notice; notifying jobs before exit", seconds=window)
         self._lingering = asyncio.create_task(self._linger(window))
 
     async def _linger(self, window: float) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + max(window - LEAVES, 0.0)
-        while loop.time() < end and not self._service.told_all():  # noqa: ASYNC110 - many things, none of which tells
+        while loop.time() < end and not self._service.jobs_settled():  # noqa: ASYNC110 - many things, none of which signals it
             await asyncio.sleep(LOOK_EVERY)
         self._stop.set()

@@ -4,7 +4,7 @@
 most `READY_WITHIN` after the start. A driver that hangs in its initialisation so becomes a verdict, not a service that
 systemd starts over and over.
 
-*Alive* is said while passes of every collector come in, of whatever outcome, and are judged and published. A pass that
+*Alive* is sent while passes of every collector come in, of whatever outcome, and are judged and published. A pass that
 failed or timed out is such a pass: it is in the findings, and a restart would not mend it. What a restart may mend is a
 collector that nobody hears of any more, and a judgement that fails.
 """
@@ -109,9 +109,9 @@ class ManagerSide:
 
     def published(self, snapshot: Snapshot) -> None:
         self._heard[_PUBLISHED] = asyncio.get_running_loop().time()
-        if self._manager.address and (told := status(snapshot)) != self._status:
-            self._status = told
-            self._manager.send(f"STATUS={told}")
+        if self._manager.address and (text := status(snapshot)) != self._status:
+            self._status = text
+            self._manager.send(f"STATUS={text}")
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

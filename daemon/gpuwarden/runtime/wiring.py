@@ -102,7 +102,7 @@ class Site:
         return () if self.simulation is not None else actuators(self.config, clock, detail)
 
     def notifying(self) -> Notifications | None:
-        """None with simulated GPUs: nobody is told of what did not happen."""
+        """None with simulated GPUs: no notification reports what did not happen."""
         if self.simulation is not None:
             return None
         teller = Origin(node=self.config.node, mode=self.config.mode, boot_id=self.boot_id)
