@@ -181,7 +181,7 @@ class Departing:
             return ""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SIGNALLED_WITHIN):
-                while self._looked != self._near.notices or self._steps.running:  # noqa: x
+                while self._looked != self._near.notices or self._steps.running:  # noqa: ASYNC110 - none of them signals it
                     await asyncio.sleep(0.02)
         if self._looked != self._near.notices:
             return "the jobs here are not known yet: see gpuwarden status"
