@@ -12,7 +12,7 @@ from collections import Counter
 from common import table
 from gpuwarden.actuators.base import ActuatorUnavailable
 from gpuwarden.base.log import configure
-from gpuwarden.engine.enforcement import ActingOptions
+from gpuwarden.engine.enforcement import EnforcementOptions
 from gpuwarden.policy.model import Settings
 from support.acting_rig import Rig
 from support.policy_story import xid
@@ -48,7 +48,7 @@ async def storm(away: float) -> tuple[Counter[int], Counter[str], int]:
     cluster = Cluster(lambda: BOOTED + loop.time(), {f"n{n:04}": Node() for n in range(NODES)})
     seconds: Counter[int] = Counter()
     kinds: Counter[str] = Counter()
-    rigs = [Rig(cluster, name, options=ActingOptions(settings=Settings(enforce=True))) for name in cluster.nodes]
+    rigs = [Rig(cluster, name, options=EnforcementOptions(settings=Settings(enforce=True))) for name in cluster.nodes]
 
     def asked(call: str) -> None:
         if loop.time() < STEP:
@@ -60,7 +60,7 @@ async def storm(away: float) -> tuple[Counter[int], Counter[str], int]:
 
     for rig in rigs:
         rig.client.before = asked
-        rig.acting.run()
+        rig.enforcement.run()
         rig.passes()
     await asyncio.sleep(STEP)  # they know each other
     for rig in rigs:

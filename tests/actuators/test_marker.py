@@ -215,11 +215,11 @@ async def test_a_fifo_is_no_marker_and_holds_nobody_up(tmp_path: Path) -> None:
 async def test_what_is_held_and_refused_ever_since_is_a_finding_and_no_secret() -> None:
     """A node that was renamed finds the marker of another; the scheduler stands for it."""
     rig = Rig(Cluster(time.time, {"n1": Node()}))
-    rig.acting.run()
+    rig.enforcement.run()
     rig.passes(xid())
     await rig.until(lambda: rig.state.holds and not rig.state.pending)
     rig.client.away = ActuatorRefused("out is not a marker of this node")
-    await rig.until(lambda: "fake: out is not a marker of this node" in rig.acting.trouble())
+    await rig.until(lambda: "fake: out is not a marker of this node" in rig.enforcement.trouble())
     rig.client.away = None
-    await rig.until(lambda: not rig.acting.trouble())
+    await rig.until(lambda: not rig.enforcement.trouble())
     await rig.kill()

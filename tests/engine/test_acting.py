@@ -56,7 +56,7 @@ def fails(rig: Rig) -> None:
 
 async def excluded(rig: Rig) -> None:
     """The beginning of stories in which the node comes back."""
-    rig.acting.run()
+    rig.enforcement.run()
     fails(rig)
     await rig.until(lambda: rig.state.holds)
     await rig.kill()
@@ -71,14 +71,14 @@ def heals(rig: Rig) -> None:
 @pytest.mark.parametrize("moment", range(1, 16))
 async def test_killed_at_any_point_of_an_exclusion_it_is_made_exactly_once(rig: Rig, moment: int) -> None:
     killer(rig, moment)
-    rig.acting.run()
+    rig.enforcement.run()
     fails(rig)
     await rig.until(lambda: rig.state.holds or rig.dead)
     assert rig.dead or moment > 10  # an exclusion has that many points
     await rig.kill()
     rig.on_record = lambda: None
     rig.begin()
-    rig.acting.run()
+    rig.enforcement.run()
     fails(rig)
     await rig.until(lambda: rig.state.holds and not rig.state.pending)
     assert (rig.writes, rig.reason) == (["exclude"], FAILED)
@@ -90,13 +90,13 @@ async def test_killed_at_any_point_of_an_exclusion_it_is_made_exactly_once(rig: 
 async def test_killed_at_any_point_of_a_restoration_it_is_made_exactly_once(rig: Rig, moment: int) -> None:
     await excluded(rig)
     killer(rig, moment)
-    rig.acting.run()
+    rig.enforcement.run()
     heals(rig)
     await rig.until(lambda: not rig.state.holds or rig.dead)
     await rig.kill()
     rig.on_record = lambda: None
     rig.begin()
-    rig.acting.run()
+    rig.enforcement.run()
     heals(rig)
     await rig.until(lambda: not rig.state.holds and not rig.state.pending)
     assert (rig.writes, rig.reason) == (["exclude", "restore"], "")
@@ -116,7 +116,7 @@ async def test_a_write_that_timed_out_and_was_done_later_is_found_and_not_repeat
             raise ActuatorUnavailable("no answer within 10 s")
 
     rig.client.after = answer_is_lost
-    rig.acting.run()
+    rig.enforcement.run()
     fails(rig)
     await rig.until(lambda: rig.state.holds)
     assert (rig.writes, rig.client.calls.count("apply")) == (["exclude"], 1)
@@ -125,14 +125,14 @@ async def test_a_write_that_timed_out_and_was_done_later_is_found_and_not_repeat
 
 async def test_what_waits_for_a_scheduler_is_dropped_by_a_fresh_look_if_somebody_else_was_there_first(rig: Rig) -> None:
     rig.client.away = ActuatorUnavailable("connect failure")
-    rig.acting.run()
+    rig.enforcement.run()
     fails(rig)
     await rig.until(lambda: rig.client.calls.count("fleet_count") > 3)
     rig.cluster.nodes["n1"] = Node(reason="rack move", since=time.time())
     rig.client.away = None
     await rig.until(lambda: not rig.state.pending)
     assert (rig.reason, rig.writes, rig.state.holds) == ("rack move", [], {})
-    assert "rack move" in rig.acting.shown().blocked["fake"]
+    assert "rack move" in rig.enforcement.shown().blocked["fake"]
     await rig.kill()
 
 
@@ -142,18 +142,18 @@ async def test_without_permission_there_is_one_complaint_and_no_storm(rig: Rig) 
             raise ActuatorRefused("cannot drain n1: Invalid user id: run gpuwarden as root or SlurmUser")
 
     rig.client.before = refuse
-    rig.acting.run()
+    rig.enforcement.run()
     fails(rig)
-    await rig.until(lambda: "Invalid user id" in rig.acting.trouble())
+    await rig.until(lambda: "Invalid user id" in rig.enforcement.trouble())
     for _ in range(200):
         rig.step()
         await asyncio.sleep(0.001)
     assert rig.client.calls.count("apply") == 1
     assert kinds(rig)[EventKind.OUTCOME] == 1
     rig.client.before = lambda _: None
-    rig.acting.hurry()
+    rig.enforcement.hurry()
     await rig.until(lambda: rig.state.holds)
-    assert rig.acting.trouble() == ""
+    assert rig.enforcement.trouble() == ""
     await rig.kill()
 
 
@@ -168,12 +168,12 @@ async def test_where_nobody_can_be_counted_nobody_is_excluded_and_the_breaker_sa
             raise kind("cannot count who is held out: 403")
 
     rig.client.before = refuse
-    rig.acting.run()
+    rig.enforcement.run()
     fails(rig)
-    await rig.until(lambda: rig.acting.shown().breaker)
-    assert rig.acting.shown().breaker == "budget_unknown: cannot count who is held out: 403"
+    await rig.until(lambda: rig.enforcement.shown().breaker)
+    assert rig.enforcement.shown().breaker == "budget_unknown: cannot count who is held out: 403"
     assert rig.cluster.writes == []
-    assert bool(rig.acting.trouble()) is (kind is ActuatorRefused)
+    assert bool(rig.enforcement.trouble()) is (kind is ActuatorRefused)
     await rig.kill()
 
 
@@ -206,16 +206,16 @@ async def test_a_scheduler_that_cannot_count_for_a_moment_is_asked_again_soon() 
 
 async def test_a_scheduler_that_is_away_is_told_as_long_as_something_is_wanted_of_it(rig: Rig) -> None:
     rig.client.away = ActuatorUnavailable("no answer within 10 s")
-    rig.acting.run()
+    rig.enforcement.run()
     rig.passes()
     await rig.until(lambda: "read" in rig.client.calls)
-    assert rig.acting.away() == ""
+    assert rig.enforcement.away() == ""
     fails(rig)
-    await rig.until(lambda: rig.acting.away() == "fake: no answer within 10 s")
-    assert (rig.acting.trouble(), rig.acting.shown().breaker) == ("", "")
+    await rig.until(lambda: rig.enforcement.away() == "fake: no answer within 10 s")
+    assert (rig.enforcement.trouble(), rig.enforcement.shown().breaker) == ("", "")
     rig.client.away = None
     await rig.until(lambda: rig.state.holds)
-    assert rig.acting.away() == ""
+    assert rig.enforcement.away() == ""
     await rig.kill()
 
 
@@ -225,7 +225,7 @@ async def test_while_a_scheduler_is_away_the_next_attempt_is_due_within_five_sec
 ) -> None:
     cluster = Cluster(time.time, {f"n{number}": Node() for number in range(1, 1_001)})
     rig = Rig(cluster, options=acting_options(Limits()))
-    box = rig.acting._boxes["fake"]
+    box = rig.enforcement._boxes["fake"]
     await box.read()
     rig.client.away = ActuatorUnavailable("connect failure")
     wanted = Intent(act=Act.EXCLUDE, actuator="fake", why=Why.TERMINATION, reason="gone", key="1", at=rig.clock())
@@ -239,9 +239,9 @@ async def test_a_healthy_node_asks_no_more_often_while_the_scheduler_is_away() -
         options=replace(acting_options(Limits()), look_every=1200.0, look_often=60.0),
     )
     rig.client.away = ActuatorUnavailable("connect failure")
-    box = rig.acting._boxes["fake"]
+    box = rig.enforcement._boxes["fake"]
     await box.read()
-    assert rig.acting._look_after(box) >= 1200.0 * 0.9
+    assert rig.enforcement._look_after(box) >= 1200.0 * 0.9
 
 
 async def test_a_person_who_asks_again_after_a_refusal_is_not_told_the_old_answer(rig: Rig) -> None:
@@ -250,11 +250,11 @@ async def test_a_person_who_asks_again_after_a_refusal_is_not_told_the_old_answe
             raise ActuatorRefused("cannot drain n1: Invalid user id")
 
     rig.client.before = refuse
-    rig.acting.run()
+    rig.enforcement.run()
     with pytest.raises(ValueError, match="Invalid user id"):
-        await rig.acting.orders.exclude("alice", "replacing a fan")
+        await rig.enforcement.orders.exclude("alice", "replacing a fan")
     rig.client.before = lambda _: None
-    assert await rig.acting.orders.exclude("alice", "replacing a fan") == "fake: done"
+    assert await rig.enforcement.orders.exclude("alice", "replacing a fan") == "fake: done"
     await rig.kill()
 
 
@@ -262,7 +262,7 @@ async def test_what_is_no_longer_found_is_not_written_when_the_scheduler_returns
     rig.options = acting_options(settings=replace(SETTINGS, restore_passes=1_000_000))
     rig.begin()
     rig.client.away = ActuatorUnavailable("connect failure")
-    rig.acting.run()
+    rig.enforcement.run()
     fails(rig)
     await rig.until(lambda: rig.client.calls.count("fleet_count") > 1)
     heals(rig)
@@ -271,7 +271,7 @@ async def test_what_is_no_longer_found_is_not_written_when_the_scheduler_returns
     rig.client.away = None
     await rig.until(lambda: rig.client.calls.count("read") > looks + 3)
     assert (rig.writes, len(rig.state.pending)) == ([], 1)
-    assert "not found just now" in rig.acting.shown().pending[0].text
+    assert "not found just now" in rig.enforcement.shown().pending[0].text
     fails(rig)
     await rig.until(lambda: rig.state.holds)
     assert rig.writes == ["exclude"]
@@ -280,11 +280,11 @@ async def test_what_is_no_longer_found_is_not_written_when_the_scheduler_returns
 
 async def test_a_disk_that_takes_nothing_stops_no_exclusion_but_every_restoration(rig: Rig) -> None:
     rig.committed = False
-    rig.acting.run()
+    rig.enforcement.run()
     fails(rig)
     await rig.until(lambda: rig.state.holds)
     heals(rig)
-    await rig.until(lambda: rig.acting.shown().counts.get("restore_retry", 0) > 3)
+    await rig.until(lambda: rig.enforcement.shown().counts.get("restore_retry", 0) > 3)
     assert rig.writes == ["exclude"]
     rig.committed = True
     await rig.until(lambda: not rig.state.holds)
@@ -299,7 +299,7 @@ async def test_a_fault_in_an_actuator_ends_neither_it_nor_the_daemon() -> None:
             raise KeyError(call)
 
     rig.client.before = fault
-    rig.acting.run()
+    rig.enforcement.run()
     fails(rig)
     await rig.until(lambda: rig.state.holds)
     assert rig.writes == ["exclude"]
@@ -308,10 +308,10 @@ async def test_a_fault_in_an_actuator_ends_neither_it_nor_the_daemon() -> None:
 
 async def test_it_stops_in_the_moment_in_which_it_is_woken(rig: Rig) -> None:
     for _ in range(20):
-        rig.acting.run()
+        rig.enforcement.run()
         rig.passes()
         await asyncio.sleep(0.005)
-        rig.acting.hurry()
+        rig.enforcement.hurry()
         async with asyncio.timeout(PATIENCE) as patience:
             await rig.kill()
         assert not patience.expired()  # it takes whatever cancels it for the end that was asked for
@@ -320,10 +320,10 @@ async def test_it_stops_in_the_moment_in_which_it_is_woken(rig: Rig) -> None:
 async def test_mode_observe_asks_the_scheduler_how_the_node_is_and_writes_nothing(rig: Rig) -> None:
     rig.options = acting_options(settings=Settings(enforce=False), look_every=0.01)
     rig.begin()
-    rig.acting.run()
+    rig.enforcement.run()
     fails(rig)
     await rig.until(lambda: len(rig.client.calls) > 10)
-    shown = rig.acting.shown()
+    shown = rig.enforcement.shown()
     assert (rig.writes, set(rig.client.calls), len(shown.would)) == ([], {"read"}, 1)
     assert shown.counts["exclude_observed"] == 1
     await rig.kill()
@@ -333,18 +333,18 @@ async def test_mode_observe_asks_the_scheduler_how_the_node_is_and_writes_nothin
 
 
 async def test_a_person_is_told_what_came_of_it(rig: Rig) -> None:
-    rig.acting.run()
-    assert await rig.acting.orders.exclude("alice", "replacing a fan") == "fake: done"
+    rig.enforcement.run()
+    assert await rig.enforcement.orders.exclude("alice", "replacing a fan") == "fake: done"
     assert rig.reason == "gpuwarden: operator by=alice replacing a fan"
-    assert ("fake", "operator") in rig.acting.shown().excluded
-    assert "left as it is: gpuwarden: operator by=alice" in await rig.acting.orders.exclude("bob", "its fan again")
-    assert await rig.acting.orders.restore("alice", rig.situation) == "fake: done"
-    assert "no exclusion of ours" in await rig.acting.orders.restore("alice", rig.situation)
+    assert ("fake", "operator") in rig.enforcement.shown().excluded
+    assert "left as it is: gpuwarden: operator by=alice" in await rig.enforcement.orders.exclude("bob", "its fan again")
+    assert await rig.enforcement.orders.restore("alice", rig.situation) == "fake: done"
+    assert "no exclusion of ours" in await rig.enforcement.orders.restore("alice", rig.situation)
     rig.cluster.nodes["n1"] = Node(reason="rack move", since=time.time())
     with pytest.raises(ValueError, match="rack move"):
-        await rig.acting.orders.exclude("alice", "replacing a fan")
+        await rig.enforcement.orders.exclude("alice", "replacing a fan")
     with pytest.raises(ValueError, match="rack move"):
-        await rig.acting.orders.restore("alice", rig.situation)
+        await rig.enforcement.orders.restore("alice", rig.situation)
     assert (rig.reason, rig.state.order) == ("rack move", None)
     await rig.kill()
 
@@ -353,8 +353,8 @@ async def test_an_intent_of_an_actuator_that_is_configured_no_more_stops_no_orde
     wanted = Intent(act=Act.EXCLUDE, actuator="gone", why=Why.FAILURE, reason=FAILED, key="k", at=rig.clock())
     rig.ledger.append(Event(kind=EventKind.INTENDED, at=wanted.at, boot_id=BOOT, data=data_of(wanted)))
     rig.begin()
-    rig.acting.run()
-    assert await rig.acting.orders.exclude("alice", "replacing a fan") == "fake: done"
+    rig.enforcement.run()
+    assert await rig.enforcement.orders.exclude("alice", "replacing a fan") == "fake: done"
     await rig.kill()
 
 
@@ -362,21 +362,21 @@ async def test_a_person_s_restore_goes_before_an_exclusion_that_waits() -> None:
     options = acting_options(Limits(budget=Budget(count=1), recount_after=0.0))
     others = {f"n{n}": Node(reason=FAILED, since=time.time()) for n in range(2, 10)}
     rig = Rig(Cluster(time.time, {"n1": Node(), **others}), options=options)
-    rig.acting.run()
+    rig.enforcement.run()
     fails(rig)
-    await rig.until(lambda: rig.acting.shown().breaker)
-    assert "no exclusion of ours" in await rig.acting.orders.restore("alice", rig.situation)
-    await rig.until(lambda: not rig.acting.shown().breaker)
+    await rig.until(lambda: rig.enforcement.shown().breaker)
+    assert "no exclusion of ours" in await rig.enforcement.orders.restore("alice", rig.situation)
+    await rig.until(lambda: not rig.enforcement.shown().breaker)
     assert (rig.writes, rig.state.pending) == ([], {})
     await rig.kill()
 
 
 async def test_a_person_s_restore_does_not_wait_for_the_second_count() -> None:
     rig = Rig(Cluster(time.time, {"n1": Node()}), options=acting_options(Limits(recount_after=10.0 * PATIENCE)))
-    rig.acting.run()
+    rig.enforcement.run()
     fails(rig)
     await rig.until(lambda: rig.reason)
-    await rig.acting.orders.restore("alice", rig.situation)
+    await rig.enforcement.orders.restore("alice", rig.situation)
     await rig.until(lambda: not rig.state.pending)
     assert (rig.reason, rig.writes) == ("", ["exclude", "restore"])
     await rig.kill()
@@ -411,13 +411,13 @@ async def test_a_hundred_nodes_that_fail_together_end_within_the_budget() -> Non
     cluster = Cluster(lambda: 50.0 * time.monotonic(), {f"n{n:03}": Node() for n in range(100)}, spread=False)
     rigs = [Rig(cluster, name, options=options) for name in cluster.nodes]
     for rig in rigs:
-        rig.acting.run()
+        rig.enforcement.run()
         fails(rig)
 
     def out() -> int:
         return sum(bool(node.reason) for node in cluster.nodes.values())
 
-    await wait(lambda: all(rig.state.holds or rig.acting.shown().breaker for rig in rigs) and not running(rigs))
+    await wait(lambda: all(rig.state.holds or rig.enforcement.shown().breaker for rig in rigs) and not running(rigs))
     assert 1 <= out() <= 10
     assert sum(act == "exclude" for _, act, _ in cluster.writes) > 10  # some had to step back
     held = {rig.node for rig in rigs if rig.state.holds}
@@ -444,13 +444,13 @@ async def test_a_node_that_stepped_back_comes_again_when_there_is_room() -> None
     options = acting_options(limits)
     cluster = Cluster(time.time, {"n1": Node(), "n2": Node(reason=FAILED, since=time.time() - 10.0)})
     rig = Rig(cluster, options=options)
-    rig.acting.run()
+    rig.enforcement.run()
     fails(rig)
-    await rig.until(lambda: rig.acting.shown().counts.get("exclude_retry", 0) > 3)
-    assert (rig.writes, bool(rig.acting.shown().breaker)) == ([], True)
+    await rig.until(lambda: rig.enforcement.shown().counts.get("exclude_retry", 0) > 3)
+    assert (rig.writes, bool(rig.enforcement.shown().breaker)) == ([], True)
     cluster.restore("n2")
     await rig.until(lambda: rig.state.holds)
-    assert (rig.reason, rig.acting.shown().breaker) == (FAILED, "")
+    assert (rig.reason, rig.enforcement.shown().breaker) == (FAILED, "")
     await rig.kill()
 
 
@@ -463,11 +463,11 @@ async def test_who_is_held_back_by_the_breaker_is_not_hurried(rig: Rig) -> None:
     rig.cluster.nodes |= {f"n{n}": Node(reason=FAILED, since=time.time()) for n in range(2, 10)}
     rig.options = acting_options(budget_of_one(breaker_first=10.0 * PATIENCE, breaker_most=10.0 * PATIENCE))
     rig.begin()
-    rig.acting.run()
+    rig.enforcement.run()
     fails(rig)
-    await rig.until(lambda: rig.acting.shown().breaker)
+    await rig.until(lambda: rig.enforcement.shown().breaker)
     for _ in range(50):
-        rig.acting.hurry()
+        rig.enforcement.hurry()
         rig.step()
         await asyncio.sleep(0.001)
     assert rig.client.calls.count("fleet_count") == 1
@@ -479,13 +479,13 @@ async def test_a_wider_breaker_holds_from_the_next_count_on(rig: Rig) -> None:
     rig.cluster.nodes |= {f"n{n}": Node(reason=FAILED, since=time.time()) for n in range(2, 4)}
     rig.options = acting_options(budget_of_one())
     rig.begin()
-    rig.acting.run()
+    rig.enforcement.run()
     fails(rig)
-    await rig.until(lambda: rig.acting.shown().counts.get("exclude_retry", 0) > 3)
+    await rig.until(lambda: rig.enforcement.shown().counts.get("exclude_retry", 0) > 3)
     (intent,) = rig.state.pending.values()
-    rig.acting.adopt(acting_options(LIMITS))
+    rig.enforcement.adopt(acting_options(LIMITS))
     await rig.until(lambda: rig.state.holds)
-    assert (rig.reason, rig.acting.shown().breaker) == (FAILED, "")
+    assert (rig.reason, rig.enforcement.shown().breaker) == (FAILED, "")
     assert [e.data["key"] for e in rig.ledger if e.kind == EventKind.OUTCOME] == [intent.key]
     await rig.kill()
 
@@ -506,9 +506,9 @@ async def test_a_step_back_that_failed_is_repeated_soon_and_not_after_the_breake
 
     rig.client.after, rig.client.before = others_were_first, no_answer
     rig.cluster.nodes["n3"] = Node(reason=FAILED, since=2.0)
-    rig.acting.run()
+    rig.enforcement.run()
     fails(rig)
-    await rig.until(lambda: "stepped back" in rig.acting.shown().pending[0].text)
+    await rig.until(lambda: "stepped back" in rig.enforcement.shown().pending[0].text)
     assert (failed, rig.writes) == (["apply"], ["exclude", "restore"])
     await rig.kill()
 
@@ -517,9 +517,9 @@ async def test_terminations_are_neither_counted_nor_held_back(rig: Rig) -> None:
     rig.cluster.nodes |= {f"n{n}": Node(reason=FAILED, since=time.time()) for n in range(2, 50)}
     rig.options = acting_options(Limits(budget=Budget(count=1)))
     rig.begin()
-    rig.acting.run()
-    assert "600 s before it, and the node is excluded" in rig.acting.orders.announce(7_200.0, "spot", "root")
-    assert "at once, and the node is excluded" in rig.acting.orders.announce(120.0, "spot", "root")
+    rig.enforcement.run()
+    assert "600 s before it, and the node is excluded" in rig.enforcement.orders.announce(7_200.0, "spot", "root")
+    assert "at once, and the node is excluded" in rig.enforcement.orders.announce(120.0, "spot", "root")
     await rig.until(lambda: rig.state.holds)
     assert "termination" in rig.reason
     assert "fleet_count" not in rig.client.calls
@@ -531,8 +531,8 @@ async def test_a_shutdown_that_a_scheduler_ordered_is_no_end_of_the_machine(rig:
     for flags, known in ((frozenset({Flag.REBOOT}), 0), (frozenset[Flag](), 1)):
         rig.cluster.nodes["n1"] = Node(flags=flags)
         rig.begin()
-        rig.acting.run()
-        await rig.until(lambda: rig.acting.shown().node_states)
-        rig.acting.announced("shutdown", [going_down])
+        rig.enforcement.run()
+        await rig.until(lambda: rig.enforcement.shown().node_states)
+        rig.enforcement.announced("shutdown", [going_down])
         assert len(rig.state.notices) == known
         await rig.kill()

@@ -55,7 +55,7 @@ async def _acknowledge(node: WholeNode, number: int) -> None:
     found = node.verdict.findings
     if found:
         with suppress(ValueError):
-            node.append([node.desk.acknowledge(str(found[number % len(found)].key), "root", node.host.now)])
+            node.append([node.engine.acknowledge(str(found[number % len(found)].key), "root", node.host.now)])
 
 
 async def _accept(node: WholeNode, number: int) -> None:
@@ -64,23 +64,23 @@ async def _accept(node: WholeNode, number: int) -> None:
         node.host.devices.pop(1, None)
         node.step()
     with suppress(ValueError):
-        node.append(node.desk.accept_inventory(node.host.now))
+        node.append(node.engine.accept_inventory(node.host.now))
 
 
 async def _announce(node: WholeNode, number: int) -> None:
-    node.acting.orders.announce(60.0 * number, "power works", "root")
+    node.enforcement.orders.announce(60.0 * number, "power works", "root")
 
 
 async def _call_off(node: WholeNode, _: int) -> None:
     with suppress(ValueError):
-        node.acting.orders.call_off("root")
+        node.enforcement.orders.call_off("root")
 
 
 async def _cloud(node: WholeNode, number: int) -> None:
     now = node.host.now
     ends = Stamp(now.boottime + 10.0 * number, now.wall + 10.0 * number)
     notice = Notice(source="aws", kind="interruption", at=now, boot_id=node.host.boot_id, deadline=ends, id="aws-1")
-    node.acting.announced("aws", [notice] if number % 4 else [])
+    node.enforcement.announced("aws", [notice] if number % 4 else [])
 
 
 async def _signal(node: WholeNode, number: int) -> None:

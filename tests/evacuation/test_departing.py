@@ -16,7 +16,7 @@ import pytest
 from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.evacuation.acknowledgements import Answers
 from gpuwarden.evacuation.active_notices import Near
-from gpuwarden.evacuation.driver import Departing
+from gpuwarden.evacuation.driver import Evacuation
 from gpuwarden.evacuation.gpu_processes import holders
 from gpuwarden.evacuation.job_scan import Looks
 from gpuwarden.evacuation.slurm_job_scan import SlurmLooks
@@ -56,7 +56,7 @@ class Rig:
         self.holders = {one.pid}
         self.written: list[Event] = []
         self.committed = asyncio.Event()
-        self.departing = Departing(
+        self.departing = Evacuation(
             DepartureSettings(failing_gpu=failing_gpu, slurm=slurm is not None),
             Looks(ReceiversReader(proc), slurm, lambda: self.holders),
             lambda take: Answers(folder / "run", proc, take, boot_id=BOOT, clock=host_clock),

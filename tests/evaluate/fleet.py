@@ -51,7 +51,7 @@ def _wanted(dice: Random, struck: float) -> float | None:
     wanted: list[float] = []
 
     def take(record: Record) -> None:
-        decisions = rehearsal.take(record, replay.take(record), replay.desk)
+        decisions = rehearsal.take(record, replay.take(record), replay.engine)
         wanted.extend(node.clock for events in decisions for event in events if event.kind == EventKind.INTENDED)
 
     node = Node(take, dice, gpus=4, beside=False)

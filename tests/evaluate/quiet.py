@@ -2,7 +2,7 @@
 
 A pass is passed over while it says the very same as the one before it, the last step said nothing, and nothing is on its
 way to be said (every track is raised); and for `MOST` seconds at most, lest what follows from the passing of time alone be
-missed. What was passed over last of each collector is handed to the desk before anything else is. The node is judged less
+missed. What was passed over last of each collector is handed to the engine before anything else is. The node is judged less
 often and never otherwise.
 """
 
@@ -36,7 +36,7 @@ class QuietReplay(Replay):
                 self._now = max(record.at, self._now)
             return []
         for held in self._held.values():
-            self.desk.observed(held.observation)
+            self.engine.observed(held.observation)
         self._held.clear()
         return super().take(record)
 
@@ -45,7 +45,7 @@ class QuietReplay(Replay):
         since, new = self._calm_since, record.observation
         if not self.quiet or since is None or not 0 <= record.at.boottime - since <= MOST:
             return False
-        old = self.desk.view.seen(new.collector).latest
+        old = self.engine.view.seen(new.collector).latest
         return old is not None and old.facts is new.facts and (old.outcome, old.worker) == (new.outcome, new.worker)
 
     def _step(self, at: Stamp) -> Step:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gpuwarden.engine.engine import Desk
+from gpuwarden.engine.engine import Engine
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.detectors import COUNTERS
 from gpuwarden.health.model import Advice, Event, Health, Severity
@@ -79,7 +79,7 @@ def _choices(kind: Any, name: str) -> Sequence[Any]:
     return named.get(name) or {NoneType: (None,), bool: (False, True), int: NUMBERS, float: REALS, str: TEXTS}[kind]
 
 
-def story(chance: Chance, desk: Desk) -> Iterator[Event]:
+def story(chance: Chance, engine: Engine) -> Iterator[Event]:
     """Passes of all collectors, things that happen, and operators, in any order; the events that came of it."""
     uptime = chance.random.choice((5.0, 1_000.0, 1e6))
     for _ in range(20):
@@ -87,16 +87,16 @@ def story(chance: Chance, desk: Desk) -> Iterator[Event]:
         chance.now = Stamp(uptime, WALL + uptime + chance.random.choice((0, 0, 0, -1e6, 1e6)))
         for collector in COLLECTORS:
             if chance.random.random() < 0.5:
-                desk.observed(chance.observation(collector))
+                engine.observed(chance.observation(collector))
         happens = [chance.random.choice(HAPPENS) for _ in range(chance.random.choice((0, 0, 1, 3)))]
-        desk.happened(chance.any(kind) for kind in happens)
-        step = desk.step(chance.now)
+        engine.happened(chance.any(kind) for kind in happens)
+        step = engine.step(chance.now)
         yield from step.events
         for finding in step.verdict.findings:
             assert finding.key.detail != "judge", finding.evidence
             if chance.random.random() < 0.1 and finding.latched:
-                event = desk.acknowledge(str(finding.key), "root", chance.now)
-                desk.fold(event)
+                event = engine.acknowledge(str(finding.key), "root", chance.now)
+                engine.fold(event)
                 yield event
 
 
@@ -112,10 +112,10 @@ def test_there_is_a_verdict_whatever_the_facts_are(seed: int) -> None:
     for number in range(4):
         chance = Chance(100 * seed + number)
         checks = {"xid": CheckRule(severity=chance.any(Severity | None))}
-        desk = Desk("boot", Rules(expected_gpus=chance.random.choice((None, 0, 2, 8)), checks=checks))
-        events = list(story(chance, desk))
-        again = folded(checkpoint(desk.state, chance.now))
-        assert folded(events).tracks.keys() == again.tracks.keys() == desk.state.tracks.keys()
+        engine = Engine("boot", Rules(expected_gpus=chance.random.choice((None, 0, 2, 8)), checks=checks))
+        events = list(story(chance, engine))
+        again = folded(checkpoint(engine.state, chance.now))
+        assert folded(events).tracks.keys() == again.tracks.keys() == engine.state.tracks.keys()
 
 
 def test_a_check_that_breaks_is_told_and_blinds_no_other() -> None:

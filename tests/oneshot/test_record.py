@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gpuwarden.control.record import BYTES_MOST, FORGOTTEN, SESSIONS_MOST, Spool, record_verbs
-from gpuwarden.engine.observers import TappedDesk
+from gpuwarden.engine.observers import ObservedEngine
 from gpuwarden.health.model import Health
 from gpuwarden.health.view import Rules
 from gpuwarden.publish.sockets.control import Peer, VerbError
@@ -144,11 +144,11 @@ def test_no_file_takes_the_place_of_another(host: FakeHost) -> None:
 
 
 class Bench:
-    """A desk with its verb, on a clock of its own."""
+    """An engine with its verb, on a clock of its own."""
 
     def __init__(self) -> None:
         self.now = Stamp(1000.0, 1.8e9)
-        self.desk = TappedDesk("boot-1", Rules(), lambda: self.now)
+        self.engine = ObservedEngine("boot-1", Rules(), lambda: self.now)
         self._verb = record_verbs(self, lambda: self.now)["record"]
 
     def ask(self, **arguments: Any) -> Any:
@@ -165,13 +165,13 @@ class Bench:
         self.now = one.at
         match one:
             case Passed(observation):
-                self.desk.observed(observation)
+                self.engine.observed(observation)
             case HostEventsSeen(events=events):
-                self.desk.happened(events)
+                self.engine.happened(events)
 
     def passes(self) -> None:
         """The bus is looked at, now."""
-        self.desk.observed(replace(Host(1).pci(), started=self.now, finished=self.now))
+        self.engine.observed(replace(Host(1).pci(), started=self.now, finished=self.now))
 
 
 def test_the_pieces_together_are_a_trace_of_what_came_to_the_desk(tmp_path: Path) -> None:
@@ -183,19 +183,19 @@ def test_the_pieces_together_are_a_trace_of_what_came_to_the_desk(tmp_path: Path
     for one in records:
         bench.take(one)
         text += bench.ask(session=first["session"])["trace"]
-    bench.desk.troubles({"ledger": "full"})
-    bench.desk.rules = Rules(missing_grace=60.0)
+    bench.engine.troubles({"ledger": "full"})
+    bench.engine.rules = Rules(missing_grace=60.0)
     for _ in range(4):  # until it is no longer seen
-        bench.desk.step(bench.now)
+        bench.engine.step(bench.now)
         bench.later(4.0)
-    bench.desk.acknowledge("xid.95@gpu/0000:11:00.0", "root", bench.now)
+    bench.engine.acknowledge("xid.95@gpu/0000:11:00.0", "root", bench.now)
     while (piece := bench.ask(session=first["session"], end=True))["more"]:
         text += piece["trace"]
     (tmp_path / "t").write_text(text + piece["trace"])
     kinds = [type(one) for one in read(tmp_path / "t")]
     assert kinds[0] is Began
     assert set(kinds) == {Began, Passed, HostEventsSeen, ErrorsChanged, RulesChanged, Acknowledged}
-    assert bench.desk.listeners == []
+    assert bench.engine.listeners == []
 
 
 def test_who_does_not_ask_any_more_is_forgotten() -> None:
@@ -203,10 +203,10 @@ def test_who_does_not_ask_any_more_is_forgotten() -> None:
     session = bench.ask()["session"]
     bench.later(FORGOTTEN - 1)
     bench.passes()
-    assert len(bench.desk.listeners) == 1
+    assert len(bench.engine.listeners) == 1
     bench.later(2.0)
     bench.passes()
-    assert bench.desk.listeners == []
+    assert bench.engine.listeners == []
     with pytest.raises(VerbError, match="there is no recording"):
         bench.ask(session=session)
 
@@ -245,8 +245,8 @@ def test_a_listener_that_fails_harms_nobody() -> None:
         def __getattr__(self, name: str) -> Callable[..., None]:
             raise RuntimeError(name)
 
-    bench.desk.listeners.append(Broken())
+    bench.engine.listeners.append(Broken())
     host = Host(1)
-    assert bench.desk.observed(host.nvml()) is True
-    bench.desk.happened([host.xid(0, 95)])
-    assert [event.kind for event in bench.desk.step(bench.now).events].count("xid") == 1
+    assert bench.engine.observed(host.nvml()) is True
+    bench.engine.happened([host.xid(0, 95)])
+    assert [event.kind for event in bench.engine.step(bench.now).events].count("xid") == 1

@@ -133,7 +133,7 @@ def test_a_restart_forgets_no_more_however_long_the_trace_was() -> None:
     node.run(10.0)
     jury = end(records)
     assert [str(finding.key) for finding in jury.findings] == [f"xid.95@gpu/{slot(0)}"]
-    assert {str(r.key): r.count for r in jury.replay.desk.state.records.values()}[f"xid.13@gpu/{slot(0)}"] == 3000
+    assert {str(r.key): r.count for r in jury.replay.engine.state.records.values()}[f"xid.13@gpu/{slot(0)}"] == 3000
 
 
 # --- the command

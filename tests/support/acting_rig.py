@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from gpuwarden.actuators.reconciler import Limits
-from gpuwarden.engine.enforcement import Acting, ActingOptions
+from gpuwarden.engine.enforcement import Enforcement, EnforcementOptions
 from gpuwarden.health.model import Event, EventKind, Finding, Health, Verdict
 from gpuwarden.policy.model import Budget, Settings
 from gpuwarden.policy.situation import Situation
@@ -26,8 +26,10 @@ LIMITS = Limits(
 )  # fmt: skip
 
 
-def acting_options(limits: Limits = LIMITS, settings: Settings = SETTINGS, look_every: float = 0.05) -> ActingOptions:
-    return ActingOptions(
+def acting_options(
+    limits: Limits = LIMITS, settings: Settings = SETTINGS, look_every: float = 0.05
+) -> EnforcementOptions:
+    return EnforcementOptions(
         settings=settings, limits=limits, look_every=look_every, look_often=look_every / 2, first_look=0.0
     )
 
@@ -39,7 +41,7 @@ class Killed(BaseException):
 class Rig:
     """A node of a cluster. `ledger` outlives the acting in it; `committed` False: the disk takes nothing."""
 
-    def __init__(self, cluster: Cluster, node: str = "n1", *, options: ActingOptions | None = None) -> None:
+    def __init__(self, cluster: Cluster, node: str = "n1", *, options: EnforcementOptions | None = None) -> None:
         self.cluster = cluster
         self.node = node
         self.options = options or acting_options()
@@ -54,12 +56,12 @@ class Rig:
     def begin(self) -> None:
         """A daemon that knows what is in the ledger."""
         self.client = Client(self.cluster, self.node, self.clock)
-        self.acting = Acting(
+        self.enforcement = Enforcement(
             [self.client], self.options, append=self._append, changed=lambda: None, committed=self._is_committed,
             boot_id=BOOT, instance=INSTANCE, clock=self.clock,
         )  # fmt: skip
         for event in self.ledger:
-            self.acting.fold(event)
+            self.enforcement.fold(event)
 
     def clock(self) -> Stamp:
         tick = next(self._ticks) / 1_000.0
@@ -67,7 +69,7 @@ class Rig:
 
     @property
     def state(self) -> PolicyState:
-        return self.acting.state
+        return self.enforcement.state
 
     def passes(self, *found: Finding) -> None:
         health = Health.FAILURE if found else Health.HEALTHY
@@ -81,12 +83,12 @@ class Rig:
 
     def step(self) -> None:
         self.sequence += 1
-        self.ledger += self.acting.step(self.situation, self.clock())
-        self.acting.carry_out()
+        self.ledger += self.enforcement.step(self.situation, self.clock())
+        self.enforcement.carry_out()
 
     def _append(self, events: Sequence[Event]) -> None:
         for event in events:
-            self.acting.fold(event)
+            self.enforcement.fold(event)
         self.on_record()
         self.ledger += events
         self.step()
@@ -102,14 +104,14 @@ class Rig:
                 self.step()
 
     async def kill(self) -> None:
-        for task in self.acting._tasks:
+        for task in self.enforcement._tasks:
             task.cancel()
             with suppress(asyncio.CancelledError, Killed):
                 await task
 
     @property
     def dead(self) -> bool:
-        return any(task.done() for task in self.acting._tasks)
+        return any(task.done() for task in self.enforcement._tasks)
 
     @property
     def reason(self) -> str:

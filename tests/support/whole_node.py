@@ -9,12 +9,12 @@ from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 
-from gpuwarden.engine.enforcement import Acting
-from gpuwarden.engine.engine import Desk
+from gpuwarden.engine.enforcement import Enforcement
+from gpuwarden.engine.engine import Engine
 from gpuwarden.engine.journal import Journal, Step
 from gpuwarden.evacuation.acknowledgements import Answers
 from gpuwarden.evacuation.active_notices import near
-from gpuwarden.evacuation.driver import Departing
+from gpuwarden.evacuation.driver import Evacuation
 from gpuwarden.evacuation.job_scan import Looks
 from gpuwarden.health import state as health
 from gpuwarden.health.model import Event
@@ -77,30 +77,30 @@ class WholeNode:
         self._step_due: asyncio.Handle | None = None
         self.ledger = Ledger(self.path, machine=HERE, boot_id=host.boot_id, clock=lambda: host.now)
         self.journal = Journal(self.ledger, (), request_step=self._request, clock=lambda: host.now)
-        self.desk = Desk(host.boot_id, host.rules)
-        self.acting = Acting(
+        self.engine = Engine(host.boot_id, host.rules)
+        self.enforcement = Enforcement(
             [Client(self.cluster, "n1", lambda: host.now)], acting_options(), append=self.append,
             changed=lambda: self._request(Step.SOON), committed=lambda: self.ledger.flush(PATIENCE), boot_id=host.boot_id,
             instance="i-1", clock=lambda: host.now,
         )  # fmt: skip
-        self.departing = Departing(
+        self.departing = Evacuation(
             DepartureSettings(), Looks(ReceiversReader(self.folder), None, set),
             lambda take: Answers(self.folder, self.folder, take, boot_id=host.boot_id, clock=lambda: host.now),
             enforce=True, append=self.append_soon, committed=lambda: self.ledger.flush(PATIENCE), names=False,
             boot_id=host.boot_id, clock=lambda: host.now,
         )  # fmt: skip
-        self.journal.projections = (self.desk, self.acting, self.departing)
+        self.journal.projections = (self.engine, self.enforcement, self.departing)
         memory = await self.ledger.open(opens_within)
         if memory is not None:
             self.journal.recall(memory)
         self.step()
-        self.acting.run()
+        self.enforcement.run()
 
     async def kill(self) -> None:
         """What was not on its way to the disk yet may be lost."""
         if self._step_due is not None:
             self._step_due.cancel()
-        await self.acting.stop(PATIENCE)
+        await self.enforcement.stop(PATIENCE)
         await self.ledger.close(PATIENCE)
 
     def append(self, events: Iterable[Event]) -> None:
@@ -124,26 +124,26 @@ class WholeNode:
             self.journal.recall(memory, late=True)
         host = self.host
         host.uptime += 5.0
-        self.desk.observed(host.nvml())
-        self.desk.observed(host.pci())
-        self.desk.happened(happened)
+        self.engine.observed(host.nvml())
+        self.engine.observed(host.pci())
+        self.engine.happened(happened)
         self.written += len(happened)
-        step = self.desk.step(host.now)
+        step = self.engine.step(host.now)
         self.verdict = step.verdict
-        self.journal.append(step.events, by=self.desk, position=LogPosition(host.boot_id, self.written))
-        self.journal.append(self.acting.step(self.situation, host.now), by=self.acting)
+        self.journal.append(step.events, by=self.engine, position=LogPosition(host.boot_id, self.written))
+        self.journal.append(self.enforcement.step(self.situation, host.now), by=self.enforcement)
         active = near(
-            self.acting.state, step.verdict, self.acting.standings, {}, scheduled=True, horizon=3_600.0, instance="i-1",
+            self.enforcement.state, step.verdict, self.enforcement.standings, {}, scheduled=True, horizon=3_600.0, instance="i-1",
             now=host.now,
         )  # fmt: skip
         self.journal.append(self.departing.step(active, host.now))
         self.journal.tend()
-        self.acting.carry_out()
+        self.enforcement.carry_out()
 
     @property
     def situation(self) -> Situation:
         return Situation(
-            verdict=self.verdict, sequence=self.desk.sequence, ready=True, boot_id=self.host.boot_id,
+            verdict=self.verdict, sequence=self.engine.sequence, ready=True, boot_id=self.host.boot_id,
             remembered=self.journal.recalled,
         )  # fmt: skip
 
@@ -158,7 +158,7 @@ class WholeNode:
 
     @property
     def live(self) -> States:
-        return compared(self.desk.state, self.acting.state, self.departing.state)
+        return compared(self.engine.state, self.enforcement.state, self.departing.state)
 
     async def on_disk(self) -> States:
         """The fold of the ledger, as the next start will read it."""
@@ -171,6 +171,6 @@ class WholeNode:
         """`exclude` or `restore` by an operator, and what came of it."""
         with suppress(ValueError):
             if text == "exclude":
-                await self.acting.orders.exclude("root", "to be looked at")
+                await self.enforcement.orders.exclude("root", "to be looked at")
             else:
-                await self.acting.orders.restore("root", self.situation)
+                await self.enforcement.orders.restore("root", self.situation)

@@ -315,7 +315,7 @@ def test_a_trace_that_brings_other_gpus_with_every_pass_is_refused_before_they_a
         except TraceError as error:
             problem = str(error)
     assert "more than 1024 PCI addresses" in problem
-    assert len(replay.desk.state.pins) <= 1024
+    assert len(replay.engine.state.pins) <= 1024
 
 
 def test_ten_gigabytes_of_nothing_are_refused_at_once(tmp_path: Path) -> None:

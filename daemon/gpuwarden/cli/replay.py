@@ -56,7 +56,7 @@ class Side:
     def __init__(self, config: Path | None) -> None:
         given = None if config is None else _given(config)
         self.replay = Replay(None if given is None else given.rules)
-        acting = None if given is None else given.acting
+        acting = None if given is None else given.enforcement
         self._dry_run = Rehearsal(
             Settings() if acting is None else acting.settings, Budget() if acting is None else acting.limits.budget
         )
@@ -65,7 +65,7 @@ class Side:
     def take(self, record: Record) -> list[list[Event]]:
         """The events to print, by step."""
         steps = self.replay.take(record)
-        wanted = self._dry_run.take(record, steps, self.replay.desk)
+        wanted = self._dry_run.take(record, steps, self.replay.engine)
         events = [(*step.events, *more) for step, more in zip(steps, wanted, strict=True)]
         self.tally.add(record, steps)
         self.tally.wanted += sum(event.kind == EventKind.INTENDED for step in events for event in step)

@@ -16,7 +16,7 @@ from gpuwarden.control.orders import Service as ActingService
 from gpuwarden.control.orders import acting_verbs
 from gpuwarden.control.record import record_verbs
 from gpuwarden.control.slurm import slurm_verbs
-from gpuwarden.engine.observers import TappedDesk
+from gpuwarden.engine.observers import ObservedEngine
 from gpuwarden.engine.reload import ReloadError
 from gpuwarden.health.inventory import accepted
 from gpuwarden.health.model import Event
@@ -34,7 +34,7 @@ NAME_FOUND_WITHIN = 1.0
 class Service(ActingService, Protocol):
     """What the verbs need of the daemon. `append` hands events to the journal and makes a step; `look` reads everything now."""
 
-    desk: TappedDesk
+    engine: ObservedEngine
     holder: Holder
 
     @property
@@ -105,18 +105,18 @@ class Verbs:
             raise VerbError("ack needs the id of a finding; `gpuwarden status` lists them")
         by = await _name(peer.uid)
         try:
-            event = self._service.desk.acknowledge(finding, by, self._clock())
+            event = self._service.engine.acknowledge(finding, by, self._clock())
         except ValueError as error:
             raise VerbError(str(error)) from error
         self._service.append([event])
         return f"acknowledged: {event.key}"
 
     async def _inventory(self, _: dict[str, Any], __: Peer) -> Any:
-        return self._service.desk.inventory(self._clock())
+        return self._service.engine.inventory(self._clock())
 
     async def _accept(self, _: dict[str, Any], __: Peer) -> Any:
         try:
-            events = self._service.desk.accept_inventory(self._clock())
+            events = self._service.engine.accept_inventory(self._clock())
         except ValueError as error:
             raise VerbError(str(error), TRY_AGAIN) from error
         self._service.append(events)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from gpuwarden.control.rate_limit import Pushes
-from gpuwarden.engine.enforcement import Acting
+from gpuwarden.engine.enforcement import Enforcement
 from gpuwarden.policy.orders import is_announced, is_sooner
 from gpuwarden.policy.situation import Situation
 from gpuwarden.publish.sockets.control import TRY_AGAIN, Peer, Verb, VerbError
@@ -19,7 +19,7 @@ REASON_MOST = 10_000
 
 class Service(Protocol):
     @property
-    def acting(self) -> Acting: ...
+    def enforcement(self) -> Enforcement: ...
     @property
     def situation(self) -> Situation: ...
     async def jobs_signalled(self) -> str:
@@ -32,13 +32,13 @@ def acting_verbs(service: Service, name_of: Callable[[int], Awaitable[str]], clo
     async def exclude(arguments: dict[str, Any], peer: Peer) -> Any:
         text = _reason(arguments)
         try:
-            return await service.acting.orders.exclude(await name_of(peer.uid), text)
+            return await service.enforcement.orders.exclude(await name_of(peer.uid), text)
         except ValueError as error:
             raise VerbError(str(error)) from error
 
     async def restore(_: dict[str, Any], peer: Peer) -> Any:
         try:
-            return await service.acting.orders.restore(await name_of(peer.uid), service.situation)
+            return await service.enforcement.orders.restore(await name_of(peer.uid), service.situation)
         except ValueError as error:
             raise VerbError(str(error)) from error
 
@@ -57,7 +57,7 @@ class _Notify:
         if arguments.get("cancel") is True:
             self._in_turn(peer)
             try:
-                self._service.acting.orders.call_off(by)
+                self._service.enforcement.orders.call_off(by)
             except ValueError as error:
                 raise VerbError(str(error)) from error
             return "called off"
@@ -65,7 +65,7 @@ class _Notify:
         return "; ".join(filter(None, (told, await self._service.jobs_signalled())))
 
     def _announced(self, within: float, text: str, by: str, peer: Peer) -> str:
-        acting, now = self._service.acting, self._clock()
+        acting, now = self._service.enforcement, self._clock()
         if is_announced(acting.state, within, text, by, now):
             return f"announced already: this machine ends in {within:g} s"
         if not is_sooner(acting.state, within, now):

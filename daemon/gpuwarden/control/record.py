@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from gpuwarden.engine.observers import TappedDesk
+from gpuwarden.engine.observers import ObservedEngine
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.publish.sockets.control import TRY_AGAIN, Peer, Verb, VerbError
 from gpuwarden.trace.recorder import Recording
@@ -35,7 +35,7 @@ WRITTEN_WITHIN = 1.0
 
 
 class Service(Protocol):
-    desk: TappedDesk
+    engine: ObservedEngine
 
 
 class Spool(io.BufferedIOBase):
@@ -99,12 +99,12 @@ class _Sessions:
     def begin(self) -> str:
         if len(self._open) >= SESSIONS_MOST:
             raise VerbError(f"{len(self._open)} recordings are under way already; try again", TRY_AGAIN)
-        desk, now, name = self._service.desk, self._clock(), secrets.token_hex(8)
+        engine, now, name = self._service.engine, self._clock(), secrets.token_hex(8)
         session = _Session(now.boottime, partial(self.give_up, name))
-        session.began(now, desk.view.boot_id, desk.rules, checkpoint(desk.state, now))
-        if desk.view.troubles:
-            session.troubled(now, desk.view.troubles)
-        desk.listeners.append(session)
+        session.began(now, engine.view.boot_id, engine.rules, checkpoint(engine.state, now))
+        if engine.view.troubles:
+            session.troubled(now, engine.view.troubles)
+        engine.listeners.append(session)
         self._open[name] = session
         return name
 
@@ -116,8 +116,8 @@ class _Sessions:
         return session
 
     def silence(self, session: _Session) -> None:
-        if session in self._service.desk.listeners:
-            self._service.desk.listeners.remove(session)
+        if session in self._service.engine.listeners:
+            self._service.engine.listeners.remove(session)
 
     def give_up(self, name: str) -> None:
         if (session := self._open.pop(name, None)) is not None:

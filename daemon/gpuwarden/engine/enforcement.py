@@ -40,7 +40,7 @@ FIRST_LOOK = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ActingOptions:
+class EnforcementOptions:
     """`look_every` seconds a node is looked at that nothing is wanted of, `look_often` one that is out or should be.
 
     The first look comes within `first_look`, by chance: a fleet may be restarted in one go.
@@ -53,7 +53,7 @@ class ActingOptions:
     first_look: float = FIRST_LOOK
 
 
-class Acting:
+class Enforcement:
     """`append` hands events to the journal, and a step is made before it returns.
 
     `changed` asks for a step; `committed` is whether what was recorded is on disk, after a short while at most. `orders`: what
@@ -63,7 +63,7 @@ class Acting:
     def __init__(
         self,
         actuators: Sequence[Actuator],
-        options: ActingOptions,
+        options: EnforcementOptions,
         *,
         append: Callable[[Sequence[Event]], None],
         changed: Callable[[], None],
@@ -122,7 +122,7 @@ class Acting:
         if self._notifying is not None:
             self._notifying.send(events)
 
-    def adopt(self, options: ActingOptions) -> None:
+    def adopt(self, options: EnforcementOptions) -> None:
         """What is set from now on; whatever is being waited for is waited for as it was begun."""
         self._options = options
         if self._notifying is not None:

@@ -28,7 +28,7 @@ WAITING_MOST = 100_000
 """Host events that may wait for the next step; the sources are bounded too, this is the last line."""
 
 
-class Desk:
+class Engine:
     def __init__(self, boot_id: str, rules: Rules, past: Iterable[Event] = ()) -> None:
         self.rules = rules
         self.state = State()

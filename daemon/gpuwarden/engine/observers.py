@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from gpuwarden.engine.engine import Desk
+from gpuwarden.engine.engine import Engine
 from gpuwarden.health.judge import Step
 from gpuwarden.health.model import Event
 from gpuwarden.health.view import Rules
@@ -26,7 +26,7 @@ class Listener(Protocol):
     def accepted(self, at: Stamp) -> None: ...
 
 
-class TappedDesk(Desk):
+class ObservedEngine(Engine):
     """`listeners` may come and go at any time."""
 
     def __init__(self, boot_id: str, rules: Rules, clock: Clock) -> None:

@@ -48,7 +48,7 @@ SIGNALLED_WITHIN = 2.0
 log = get_logger("gpuwarden")
 
 
-class Departing:
+class Evacuation:
     """`append` hands events to the journal. `enforce` False: jobs are scanned, and nothing is done.
 
     `names` of jobs may be shown to every client of the web server. `approval` None: no end is let happen early.

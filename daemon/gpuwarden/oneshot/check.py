@@ -17,7 +17,7 @@ from typing import Any
 from gpuwarden.base.threads import detached
 from gpuwarden.collect.collectors import Readers
 from gpuwarden.config.model import Config, Run
-from gpuwarden.engine.engine import Desk
+from gpuwarden.engine.engine import Engine
 from gpuwarden.health.components import Component
 from gpuwarden.health.xid.witnesses import ANSWERED_WITHIN
 from gpuwarden.ledger.errors import LedgerError
@@ -46,27 +46,27 @@ def check_once(config: Config) -> dict[str, Any]:
 
 async def _check(site: Site) -> dict[str, Any]:
     memory, forgotten = await _remembered(site)
-    desk = Desk(site.boot_id, site.rules, memory.events)
-    readers = Readers(site.sources.in_full(), site.boot_id, desk.happened, host_clock)
+    engine = Engine(site.boot_id, site.rules, memory.events)
+    readers = Readers(site.sources.in_full(), site.boot_id, engine.happened, host_clock)
     try:
         readers.follow_kernel_log(memory.position, first=memory.position is None)
         observations = await readers.once(site.sources.nvml.init_deadline)
         await _log_read(readers)
         log = readers.kernel_log_observation(host_clock())
         for observation in observations:
-            desk.observed(observation)
+            engine.observed(observation)
         if log is not None:
-            desk.note(log)
-        desk.troubles(_errors(site, forgotten, "" if log is None else log.error))
-        step = desk.step(host_clock())
-        if desk.undecided(host_clock()):
+            engine.note(log)
+        engine.troubles(_errors(site, forgotten, "" if log is None else log.error))
+        step = engine.step(host_clock())
+        if engine.undecided(host_clock()):
             await asyncio.sleep(ANSWERED_WITHIN)
-            step = desk.step(host_clock())
-        desk.kept_out = readers.disbelieved
+            step = engine.step(host_clock())
+        engine.kept_out = readers.disbelieved
     finally:
         await readers.close()
     now = host_clock()
-    return status(desk.snapshot(site.service(now), now, verdict=step.verdict, dropped={}), now)
+    return status(engine.snapshot(site.service(now), now, verdict=step.verdict, dropped={}), now)
 
 
 def _errors(site: Site, ledger: str, kernel_log: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gpuwarden.collect.collectors import Readers
 from gpuwarden.config.model import Config, Run
-from gpuwarden.engine.engine import Desk
+from gpuwarden.engine.engine import Engine
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.ledger.errors import LedgerError
 from gpuwarden.ledger.machine import same_machine
@@ -66,7 +66,7 @@ async def _record(site: Site, recorder: Recorder, seconds: float | None, clock: 
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     memory = _remembered(site)
     now = clock()
-    recorder.began(now, site.boot_id, site.rules, checkpoint(Desk("", site.rules, memory.events).state, now))
+    recorder.began(now, site.boot_id, site.rules, checkpoint(Engine("", site.rules, memory.events).state, now))
 
     def record_events(events: Sequence[HostEvent]) -> None:
         recorder.happened(clock(), events)

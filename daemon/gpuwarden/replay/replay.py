@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from gpuwarden.engine.engine import Desk
+from gpuwarden.engine.engine import Engine
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.judge import Step
 from gpuwarden.health.model import Event, EventKind, Health
@@ -45,7 +45,7 @@ class Replay:
         self._rules = rules
         self._events: list[Event] = []
         self._now = Stamp(0.0, 0.0)
-        self.desk = Desk("", rules or Rules())
+        self.engine = Engine("", rules or Rules())
 
     def take(self, record: Record) -> list[Step]:
         """The judge's steps for this record, and for the silence before it."""
@@ -59,32 +59,32 @@ class Replay:
     def _begin(self, record: Began) -> Step:
         memory = self._events if record.memory is None else list(record.memory)
         self._events, self._now = memory, record.at
-        self.desk = Desk(record.boot_id, self._rules or record.rules, memory)
+        self.engine = Engine(record.boot_id, self._rules or record.rules, memory)
         return self._step(record.at)
 
     def _arrives(self, record: Record) -> bool:
         """Hand it to the desk; whether it asks for a step."""
         match record:
             case Passed(observation):
-                news = self.desk.observed(observation)
-                return news or observation.collector == "nvml" or self.desk.undecided(record.at)
+                news = self.engine.observed(observation)
+                return news or observation.collector == "nvml" or self.engine.undecided(record.at)
             case HostEventsSeen(events=events):
-                self.desk.happened(events)
+                self.engine.happened(events)
             case ErrorsChanged(troubles=troubles):
-                self.desk.troubles(troubles)
+                self.engine.troubles(troubles)
             case RulesChanged(rules=rules):
-                self.desk.rules = self._rules or rules
+                self.engine.rules = self._rules or rules
             case Acknowledged(finding=finding, by=by):
                 with suppress(ValueError):  # under other rules there may be nothing to acknowledge
-                    self._appended([self.desk.acknowledge(finding, by, record.at)])
+                    self._appended([self.engine.acknowledge(finding, by, record.at)])
             case Accepted():
                 with suppress(ValueError):
-                    self._appended(self.desk.accept_inventory(record.at))
+                    self._appended(self.engine.accept_inventory(record.at))
         return True
 
     def _appended(self, events: Sequence[Event]) -> None:
         for event in events:
-            self.desk.fold(event)
+            self.engine.fold(event)
         self._events += events
 
     def _silence(self, until: Stamp) -> Iterator[Step]:
@@ -97,10 +97,10 @@ class Replay:
     def _step(self, at: Stamp) -> Step:
         """Time never goes back: of two collectors the later may have begun the earlier pass."""
         self._now = max(at, self._now)
-        step = self.desk.step(self._now)
+        step = self.engine.step(self._now)
         self._events += step.events
         if len(self._events) > EVENTS_KEPT:
-            self._events = checkpoint(self.desk.state, self._now)
+            self._events = checkpoint(self.engine.state, self._now)
         return step
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from gpuwarden.engine.engine import Desk
+from gpuwarden.engine.engine import Engine
 from gpuwarden.health.judge import Step
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.policy.breaker import refusal
@@ -30,12 +30,12 @@ class Rehearsal:
         self._refusal = refusal(budget, Census(node="", pool=1))
         self._state = PolicyState()
 
-    def take(self, record: Record, steps: Iterable[Step], desk: Desk) -> Iterator[tuple[Event, ...]]:
+    def take(self, record: Record, steps: Iterable[Step], engine: Engine) -> Iterator[tuple[Event, ...]]:
         """For each step what policy wants because of it. `desk` has taken `record` in."""
         if isinstance(record, Began):
             self._begin(record)
         for step in steps:
-            yield tuple(self._wanted(step, desk))
+            yield tuple(self._wanted(step, engine))
 
     def _begin(self, record: Began) -> None:
         """A start of the daemon: what it counted from pass to pass begins anew; what its ledger holds does not."""
@@ -49,13 +49,13 @@ class Rehearsal:
         for event in events:
             self._state = fold(self._state, event)
 
-    def _wanted(self, step: Step, desk: Desk) -> Iterator[Event]:
+    def _wanted(self, step: Step, engine: Engine) -> Iterator[Event]:
         self._remember(step.events)
         now = step.verdict.at
-        seen = desk.observed_at is not None and step.verdict.expected is not None
+        seen = engine.observed_at is not None and step.verdict.expected is not None
         situation = Situation(
-            verdict=step.verdict, sequence=desk.sequence, boot_id=desk.view.boot_id,
-            ready=seen and desk.view.pci.outcome is not None, actuators=(SCHEDULER,), standings={SCHEDULER: Standing(at=now)},
+            verdict=step.verdict, sequence=engine.sequence, boot_id=engine.view.boot_id,
+            ready=seen and engine.view.pci.outcome is not None, actuators=(SCHEDULER,), standings={SCHEDULER: Standing(at=now)},
         )  # fmt: skip
         decision = decide(self._state, situation, self._settings, now)
         self._state = decision.state

@@ -19,10 +19,10 @@ from gpuwarden.collect.collectors import Readers
 from gpuwarden.collect.termination_sources import NoticeSources
 from gpuwarden.config.model import Config
 from gpuwarden.control.handlers import Verbs
-from gpuwarden.engine.enforcement import Acting
+from gpuwarden.engine.enforcement import Enforcement
 from gpuwarden.engine.journal import Journal, Step
 from gpuwarden.engine.log_lines import EventLines
-from gpuwarden.engine.observers import TappedDesk
+from gpuwarden.engine.observers import ObservedEngine
 from gpuwarden.engine.reload import ReloadError, in_force, reloaded
 from gpuwarden.health.model import Event, EventKind, Health, Verdict
 from gpuwarden.ledger.ledger import Ledger
@@ -35,10 +35,10 @@ from gpuwarden.publish.sockets.control import Control
 from gpuwarden.publish.sockets.jobs import NAME as JOB_SOCKET
 from gpuwarden.publish.web.pages import Web
 from gpuwarden.runtime.component_errors import component_errors
-from gpuwarden.runtime.jobs import JobSide
-from gpuwarden.runtime.kubernetes_condition import KubernetesSide
-from gpuwarden.runtime.slurm_hooks import SlurmSide
-from gpuwarden.runtime.systemd import ManagerSide
+from gpuwarden.runtime.jobs import Jobs
+from gpuwarden.runtime.kubernetes_condition import KubernetesConditions
+from gpuwarden.runtime.slurm_hooks import SlurmHooks
+from gpuwarden.runtime.systemd import Systemd
 from gpuwarden.runtime.wiring import Site
 from gpuwarden_collectors.base import Clock, Observation, host_clock
 from gpuwarden_collectors.facts import HostEvent, Stamp
@@ -75,29 +75,29 @@ class Daemon:
         self._output = output
         self._clock = clock
         self._service = site.service(clock())
-        self.desk = TappedDesk(site.boot_id, site.rules, clock)
+        self.engine = ObservedEngine(site.boot_id, site.rules, clock)
         self._readers = Readers(site.sources, site.boot_id, self._happened, clock)
-        self.manager = ManagerSide(manager, self._readers.paces, site.sources.nvml.interval)
+        self.manager = Systemd(manager, self._readers.paces, site.sources.nvml.interval)
         self._ledger = Ledger(site.ledger, machine=site.machine, boot_id=site.boot_id, clock=clock)
         actuators = site.actuators(clock, lambda: detail(self._verdict))
-        self._slurm = SlurmSide(site, actuators, clock)
-        self._kubernetes = KubernetesSide(site.config, actuators, clock)
+        self._slurm = SlurmHooks(site, actuators, clock)
+        self._kubernetes = KubernetesConditions(site.config, actuators, clock)
         self._lines = EventLines()
         self.journal = Journal(
             self._ledger, (self._lines.write, self._notify), request_step=self._request_step, clock=clock
         )
-        self.acting = Acting(
-            actuators, site.acting, append=self.append, changed=self._soon, committed=self.committed,
+        self.enforcement = Enforcement(
+            actuators, site.enforcement, append=self.append, changed=self._soon, committed=self.committed,
             boot_id=site.boot_id, instance=site.instance, clock=clock, notifying=site.notifying(),
         )  # fmt: skip
         self._notice_sources = NoticeSources(
-            site.notice_sources(clock), self.acting.announced, boot_id=site.boot_id, clock=clock
+            site.notice_sources(clock), self.enforcement.announced, boot_id=site.boot_id, clock=clock
         )
-        self._jobs = JobSide(
+        self._jobs = Jobs(
             site, append=self._append_soon, committed=self.committed, snapshot=lambda: self.holder.snapshot, clock=clock,
             passed=manager.sockets.get(JOB_SOCKET),
         )  # fmt: skip
-        self.journal.projections = (self.desk, self.acting, *self._jobs.projections)
+        self.journal.projections = (self.engine, self.enforcement, *self._jobs.projections)
         self._verdict_file = VerdictFile(site.config.run.dir, clock)
         self._judging = False
         self._step_timer: asyncio.TimerHandle | None = None
@@ -117,7 +117,7 @@ class Daemon:
         self._control = Control(site.config.run.dir, verbs.table(), log, group=site.config.control.group or None)
         self._errors = component_errors(
             ledger=self._ledger, readers=self._readers, holder=self.holder, verdict=self._verdict_file, jobs=self._jobs,
-            slurm=self._slurm, acting=self.acting, kubernetes=self._kubernetes, web=self._web, config=lambda: self._config,
+            slurm=self._slurm, acting=self.enforcement, kubernetes=self._kubernetes, web=self._web, config=lambda: self._config,
         )  # fmt: skip
         self._ticker: asyncio.Task[None] | None = None
 
@@ -143,7 +143,7 @@ class Daemon:
         about = self._site.about()
         self.journal.append([Event(kind=EventKind.STARTED, at=self._clock(), boot_id=self._site.boot_id, data=about)])
         self._ticker = asyncio.create_task(self._tick())
-        self.acting.run()
+        self.enforcement.run()
         self._jobs.run()
         self._kubernetes.run()
         self._notice_sources.run()
@@ -161,7 +161,7 @@ class Daemon:
             self._step()  # a notice of the last moment still reaches the jobs
         await self._jobs.stop()
         await self._kubernetes.stop()
-        await self.acting.stop(ACTING_STOPS_WITHIN)
+        await self.enforcement.stop(ACTING_STOPS_WITHIN)
         await self._web.stop()
         await self._readers.close()
         if self._step_timer is not None:
@@ -178,22 +178,22 @@ class Daemon:
     # --- what comes in
 
     def _observed(self, observation: Observation[Any]) -> None:
-        news = self.desk.observed(observation)
+        news = self.engine.observed(observation)
         self.manager.observed(observation)
         if observation.collector == "nvml":
             self._step()
             if self._somebody_is_away():
                 self._readers.read_bus.set()
-        elif news or self.desk.undecided(self._clock()):
+        elif news or self.engine.undecided(self._clock()):
             self._soon()
 
     def _happened(self, events: Iterable[HostEvent]) -> None:
-        self.desk.happened(events)
+        self.engine.happened(events)
         self._soon()
 
     def _somebody_is_away(self) -> bool:
         """NVML misses a GPU: the bus is asked at once instead of at its next turn. Once for each GPU."""
-        away = self.desk.away(self._clock())
+        away = self.engine.away(self._clock())
         news, self._away = away - self._away, away
         return bool(news)
 
@@ -212,9 +212,9 @@ class Daemon:
             if not reading.done():
                 raise ReloadError(f"the configuration could not be read within {CONFIGURATION_READ_WITHIN:g} s")
             given = reading.result()
-            news = reloaded(self.desk.rules, self._config, given)
-            self._config, self.desk.rules = in_force(self._config, given), news.rules
-        self.acting.adopt(replace(self._site, config=self._config).acting)
+            news = reloaded(self.engine.rules, self._config, given)
+            self._config, self.engine.rules = in_force(self._config, given), news.rules
+        self.enforcement.adopt(replace(self._site, config=self._config).enforcement)
         log.info("configuration reloaded", taken_over=news.taken, waiting_for_a_restart=news.waiting)
         self._step()
         return str(news)
@@ -244,7 +244,7 @@ class Daemon:
     def hook_asked(self) -> None:
         """Slurm's health check was here: what waits for it goes on."""
         if self._slurm.hook_asked():
-            self.acting.hurry()
+            self.enforcement.hurry()
 
     # --- steps
 
@@ -269,18 +269,20 @@ class Daemon:
         if (memory := self._ledger.recall()) is not None:
             self._recall(memory, late=True)
         now = self._clock()
-        self.desk.troubles(self._errors.at(now))
-        self.desk.log_read(self._readers.log_read)
-        reached = self._readers.log_position  # what was read so far waits at the desk, and is in this step
-        step = self.desk.step(now)
+        self.engine.troubles(self._errors.at(now))
+        self.engine.log_read(self._readers.log_read)
+        reached = self._readers.log_position  # what was read so far waits in the engine, and is in this step
+        step = self.engine.step(now)
         self._verdict = step.verdict
-        self.journal.append(step.events, by=self.desk, position=reached)
-        self.journal.append(self.acting.step(self.situation, now), by=self.acting)
+        self.journal.append(step.events, by=self.engine, position=reached)
+        self.journal.append(self.enforcement.step(self.situation, now), by=self.enforcement)
         self.journal.append(
-            self._jobs.step(self.acting.state, step.verdict, self.acting.standings, self.desk.view.nvml.facts, now)
+            self._jobs.step(
+                self.enforcement.state, step.verdict, self.enforcement.standings, self.engine.view.nvml.facts, now
+            )
         )
         self.journal.tend()
-        self.acting.carry_out()
+        self.enforcement.carry_out()
         self.holder.show(self._snapshot(now))
         self._verdict_file.publish(self.holder.snapshot)
         self._jobs.publish(self.holder.snapshot)
@@ -292,23 +294,23 @@ class Daemon:
     def situation(self) -> Situation:
         """What policy goes by; what only acting knows it adds."""
         return Situation(
-            verdict=self._verdict, sequence=self.desk.sequence, ready=self.holder.snapshot.ready,
+            verdict=self._verdict, sequence=self.engine.sequence, ready=self.holder.snapshot.ready,
             boot_id=self._site.boot_id, remembered=self.journal.recalled,
         )  # fmt: skip
 
     def _snapshot(self, now: Stamp) -> Snapshot:
         kernel_log = self._readers.kernel_log_observation(now)
         if kernel_log is not None:
-            self.desk.note(kernel_log)
+            self.engine.note(kernel_log)
         dropped = {
             "log": self._output.dropped,
             "ledger": self._ledger.dropped,
-            "events": self.desk.discarded + self._readers.events_dropped,
+            "events": self.engine.discarded + self._readers.events_dropped,
         }
-        self.desk.kept_out = self._readers.disbelieved
-        snapshot = self.desk.snapshot(self._service, now, verdict=self._verdict, dropped=dropped)
+        self.engine.kept_out = self._readers.disbelieved
+        snapshot = self.engine.snapshot(self._service, now, verdict=self._verdict, dropped=dropped)
         snapshot = replace(snapshot, notice_sources=self._notice_sources.shown(now), departures=self._jobs.shown(now))
-        return with_acted(snapshot, self.acting.shown())
+        return with_acted(snapshot, self.enforcement.shown())
 
     async def _tick(self) -> None:
         """A step at least each interval, and once what is shown is too old: silence must become visible too."""
@@ -341,15 +343,15 @@ class Daemon:
             self._soon()
 
     def _notify(self, events: Iterable[Event]) -> None:
-        self.acting.notify(events)
+        self.enforcement.notify(events)
 
     def _recall(self, memory: Memory, *, late: bool = False) -> None:
         """What the ledger knew before this start, and on top of it what happened since."""
         self._lines.recalled(memory)
         self.journal.recall(memory, late=late)
-        if self.acting.forgotten:
+        if self.enforcement.forgotten:
             self.journal.write_checkpoint()  # without them: they are reported this once
-        self._notice_sources.remember(self.acting.state.notices.values())
+        self._notice_sources.remember(self.enforcement.state.notices.values())
 
     async def committed(self, within: float = LEDGER_COMMITS_WITHIN) -> bool:
         """Whether everything appended so far is on disk, after so many seconds at most."""

@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 from gpuwarden.collect.collectors import Readers
 from gpuwarden.config.model import Config
-from gpuwarden.engine.enforcement import Acting
+from gpuwarden.engine.enforcement import Enforcement
 from gpuwarden.health.components import Component, ComponentErrors
 from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.publish.files.verdict import VerdictFile
 from gpuwarden.publish.metrics.exposition import Holder
 from gpuwarden.publish.web.pages import Web
-from gpuwarden.runtime.jobs import JobSide
-from gpuwarden.runtime.kubernetes_condition import KubernetesSide
-from gpuwarden.runtime.slurm_hooks import SlurmSide
+from gpuwarden.runtime.jobs import Jobs
+from gpuwarden.runtime.kubernetes_condition import KubernetesConditions
+from gpuwarden.runtime.slurm_hooks import SlurmHooks
 from gpuwarden_collectors.facts import Stamp
 
 
@@ -24,10 +24,10 @@ def component_errors(
     readers: Readers,
     holder: Holder,
     verdict: VerdictFile,
-    jobs: JobSide,
-    slurm: SlurmSide,
-    acting: Acting,
-    kubernetes: KubernetesSide,
+    jobs: Jobs,
+    slurm: SlurmHooks,
+    acting: Enforcement,
+    kubernetes: KubernetesConditions,
     web: Web,
     config: Callable[[], Config],
 ) -> ComponentErrors:

@@ -12,7 +12,7 @@ from gpuwarden.base.log import get_logger
 from gpuwarden.engine.journal import Projection
 from gpuwarden.evacuation.acknowledgements import Answers
 from gpuwarden.evacuation.active_notices import near
-from gpuwarden.evacuation.driver import Departing
+from gpuwarden.evacuation.driver import Evacuation
 from gpuwarden.evacuation.gpu_processes import Holders, holders
 from gpuwarden.health.model import Event, Verdict
 from gpuwarden.policy.model import Standing
@@ -29,7 +29,7 @@ from gpuwarden_collectors.facts import NvmlFacts, Stamp
 log = get_logger("gpuwarden")
 
 
-class JobSide:
+class Jobs:
     """`append` hands events to the journal; `snapshot` is what is published now. With simulated GPUs no job is signalled."""
 
     def __init__(
@@ -53,12 +53,12 @@ class JobSide:
             site.config.run.dir, log, status=self._status, notices=self.notices, current=self._current,
             job_of=self._job_of, acknowledged=self._acknowledged, clock=clock, passed=passed,
         )  # fmt: skip
-        self._departing = None if site.simulation is not None else self._made(append, committed)
+        self._evacuation = None if site.simulation is not None else self._made(append, committed)
         self._door: asyncio.Task[None] | None = None
 
-    def _made(self, append: Callable[[Sequence[Event]], None], committed: Callable[[], Awaitable[bool]]) -> Departing:
+    def _made(self, append: Callable[[Sequence[Event]], None], committed: Callable[[], Awaitable[bool]]) -> Evacuation:
         config, boot_id = self._site.config, self._site.boot_id
-        return Departing(
+        return Evacuation(
             self._site.departing, self._site.looks(self._on_gpus, self._clock),
             lambda take: Answers(config.run.dir, config.paths.proc, take, boot_id=boot_id, clock=self._clock),
             self._site.approval, enforce=config.mode == "enforce", append=append, committed=committed,
@@ -73,15 +73,15 @@ class JobSide:
 
     def run(self) -> None:
         """Once what an earlier daemon did is known."""
-        if self._departing is not None:
-            self._departing.run()
+        if self._evacuation is not None:
+            self._evacuation.run()
 
     async def stop(self) -> None:
         if self._door is not None:
             self._door.cancel()
         await self._socket.stop()
-        if self._departing is not None:
-            await self._departing.stop()
+        if self._evacuation is not None:
+            await self._evacuation.stop()
 
     def close(self, timeout: float) -> None:
         """End the thread that writes the file. Blocks."""
@@ -91,7 +91,7 @@ class JobSide:
 
     @property
     def projections(self) -> tuple[Projection, ...]:
-        return () if self._departing is None else (self._departing,)
+        return () if self._evacuation is None else (self._evacuation,)
 
     def step(
         self,
@@ -102,7 +102,7 @@ class JobSide:
         now: Stamp,
     ) -> tuple[Event, ...]:
         """What begins, or is over; to be appended."""
-        if self._departing is None:
+        if self._evacuation is None:
             return ()
         self._holders = holders(self._holders, () if facts is None else facts.gpus)
         horizon, instance = self._site.config.termination.horizon, self._site.instance
@@ -111,7 +111,7 @@ class JobSide:
                 state, verdict, standings, self._holders, scheduled=self._site.config.slurm.enabled,
                 horizon=horizon, instance=instance, now=now,
             )  # fmt: skip
-            return self._departing.step(here, now)
+            return self._evacuation.step(here, now)
         except Exception:  # a fault of ours here must not end what is judged and published
             log.exception("evacuation step failed: no new evacuation")
             return ()
@@ -125,14 +125,14 @@ class JobSide:
 
     async def signalled(self) -> str:
         """Which jobs were signalled for the imminent ends, or would be, for people; empty while none is imminent."""
-        return "" if self._departing is None else await self._departing.signalled()
+        return "" if self._evacuation is None else await self._evacuation.signalled()
 
     def settled(self) -> bool:
         """Whether no job is left to signal for an imminent end, or to acknowledge."""
-        return self._departing is None or self._departing.settled()
+        return self._evacuation is None or self._evacuation.settled()
 
     def shown(self, now: Stamp) -> Departures:
-        shown = Departures() if self._departing is None else self._departing.shown()
+        shown = Departures() if self._evacuation is None else self._evacuation.shown()
         return replace(shown, error="; ".join(filter(None, (shown.error, self.trouble(now)))))
 
     def trouble(self, now: Stamp) -> str:
@@ -148,12 +148,12 @@ class JobSide:
         return frozenset().union(*self._holders.values())
 
     def _current(self) -> Collection[str]:
-        return () if self._departing is None else self._departing.current()
+        return () if self._evacuation is None else self._evacuation.current()
 
     async def _job_of(self, caller: Caller) -> str | None:
-        return None if self._departing is None else await self._departing.job_of(caller)
+        return None if self._evacuation is None else await self._evacuation.job_of(caller)
 
     def _acknowledged(self, given: Acknowledged) -> None:
-        if self._departing is None:
+        if self._evacuation is None:
             raise VerbError("with simulated GPUs there is nothing to acknowledge")
-        self._departing.acknowledged(given)
+        self._evacuation.acknowledged(given)

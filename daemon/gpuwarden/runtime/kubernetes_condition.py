@@ -12,7 +12,7 @@ from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden_collectors.base import Clock
 
 
-class KubernetesSide:
+class KubernetesConditions:
     def __init__(self, config: Config, actuators: Iterable[Actuator], clock: Clock) -> None:
         options = config.kubernetes
         wanted = options.condition and config.mode == "enforce"

@@ -16,7 +16,7 @@ from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Stamp
 
 
-class SlurmSide:
+class SlurmHooks:
     """With simulated GPUs nothing is done for Slurm."""
 
     def __init__(self, site: Site, actuators: Iterable[Actuator], clock: Clock) -> None:

@@ -67,7 +67,7 @@ def without_driver(observation: Observation[Any]) -> bool:
     return isinstance(facts, NvmlFacts) and facts.problem is NvmlProblem.DRIVER_NOT_LOADED
 
 
-class ManagerSide:
+class Systemd:
     """`paces`: of each collector that runs, the seconds between two passes at most. `pace`: the same of what is published.
 
     `restart` is set when a new start would let the daemon open the GPUs. With no manager, nothing of this happens.

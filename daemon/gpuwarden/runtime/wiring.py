@@ -20,7 +20,7 @@ from gpuwarden.config.collectors import switched_off
 from gpuwarden.config.jobs import departure_settings
 from gpuwarden.config.model import Config
 from gpuwarden.config.policy import budget, settings
-from gpuwarden.engine.enforcement import FIRST_LOOK, ActingOptions
+from gpuwarden.engine.enforcement import FIRST_LOOK, EnforcementOptions
 from gpuwarden.evacuation.job_scan import Looks
 from gpuwarden.evacuation.slurm_job_scan import SlurmLooks
 from gpuwarden.health.view import Rules
@@ -136,9 +136,9 @@ class Site:
         return AzureApproval(Metadata(azure.endpoint or ENDPOINTS["azure"], azure.timeout))
 
     @property
-    def acting(self) -> ActingOptions:
+    def enforcement(self) -> EnforcementOptions:
         policy, breaker = self.config.policy, self.config.breaker
-        return ActingOptions(
+        return EnforcementOptions(
             settings=replace(
                 settings(policy, enforce=self.config.mode == "enforce"), horizon=self.config.termination.horizon
             ),
