@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.publish.notices import WAITERS_MOST, Notices
+from gpuwarden.publish.web.listener import Limits
 from gpuwarden.publish.web.unsent import UNSENT_MOST
 from support import half_open
 from support.web_certificates import Site, trusting, users
@@ -21,6 +22,7 @@ from support.web_server import PATIENCE, Scraper, Served, exchange, get, parsed,
 ALICE = "Basic YWxpY2U6cmlnaHQ="  # alice:right
 HELLO = bytes.fromhex("16030100c8010000c40303")  # the first bytes of a ClientHello of 200
 CROWD = 300
+CONNECTIONS = Limits().connections
 
 
 @pytest.fixture
@@ -88,7 +90,10 @@ HALF_A_HANDSHAKE = [b"", HELLO, HELLO[:3]]
 async def test_half_open_clients_do_not_change_what_a_scrape_takes(
     site: Site, secured: bool, said: list[bytes], drip: bytes
 ) -> None:
-    """300 of them, more than there may be connections; the scraper asks on a connection that it keeps, and on new ones."""
+    """300 of them, more than there may be connections; the scraper asks on a connection that it keeps, and on new ones.
+
+    While they arrive the kept one may be ended, since it is quiet: its client opens another, as it does after any idle timeout.
+    """
     sections = (site.serve(), users(alice="right")) if secured else ("",)
     tls = trusting() if secured else None
     async with serving(config=site.write(*sections), deadline=PATIENCE, handshake=PATIENCE) as served:
@@ -104,9 +109,11 @@ async def test_half_open_clients_do_not_change_what_a_scrape_takes(
         await new()
         calm = await usual(kept), await usual(new)
         async with crowd(served, said, drip):
-            await until(lambda: served.web.turned_away > 0 and served.connected == 256)
+            await until(lambda: served.web.turned_away > 0 and served.connected == CONNECTIONS)
+            scraper.close()
+            scraper = await Scraper.connect(served, tls)
             crowded = await usual(kept), await usual(new)
-            assert served.connected <= 256
+            assert served.connected <= CONNECTIONS
         calm_again = await usual(kept), await usual(new)
         scraper.close()
     for name, with_crowd, *without in zip(("kept", "new"), crowded, calm, calm_again, strict=True):
@@ -136,20 +143,38 @@ async def is_open(client: Scraper) -> bool:
         return False
 
 
-async def test_a_crowd_that_says_nothing_makes_room_for_itself(site: Site) -> None:
-    """Neither who keeps a connection nor who is being answered loses it to them."""
-    async with serving(connections=8) as served:
-        waiting = await Scraper.connect(served)
+@pytest.mark.parametrize("secured", [False, True])
+async def test_the_connection_that_is_quiet_for_longest_makes_room_and_one_that_waits_for_its_answer_does_not(
+    site: Site, secured: bool
+) -> None:
+    sections, tls = ((site.serve(),), trusting()) if secured else (("",), None)
+    async with serving(config=site.write(*sections), connections=8) as served:
+        waiting = await Scraper.connect(served, tls)
         hanging = asyncio.create_task(waiting.get("/v1/notice?wait=60"))
         await until(lambda: served.notices.waiting["web"] == 1)
-        (kept,) = await asking(served, 1)
-        silent = [await Scraper.connect(served) for _ in range(30)]
+        first = await Scraper.connect(served, tls)
+        kept = await Scraper.connect(served, tls)
+        quiet = [await Scraper.connect(served, tls) for _ in range(5)]
         assert await is_open(kept)
-        assert [await is_open(client) for client in silent] == [False] * 24 + [True] * 6
+        more = [await Scraper.connect(served, tls) for _ in range(6)]
+        assert [await is_open(client) for client in (first, *quiet, kept, *more)] == [False] * 6 + [True] * 7
+        assert (served.connected, served.web.turned_away) == (8, 6)
         served.notices.show(b'{"act":false}', imminent=True)
         assert (await hanging).body == b'{"act":false}'
-        for client in (waiting, kept, *silent):
+        for client in (waiting, first, kept, *quiet, *more):
             client.close()
+
+
+async def test_handshakes_that_are_never_finished_count_as_connections_and_make_room(site: Site) -> None:
+    async with serving(config=site.write(site.serve()), connections=8, handshake=PATIENCE) as served:
+        silent = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(20)]
+        for _, writer in silent[::2]:
+            writer.write(HELLO)
+        await until(lambda: (served.connected, served.web.turned_away) == (8, 12))
+        assert (await get(served, "/healthz", tls=trusting())).code == 200
+        assert [await reader.read() for reader, _ in silent[:12]] == [b""] * 12
+        for _, writer in silent:
+            writer.close()
 
 
 async def test_a_crowd_that_asks_and_stays_makes_room_for_who_comes_new(site: Site) -> None:
@@ -177,16 +202,14 @@ async def test_who_is_being_answered_makes_room_if_nobody_else_can(site: Site) -
             client.close()
 
 
-async def test_who_does_not_know_the_password_never_takes_the_place_of_who_does(site: Site) -> None:
+async def test_who_does_not_know_the_password_keeps_nobody_out_who_does(site: Site) -> None:
     async with serving(config=site.write(users(alice="right")), connections=6) as served:
-        kept = await Scraper.connect(served)
-        assert (await kept.get("/healthz", Authorization=ALICE)).code == 200
         strangers = []
         for _ in range(10):
             strangers.append(await Scraper.connect(served))
             assert (await strangers[-1].get("/healthz")).code == 401
-        assert (await kept.get("/healthz", Authorization=ALICE)).code == 200
-        for client in (kept, *strangers):
+            assert (await get(served, "/healthz", Authorization=ALICE)).code == 200
+        for client in strangers:
             client.close()
 
 
@@ -268,7 +291,7 @@ async def test_pages_that_nobody_takes_are_bounded_over_all_connections_and_hold
         for _ in range(250):
             clients.append(await Scraper.connect(served, tls))
             clients[-1].writer.write(AHEAD)
-        await until(lambda: served.web.unsent.turned_away > 100)
+        await until(lambda: served.web.turned_away > 100)
         for _ in range(20):
             assert served.web.unsent.bytes <= UNSENT_MOST
             assert (await get(served, "/metrics", tls=tls)).body == page
@@ -290,7 +313,7 @@ async def test_a_client_that_takes_its_answers_slowly_is_answered_one_at_a_time(
 
 
 async def test_the_place_of_a_client_that_leaves_is_free_at_once(site: Site) -> None:
-    async with serving(connections=256, deadline=PATIENCE) as served:
+    async with serving(deadline=PATIENCE) as served:
         waiting = [await Scraper.connect(served) for _ in range(WAITERS_MOST)]
         for client in waiting:
             client.writer.write(b"GET /v1/notice?wait=60 HTTP/1.1\r\nHost: a\r\n\r\n")

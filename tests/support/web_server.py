@@ -64,7 +64,7 @@ async def serving(
     host: str = "127.0.0.1",
     config: Path | None = None,
     look_every: float = 0.05,
-    connections: int = 256,
+    connections: int = Limits().connections,
     deadline: float = 10.0,
     handshake: float = 5.0,
 ) -> AsyncIterator[Served]:

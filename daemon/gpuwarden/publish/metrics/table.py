@@ -222,7 +222,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("gpuwarden_dropped_total", COUNTER, ("what",), lambda s: (((what,), n) for what, n in s.dropped.items()),
            "What was dropped because it came too fast or was not written in time: log lines, ledger and host events."),
     Metric("gpuwarden_http_turned_away_total", COUNTER, (), lambda s: _one(s.clients.turned_away),
-           "Connections closed to make room for others, of 256 at once."),
+           "Connections closed to make room for others, of 128 at once."),
     Metric("gpuwarden_http_refused_total", COUNTER, ("why",), _refused,
            "Clients refused: TLS handshake, name in the client certificate, login, rate limit."),
     Metric("gpuwarden_hpc_job_mapping_up", GAUGE, (), lambda s: _one(None if s.hpc_jobs is None else int(not s.hpc_jobs.error)),

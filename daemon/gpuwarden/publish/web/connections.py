@@ -1,16 +1,13 @@
-"""Who is connected, and who makes room for one too many: the oldest of the greater crowd.
-
-Of those who never asked anything (or not with the right password) and those who asked and may ask again there are
-many only if somebody means harm, and it is among them that a place is found: neither who is new and about
-to ask nor who asks now and then pays for the other crowd. Who is being answered goes last.
-"""
+"""The open connections: at most so many, and the one that is quiet for longest makes room for a new one."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 from gpuwarden.publish.web import http as web
@@ -20,91 +17,94 @@ if TYPE_CHECKING:  # structlog is for gpuwarden.base.log to import, which keeps 
 
     from gpuwarden.publish.web.tls import Tls
 
-TELL_EVERY = 60.0
+LOG_EVERY = 60.0
 """Seconds between two lines of the log about clients that are refused for one reason."""
 
 
-class Rank(Enum):
-    SILENT = auto()
-    IDLE = auto()
-    BUSY = auto()
+@dataclass(slots=True)
+class Connection:
+    """`transport` None: its TLS handshake is not finished. `answering`: its answer is being worked out."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Open:
-    transport: asyncio.Transport
+    sock: socket.socket
     tls: Tls | None
+    transport: asyncio.Transport | None = None
+    answering: bool = False
+
+    def end(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+            return
+        with suppress(OSError):  # the peer has left
+            self.sock.shutdown(socket.SHUT_RDWR)
 
 
 class Connections:
-    """At most `most` at once. `turned_away`: how many had to make room."""
+    """At most `most` at once, those in their handshake included. `turned_away`: how many had to make room.
+
+    A new connection is never refused: else a crowd that connects and sends nothing would keep a scraper out.
+    """
 
     def __init__(self, most: int) -> None:
         self.turned_away = 0
         self._most = most
-        self._ranks: dict[Rank, dict[object, _Open]] = {rank: {} for rank in Rank}  # each with the oldest first
-        self._rank_of: dict[object, Rank] = {}
+        self._open: dict[web.RequestHandler, Connection] = {}  # the one that is quiet for longest first
 
     def __len__(self) -> int:
-        return len(self._rank_of)
+        return len(self._open)
 
-    def opened(self, client: object, transport: asyncio.Transport, tls: Tls | None = None) -> None:
-        if client in self._rank_of:
-            return
-        while len(self) >= self._most:
-            self._make_room()
-        self._rank_of[client] = Rank.SILENT
-        self._ranks[Rank.SILENT][client] = _Open(transport, tls)
+    def opened(self, handler: web.RequestHandler, connection: Connection) -> None:
+        while len(self._open) >= self._most:
+            quiet = (each for each, other in self._open.items() if not other.answering)
+            self.turned_away += 1
+            self._open.pop(next(quiet, next(iter(self._open)))).end()
+        self._open[handler] = connection
 
-    def _make_room(self) -> None:
-        silent, idle, busy = self._ranks.values()
-        crowd = max(silent, idle, key=len) or busy
-        oldest = next(iter(crowd))
-        transport = crowd[oldest].transport
-        self.closed(oldest)
-        self.turned_away += 1
-        transport.abort()
+    def find(self, handler: web.RequestHandler) -> Connection | None:
+        """None: it had to make room a moment ago."""
+        return self._open.get(handler)
 
-    def tls(self, client: object) -> Tls | None:
-        rank = self._rank_of.get(client)
-        return None if rank is None else self._ranks[rank][client].tls
+    @contextmanager
+    def answering(self, handler: web.RequestHandler) -> Iterator[None]:
+        """While its answer is worked out it makes room only if all others do the same; after that it is the least quiet one."""
+        try:
+            self._spoke(handler, answering=True)
+            yield
+        finally:
+            self._spoke(handler, answering=False)
 
-    def ranked(self, client: object, rank: Rank) -> None:
-        """It becomes the youngest of this rank."""
-        before = self._rank_of.get(client)
-        if before is not None:
-            self._rank_of[client] = rank
-            self._ranks[rank][client] = self._ranks[before].pop(client)
+    def _spoke(self, handler: web.RequestHandler, *, answering: bool) -> None:
+        connection = self._open.pop(handler, None)
+        if connection is not None:
+            connection.answering = answering
+            self._open[handler] = connection
 
-    def closed(self, client: object) -> None:
-        rank = self._rank_of.pop(client, None)
-        if rank is not None:
-            del self._ranks[rank][client]
+    def closed(self, handler: web.RequestHandler) -> None:
+        self._open.pop(handler, None)
 
     def end(self) -> None:
-        for here in [here for rank in self._ranks.values() for here in rank.values()]:
-            here.transport.abort()
+        for connection in self._open.values():
+            connection.end()
 
 
 class Refusals:
-    """Counts whom nobody answered, by why; the log gets one line a minute for each reason."""
+    """Counts the clients that got no answer, by reason; the log gets one line a minute for each reason."""
 
     def __init__(self, log: FilteringBoundLogger) -> None:
         self.counts: Counter[str] = Counter()
         self._log = log
-        self._told: dict[str, float] = {}
+        self._logged: dict[str, float] = {}
 
     def note(self, kind: str, why: str, peer: Any) -> None:
         self.counts[kind] += 1
         now = asyncio.get_running_loop().time()
-        if now >= self._told.get(kind, float("-inf")) + TELL_EVERY:
-            self._told[kind] = now
+        if now >= self._logged.get(kind, float("-inf")) + LOG_EVERY:
+            self._logged[kind] = now
             address = peer[0] if isinstance(peer, tuple) and peer else ""
             self._log.info("client refused", kind=kind, why=why, client=address, so_far=self.counts[kind])
 
 
 class Server(web.Server):
-    """aiohttp's, which tells who comes and goes, and lets nobody in whose certificate has a wrong name."""
+    """aiohttp's, which reports what is connected and closed, and ends a connection whose certificate has a wrong name."""
 
     def __init__(self, answer: Any, connections: Connections, refusals: Refusals, **options: Any) -> None:
         super().__init__(answer, **options)
@@ -113,16 +113,15 @@ class Server(web.Server):
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
-        transport.set_write_buffer_limits(
-            high=1, low=0
-        )  # an answer is taken when nothing of it waits here any more; 0 stops TLS
-        if transport.get_extra_info("sslcontext") is None:
-            self._here.opened(handler, transport)
+        # an answer is taken when nothing of it waits here any more; 0 stops TLS
+        transport.set_write_buffer_limits(high=1, low=0)
+        connection = self._here.find(handler)
+        if connection is None:
+            transport.abort()
             return
-        tls = self._here.tls(handler)  # None: it had to make room a moment ago
-        if tls is None or (why := tls.refusal(transport.get_extra_info("peercert"))):
-            if tls is not None:
-                self._refusals.note("name", why, transport.get_extra_info("peername"))
+        connection.transport = transport
+        if connection.tls is not None and (why := connection.tls.refusal(transport.get_extra_info("peercert"))):
+            self._refusals.note("name", why, transport.get_extra_info("peername"))
             transport.abort()
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:

@@ -12,9 +12,10 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from gpuwarden.publish.web import http as web
-from gpuwarden.publish.web.connections import Connections, Refusals, Server
+from gpuwarden.publish.web.connections import Connection, Connections, Refusals, Server
 from gpuwarden.publish.web.guard import Guard
 from gpuwarden.publish.web.rules import WebConfigError
 
@@ -22,6 +23,9 @@ _ENDS_WITHIN = 1.0  # seconds for requests that are being answered, at the end
 HEADER_LIMIT = 4096  # bytes for the request line and for each header
 SEND_BUFFER = 128 << 10
 """Bytes, of which the kernel makes twice as many: a page. Else each client that reads nothing is sent megabytes at once (tcp_wmem)."""
+BACKLOG = 128
+"""Connections that the kernel keeps until they are accepted."""
+_PAUSE = 1.0  # seconds until the next try where no connection can be accepted: file descriptors are used up
 Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
@@ -33,7 +37,7 @@ class ListenError(Exception):
 class Limits:
     """`deadline` in seconds: for a request to arrive, for a peer to take what it is sent; `handshake`: for that of TLS."""
 
-    connections: int = 256
+    connections: int = 128
     deadline: float = 10.0
     handshake: float = 5.0
 
@@ -45,7 +49,9 @@ class Listener:
         self._guard = guard
         self._refusals = refusals
         self._limits = limits
-        self._listening: asyncio.Server | None = None
+        self._listening: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self._opening: set[asyncio.Task[None]] = set()
         self._server: Server | None = None
 
     async def start(self, host: str, port: int) -> None:
@@ -65,42 +71,85 @@ class Listener:
         )
         try:
             await self._guard.open()
-            loop = asyncio.get_running_loop()
-            self._listening = await loop.create_server(lambda: self._connection(server), host, port)
+            await self._listen(host, port)
         except WebConfigError as error:
             await self.stop()
             raise ListenError(f"the web configuration has a fault: {error}") from error
         except (OSError, OverflowError) as error:
             await self.stop()
             raise ListenError(_cannot_listen(host, port, error)) from error
-        for listener in self._listening.sockets:  # what is accepted inherits it
+        self._accepting = [asyncio.create_task(self._accept(listener, server)) for listener in self._listening]
+
+    async def _listen(self, host: str, port: int) -> None:
+        """On every address of the host. Raises OSError or OverflowError."""
+        if port not in range(1 << 16):
+            raise OverflowError("a port is 0 to 65535")
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        for family, _, _, _, address in dict.fromkeys(found):
+            listener = socket.create_server((address[0], port, *address[2:]), family=family, backlog=BACKLOG)
+            self._listening.append(listener)
+            listener.setblocking(False)
+            # what is accepted inherits both
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._limits.deadline * 1000))
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        listening = () if self._listening is None else self._listening.sockets
-        return [listener.getsockname()[:2] for listener in listening]
+        return [listener.getsockname()[:2] for listener in self._listening]
 
     async def stop(self) -> None:
-        if self._listening is not None:
-            self._listening.close()
-            self._listening = None
+        for task in self._accepting:
+            task.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+        for listener in self._listening:
+            listener.close()
+        self._listening.clear()
         if self._server is not None:
             server, self._server = self._server, None
             await asyncio.sleep(0)  # what has arrived is begun before idle connections are closed
             server.pre_shutdown()
             await server.shutdown(_ENDS_WITHIN)
         self.connections.end()
+        await asyncio.gather(*self._opening, return_exceptions=True)
         await self._guard.close()
 
-    def _connection(self, server: Server) -> asyncio.BaseProtocol:
-        handler, tls = server(), self._guard.tls
-        if tls is None:
-            return handler
-        from gpuwarden.publish.web.tls_protocol import TlsProtocol  # noqa: PLC0415 - only with TLS
+    # --- connections
 
-        return TlsProtocol(handler, tls, self.connections, self._refusals.note, self._limits.handshake)
+    async def _accept(self, listener: socket.socket, server: Server) -> None:
+        """For ever, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, peer = await loop.sock_accept(listener)
+            except ConnectionError:  # the peer has left
+                continue
+            except OSError:
+                await asyncio.sleep(_PAUSE)
+                continue
+            task = loop.create_task(self._open(sock, peer, server))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+            await asyncio.sleep(0)  # a flood leaves the loop to others after each
+
+    async def _open(self, sock: socket.socket, peer: Any, server: Server) -> None:
+        """Hand a connection to aiohttp, after the handshake if there is to be TLS: with the context that holds now."""
+        handler, tls = server(), self._guard.tls
+        self.connections.opened(handler, Connection(sock, tls))
+        try:
+            if tls is None:
+                await asyncio.get_running_loop().connect_accepted_socket(lambda: handler, sock)
+                return
+            from gpuwarden.publish.web.handshake import handshake  # noqa: PLC0415 - OpenSSL, only with TLS
+
+            if why := await handshake(handler, sock, tls, self._limits.handshake):
+                self._refusals.note("handshake", why, peer)
+        except OSError:  # the peer has left
+            sock.close()
+        finally:
+            if handler.transport is None:
+                self.connections.closed(handler)
 
 
 def _cannot_listen(host: str, port: int, error: Exception) -> str:

@@ -16,7 +16,7 @@ from gpuwarden.publish.metrics.exposition import Holder
 from gpuwarden.publish.notices import WAIT_MOST, Notices
 from gpuwarden.publish.snapshot import Clients
 from gpuwarden.publish.web import http as web
-from gpuwarden.publish.web.connections import Rank, Refusals
+from gpuwarden.publish.web.connections import Refusals
 from gpuwarden.publish.web.guard import CHECK_EVERY, Guard
 from gpuwarden.publish.web.listener import Limits, Listener
 from gpuwarden.publish.web.unsent import Unsent
@@ -181,16 +181,14 @@ class Web:
     # --- responses
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
-        connections, client = self._listener.connections, request.protocol
         refusal = await self._guard.refusal(request)
         if refusal is not None:
             self.refusals.note(refusal.kind, refusal.message, request.get_extra_info("peername"))
             response = _error(refusal.code, refusal.message)
             response.headers.update(refusal.headers)
         else:
-            connections.ranked(client, Rank.BUSY)
-            response = await self._routed(request)
-            connections.ranked(client, Rank.IDLE)
+            with self._listener.connections.answering(request.protocol):
+                response = await self._routed(request)
         response.headers.update(self._guard.headers)
         if self._guard.outdated(request):
             response.force_close()
