@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuwarden_collectors.acknowledgements.directory import CheckpointDirectories, DirectoryLook, Look, Watched
-from gpuwarden_collectors.acknowledgements.directory_child import MARKERS, OTHERS
 from gpuwarden_collectors.acknowledgements.exits import ended
 from gpuwarden_collectors.acknowledgements.files import AcknowledgementFiles
 from gpuwarden_collectors.acknowledgements.message import Acknowledgement
 from gpuwarden_collectors.base import CollectorError
 from gpuwarden_job.acknowledge import acknowledge
-from support.hung_mounts import hung_mount
 from support.mounts import remount, tmpfs
-from support.ranks import NOBODY, Rank, rank
+from support.ranks import NOBODY, rank
 
 PATIENCE = 60.0
 ME = os.geteuid()
@@ -271,202 +264,3 @@ def test_a_process_whose_first_thread_has_ended_has_not() -> None:
         started = int(stat.read_text().rpartition(") ")[2].split()[19])
         assert ended([(process.pid, started)]) == set()
         process.kill()
-
-
-# --- directories
-
-
-@pytest.fixture
-def saver(tmp_path: Path) -> Iterator[Rank]:
-    """A process of the job, of another user where that can be."""
-    tmp_path.chmod(0o755)
-    with rank(uid=NOBODY if ME == 0 else None) as one:
-        yield one
-
-
-@pytest.fixture
-def checkpoints(tmp_path: Path) -> Path:
-    """The user's, and closed to everybody else."""
-    folder = tmp_path / "checkpoints"
-    folder.mkdir(mode=0o700)
-    (folder / "step-1").mkdir()
-    (folder / "step-1/shard-0.pt").write_text("old")
-    give(folder)
-    return folder
-
-
-def give(folder: Path, written: float = 1_000.0) -> None:
-    """All of it to the user, written at that time."""
-    for path in (folder, *folder.rglob("*")):
-        if ME == 0:
-            os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
-        os.utime(path, (written, written), follow_symlinks=False)
-
-
-def watched(by: Rank, directory: Path | str, since: float = 2_000.0) -> Watched:
-    uid = Path(f"/proc/{by.pid}").stat().st_uid
-    return Watched(
-        job="slurm/71", pid=by.pid, started=by.started, uid=uid, directory=str(directory), since=since
-    )  # fmt: skip
-
-
-def looking(**options: Any) -> CheckpointDirectories:
-    """Patient with a slow machine, and content with any two looks that show the same."""
-    return CheckpointDirectories(**{"deadline": PATIENCE, "settled": 0.0, **options})
-
-
-async def test_a_checkpoint_is_saved_once_it_is_newer_and_stays_as_it_is(saver: Rank, checkpoints: Path) -> None:
-    directories, what = looking(), watched(saver, checkpoints)
-    assert [(await directories.look(what)).look for _ in range(2)] == [Look.NOTHING] * 2
-    (checkpoints / "step-2").mkdir()
-    (checkpoints / "step-2/shard-0.pt").write_text("new")
-    give(checkpoints / "step-2", 3_000.0)
-    first = await directories.look(what)
-    assert (first.look, first.newest) == (Look.WRITING, 3_000.0)
-    (checkpoints / "step-2/shard-1.pt").write_text("more")
-    give(checkpoints / "step-2", 3_001.0)
-    assert (await directories.look(what)).look is Look.WRITING
-    assert await directories.look(what) == DirectoryLook(look=Look.SAVED, newest=3_001.0)
-    directories.forget("slurm/71")
-    assert (await directories.look(what)).look is Look.WRITING
-
-
-async def test_what_has_not_been_still_for_long_enough_is_still_being_written(saver: Rank, checkpoints: Path) -> None:
-    directories, what = looking(settled=3600.0), watched(saver, checkpoints, since=500.0)
-    looks = [await directories.look(what) for _ in range(2)]
-    assert [one.look for one in looks] == [Look.WRITING, Look.WRITING]
-    assert "less than 3600" in looks[1].text
-
-
-async def test_a_marker_of_a_save_in_progress_counts_until_it_is_old(saver: Rank, checkpoints: Path) -> None:
-    directories, what = looking(), watched(saver, checkpoints, since=500.0)
-    marker = checkpoints / "step-1/checkpoint-is-incomplete.txt"
-    marker.touch()
-    give(checkpoints)
-    looks = [await directories.look(what) for _ in range(3)]
-    assert {one.look for one in looks} == {Look.WRITING}
-    assert "checkpoint-is-incomplete.txt" in looks[0].text
-    os.utime(marker, (0.0, 0.0))
-    os.utime(checkpoints / "step-1/shard-0.pt", (2_000.0, 2_000.0))
-    what = replace(what, since=1_500.0)
-    assert [(await directories.look(what)).look for _ in range(2)] == [Look.WRITING, Look.SAVED]
-
-
-async def test_logs_links_and_empty_files_are_no_checkpoint(saver: Rank, checkpoints: Path, tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "new.pt").write_text("new")
-    give(outside, 3_000.0)
-    (checkpoints / "link").symlink_to(outside)
-    for name in ("train.log", "events.out.tfevents.17", "empty.pt"):
-        (checkpoints / name).write_text("" if "empty" in name else "step 1\n")
-    give(checkpoints, 3_000.0)
-    give(checkpoints / "step-1")
-    assert (await looking().look(watched(saver, checkpoints))).look is Look.NOTHING
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["checkpoint-is-incomplete.txt", "7.orbax-checkpoint-tmp-17", ".saving-00f3", "tmp-checkpoint-500", "model.pt.tmp",
-     "_tmp.x", "a.tmp.123", "last.ckpt.part", ".tmp_model"],
-)  # fmt: skip
-def test_these_names_say_half_written(name: str) -> None:
-    assert MARKERS.search(name)
-
-
-@pytest.mark.parametrize("name", ["model.pt", "template.pt", "step-2", "a.tmpl", "latest", "global_step5", "logits.pt"])
-def test_these_names_do_not(name: str) -> None:
-    assert not MARKERS.search(name)
-    assert not OTHERS.search(name)
-
-
-@ROOT_ONLY
-async def test_the_look_has_the_user_s_rights_and_none_besides(saver: Rank, tmp_path: Path) -> None:
-    closed = tmp_path / "closed"
-    closed.mkdir(mode=0o700)  # root's
-    look = await looking().look(watched(saver, closed))
-    assert (look.look, "Permission denied" in look.text) == (Look.UNKNOWN, True)
-
-
-@ROOT_ONLY
-async def test_a_process_of_another_user_lends_its_eyes_to_nobody(saver: Rank, checkpoints: Path) -> None:
-    look = await looking().look(replace(watched(saver, checkpoints), uid=1001))
-    assert (look.look, "not user 1001's" in look.text) == (Look.UNKNOWN, True)
-
-
-@pytest.mark.parametrize("directory", ["", "relative", "~/x", "/a\0b", "/" + "x" * 5000])
-async def test_what_is_no_absolute_directory_is_not_looked_at(saver: Rank, directory: str) -> None:
-    assert (await looking().look(watched(saver, directory))).look is Look.UNKNOWN
-
-
-async def test_a_directory_that_is_not_there_and_a_process_that_is_gone_are_told(
-    saver: Rank, checkpoints: Path
-) -> None:
-    directories, what = looking(), watched(saver, checkpoints)
-    missing = await directories.look(replace(what, directory=f"{checkpoints}/none"))
-    assert "No such file" in missing.text
-    other = await directories.look(replace(what, started=what.started - 1))
-    assert "has ended" in other.text
-    saver.process.kill()
-    saver.process.wait()
-    gone = await directories.look(what)
-    assert [one.look for one in (missing, other, gone)] == [Look.UNKNOWN] * 3
-
-
-@ROOT_ONLY
-async def test_a_container_s_directory_is_looked_at_where_the_container_sees_it(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    inside = tmp_path / "inside"
-    inside.mkdir()
-    script = (
-        f'mount -t tmpfs -o mode=755 none {inside}; echo new > {inside}/a.pt; chown -R {NOBODY} {inside}; exec "$@"'
-    )
-    with rank(uid=NOBODY, prefix=("unshare", "--mount", "sh", "-c", script, "sh")) as one:
-        look = await looking().look(watched(replace(one, pid=one.process.pid), inside))
-        assert look.look is Look.WRITING, look.text
-        assert list(inside.iterdir()) == []
-
-
-@pytest.mark.disposable
-@pytest.mark.parametrize("killable", [True, False])
-async def test_a_dead_file_server_hangs_one_child_of_one_job(
-    saver: Rank, checkpoints: Path, tmp_path: Path, killable: bool
-) -> None:
-    directories = looking(deadline=1.0)
-    with hung_mount(tmp_path / "hung", killable=killable, user=NOBODY) as hung:
-        what = watched(saver, hung)
-        async with asyncio.timeout(PATIENCE):
-            first = await directories.look(what)
-            second = await directories.look(what)
-            assert first.look is second.look is Look.UNKNOWN
-            assert "has not ended within 1 s" in first.text
-            assert ("the last look" in second.text) is not killable
-            patient = looking()
-            other = await patient.look(replace(watched(saver, checkpoints, since=500.0), job="slurm/72"))
-            assert other.look is Look.WRITING
-    async with asyncio.timeout(PATIENCE):  # the connection is cut, and what hung comes back
-        while "the last look" in (await directories.look(what)).text:
-            await asyncio.sleep(0.05)
-
-
-async def test_a_child_that_is_stopped_is_given_up(saver: Rank, checkpoints: Path, tmp_path: Path) -> None:
-    """Its user may do that to it."""
-    interpreter = tmp_path / "python"
-    interpreter.write_text(f'#!/bin/sh\nkill -STOP $$\nexec {sys.executable} "$@"\n')
-    interpreter.chmod(0o755)
-    look = await looking(python=str(interpreter), deadline=0.5).look(watched(saver, checkpoints))
-    assert (look.look, "0.5 s" in look.text) == (Look.UNKNOWN, True)
-
-
-@pytest.mark.parametrize(
-    "answer", ["", "[]", "{}", "null", "[" * 3000, '{"trouble":"","newest":NaN,"imprint":"","marker":""}',
-               '{"trouble":"","newest":true,"imprint":"","marker":""}', '{"trouble":"","newest":1,"imprint":1,"marker":""}'],
-)  # fmt: skip
-async def test_an_answer_that_is_none_is_not_believed(
-    saver: Rank, checkpoints: Path, tmp_path: Path, answer: str
-) -> None:
-    interpreter = tmp_path / "python"
-    interpreter.write_text(f"#!/bin/sh\ncat <<'END'\n{answer}\nEND\n")
-    interpreter.chmod(0o755)
-    look = await looking(python=str(interpreter)).look(watched(saver, checkpoints))
-    assert (look.look, look.text) == (Look.UNKNOWN, "the look gave no answer that can be read")

@@ -83,7 +83,7 @@ def test_a_wrapper_s_trainer_is_the_rank_and_its_workers_are_helpers(trees: Fore
             member(
                 "wrapper",
                 member("train", member("loader"), member("writer", catch=["TERM"]), catch=["TERM", "USR1"], fork=True),
-                shell="{} & wait", cgroup=group, uid=USER, env=slurm(trees, 3, GPUWARDEN_SIGNAL="sigusr1", GPUWARDEN_CHECKPOINT_DIR="/ckpt/a b"),
+                shell="{} & wait", cgroup=group, uid=USER, env=slurm(trees, 3, GPUWARDEN_SIGNAL="sigusr1"),
             )
         )
     )  # fmt: skip
@@ -92,7 +92,7 @@ def test_a_wrapper_s_trainer_is_the_rank_and_its_workers_are_helpers(trees: Fore
     train = found["train"]
     assert train == Receiver(
         pid=pids["train"], started=train.started, uid=USER, name=train.name, role=RANK, catches=frozenset({"TERM", "USR1"}),
-        declared="USR1", step="0", leader=False, rank=3, gpu=True, directory="/ckpt/a b",
+        declared="USR1", step="0", leader=False, rank=3, gpu=True,
     )  # fmt: skip
     assert found["wrapper"].leader
     assert found["loader"].catches == {"TERM", "USR1"}, "forked with the handlers of its rank"

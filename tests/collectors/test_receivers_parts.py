@@ -119,17 +119,6 @@ def test_an_environment_says_which_rank_it_is(variables: Mapping[str, str], iden
     assert declarations_in(environ(variables), b"").identity == identity
 
 
-@pytest.mark.parametrize(
-    ("path", "directory"),
-    [
-        (b"/ckpt/run 7", "/ckpt/run 7"), ("/ckpt/\u00e9".encode(), "/ckpt/\u00e9"), (b"ckpt", ""), (b"", ""), (b"/\xff", ""),
-        (b"/a\nb", ""), (b"/" + b"x" * 5000, ""),
-    ],
-)  # fmt: skip
-def test_a_directory_is_an_absolute_path_that_can_be_written_down(path: bytes, directory: str) -> None:
-    assert declarations_in(b"GPUWARDEN_CHECKPOINT_DIR=" + path + b"\0", b"").directory == directory
-
-
 def test_of_a_huge_environment_what_is_whole_counts_and_the_first_of_two() -> None:
     fill = b"X=" + b"y" * (ENVIRON_MOST - 1000) + b"\0"
     assert declarations_in(fill + b"GPUWARDEN_SIGNAL=HUP\0GPUWARDEN_SIGNAL=TERM\0", b"").declared == "HUP"

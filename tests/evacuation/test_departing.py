@@ -59,7 +59,7 @@ class Rig:
         self.departing = Evacuation(
             DepartureSettings(failing_gpu=failing_gpu, slurm=slurm is not None),
             Looks(ReceiversReader(proc), slurm, lambda: self.holders),
-            lambda take: Answers(folder / "run", proc, take, boot_id=BOOT, clock=host_clock),
+            Answers(folder / "run", proc, boot_id=BOOT, clock=host_clock),
             enforce=enforce, append=self.append, committed=self._committed, names=False, boot_id=BOOT,
             clock=host_clock,
         )  # fmt: skip
@@ -208,7 +208,7 @@ async def test_who_was_told_and_is_not_seen_is_missed_for_as_long_as_he_lives(tm
     async with running(rig):
         rig.acts(ending())
         await rig.writes(EventKind.SIGNALLED)
-    answers = Answers(tmp_path / "run", rig.proc, rig.written.extend, boot_id=BOOT, clock=host_clock)
+    answers = Answers(tmp_path / "run", rig.proc, boot_id=BOOT, clock=host_clock)
     assert answers.misses(rig.departing.state, ())
     assert not answers.misses(rig.departing.state, ReceiversReader(rig.proc).read(rig.holders))
     one.heard_all()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwarden.health.model import EventKind
+from gpuwarden.health.model import Event, EventKind, Json
 from gpuwarden.policy.evacuation.budget import FAILING_GPU
 from gpuwarden.policy.evacuation.delivery import DeliveryRules, Way, mark
 from gpuwarden.policy.evacuation.events import not_requeued, saved, signalled, signalling
@@ -149,9 +149,15 @@ def test_one_rank_that_has_said_so_does_not_speak_for_one_that_has_not() -> None
     assert story.says_saved(7, 1).acts().requeues == [(7, 1_000.0)]
 
 
-def test_what_is_said_of_all_of_a_job_needs_no_rank() -> None:
+def saved_by_directory(story: Story) -> Event:
+    """As a daemon of before wrote it, which watched the directories of checkpoints: it is in ledgers, and means the same."""
+    data: dict[str, Json] = {"job": "slurm/7", "by": "directory", "saved": True, "whole": True}
+    return Event(kind=EventKind.SAVED, at=story.now, boot_id=BOOT, data=data)
+
+
+def test_what_a_ledger_of_before_says_of_all_of_a_job_needs_no_rank() -> None:
     story = Story(unschedulable=True).runs(7, process(1), process(2)).announces(announced()).acts()
-    story.took([saved("slurm/7", "directory", saved=True, whole=True, boot_id=BOOT, now=story.now)])
+    story.took([saved_by_directory(story)])
     assert story.acts().requeues == [(7, 1_000.0)]
 
 
@@ -278,7 +284,7 @@ def test_a_rank_that_is_told_here_while_its_job_is_told_as_a_whole_stays_told_wh
 def test_a_job_of_several_nodes_is_not_requeued_on_the_word_of_the_ranks_of_one() -> None:
     story = Story(unschedulable=True).spreads(7, process(1, rank=0), process(2, rank=1)).announces(announced()).acts()
     story.says_saved(7, 0).says_saved(7, 1).acts()
-    story.took([saved("slurm/7", "directory", saved=True, whole=True, boot_id=BOOT, now=story.now)])
+    story.took([saved_by_directory(story)])
     assert story.acts().requeues == [], "nor on what lies in the directory of their checkpoints"
     assert story.waits(114.5).acts().requeues == []
     assert story.waits(0.5).acts().requeues == [(7, 1_115.0)]

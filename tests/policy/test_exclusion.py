@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwarden.health.model import NODE, Advice, EventKind, Health, gpu
+from gpuwarden.health.model import NODE, Advice, EventKind, Health, Json, gpu
 from gpuwarden.policy import orders, reasons
 from gpuwarden.policy.model import Act, Flag
 from gpuwarden.policy.state import KEYS_MOST
@@ -239,6 +239,18 @@ def test_a_failure_s_exclusion_that_nobody_remembers_is_left_alone() -> None:
     story = Story()
     story.drained_by_hand(FAILED)
     assert story.heals(passes=1_000).writes == []
+
+
+def test_a_drain_that_a_health_check_of_before_made_for_a_silent_daemon_is_lifted_after_clean_passes() -> None:
+    """As 23d4377 left it in Slurm and in the ledger with `on_stale = "drain"`, which is gone."""
+    story = Story()
+    reason = reasons.unknown(["daemon_silent"])
+    story.drained_by_hand(reason)
+    data: dict[str, Json] = {"actuator": "slurm", "why": "failure", "reason": reason, "since": story.standing.since}
+    story.happened(EventKind.EXCLUDED, data=data)
+    story.restarts_daemon().heals(passes=2)
+    assert story.writes == []
+    assert story.waits(60.0).writes == ["restore"]
 
 
 def test_a_failure_that_goes_on_after_the_ledger_was_lost_is_known_again_by_its_text() -> None:

@@ -85,7 +85,7 @@ class WholeNode:
         )  # fmt: skip
         self.departing = Evacuation(
             DepartureSettings(), Looks(ReceiversReader(self.folder), None, set),
-            lambda take: Answers(self.folder, self.folder, take, boot_id=host.boot_id, clock=lambda: host.now),
+            Answers(self.folder, self.folder, boot_id=host.boot_id, clock=lambda: host.now),
             enforce=True, append=self.append_soon, committed=lambda: self.ledger.flush(PATIENCE), names=False,
             boot_id=host.boot_id, clock=lambda: host.now,
         )  # fmt: skip

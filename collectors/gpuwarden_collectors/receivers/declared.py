@@ -5,7 +5,6 @@ A program can replace both, and write anything there. To read them takes the pro
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -40,8 +39,6 @@ class Declarations:
     """As in Receiver."""
     identity: Identity | None = None
     """Its number as a rank; None if it has none."""
-    directory: str = ""
-    """As in Receiver."""
     job: int | None = None
     """Slurm's number of the job; None outside of Slurm."""
     step: str = ""
@@ -98,7 +95,6 @@ def declarations_in(environ: bytes, cmdline: bytes) -> Declarations:
         command=command_in(cmdline),
         declared=declared_signal(variables.text(b"GPUWARDEN_SIGNAL")),
         identity=_identity(variables),
-        directory=_directory(variables.raw(b"GPUWARDEN_CHECKPOINT_DIR")),
         job=int(job) if job else None,
         step=step or ("batch" if job else ""),
         task=folder_name(variables.text(b"DSTACK_JOB_ID")),
@@ -144,11 +140,3 @@ def _identity(variables: _Variables) -> Identity | None:
         return "LOCAL_RANK", "", local
     step, rank = variables.number(b"SLURM_STEP_ID"), variables.number(b"SLURM_PROCID")
     return (f"SLURM_PROCID of {step}", rank, variables.number(b"SLURM_LOCALID")) if step and rank else None
-
-
-def _directory(path: bytes) -> str:
-    try:
-        text = path.decode()
-    except UnicodeDecodeError:
-        return ""
-    return text if os.path.isabs(text) and text.isprintable() and len(path) < 4096 else ""  # noqa: PTH117 - no Path is needed

@@ -53,8 +53,6 @@ class Receiver:
     """Its number in the job; None if not known."""
     gpu: bool = False
     """It holds a GPU."""
-    directory: str = ""
-    """The folder of its checkpoints, as its environment names it; empty if it does not."""
     stuck: bool = False
     """It sleeps where no signal reaches it, and its environment and command line were never read."""
 

@@ -112,6 +112,5 @@ def _receiver(member: Member, role: Role) -> Receiver:
         leader=member.leader,
         rank=int(number) if number else member.number,
         gpu=member.gpu,
-        directory=declarations.directory,
         stuck=member.stuck,
     )

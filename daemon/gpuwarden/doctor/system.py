@@ -104,7 +104,7 @@ def wall_clock(now: float, state: int | None, error: float) -> Row:
 _READS = ("CAP_SYSLOG", 34, "read the kernel log where kernel.dmesg_restrict is 1")
 _CAPABILITIES = (
     _READS,
-    ("CAP_DAC_READ_SEARCH", 2, "see mounts and checkpoints below folders of users"),
+    ("CAP_DAC_READ_SEARCH", 2, "see mounts below folders of users"),
     ("CAP_SYS_PTRACE", 19, "see which job a process of another user belongs to"),
     ("CAP_KILL", 5, "signal the processes of jobs before the machine ends"),
 )

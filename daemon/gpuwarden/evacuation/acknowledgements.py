@@ -1,4 +1,4 @@
-"""Who says that it has saved: by the socket, by a file, by its end, or by what lies in its checkpoint directory. As events.
+"""Who says that it has saved: by the socket, by a file, or by its end. As events.
 
 Nothing of it is required: who says nothing is waited for until its time is up.
 """
@@ -6,7 +6,7 @@ Nothing of it is required: who says nothing is waited for until its time is up.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -18,7 +18,6 @@ from gpuwarden.policy.evacuation.delivery import TOLD_MOST
 from gpuwarden.policy.evacuation.events import saved
 from gpuwarden.policy.evacuation.model import BY_EXIT, DepartureState, JobState, jobs_of, key_of, open_departures
 from gpuwarden.publish.sockets.jobs import Acknowledged as BySocket
-from gpuwarden_collectors.acknowledgements.directory import CheckpointDirectories, Look, Watched
 from gpuwarden_collectors.acknowledgements.exits import Process, ended
 from gpuwarden_collectors.acknowledgements.files import AcknowledgementFiles, FilesRead
 from gpuwarden_collectors.base import Clock, CollectorError
@@ -37,21 +36,14 @@ class _Read:
 
 
 class Answers:
-    """`take` gets the events of what is found out between two looks."""
-
-    def __init__(
-        self, run_dir: Path, proc: Path, take: Callable[[Sequence[Event]], None], *, boot_id: str, clock: Clock
-    ) -> None:
+    def __init__(self, run_dir: Path, proc: Path, *, boot_id: str, clock: Clock) -> None:
         self._files = AcknowledgementFiles(run_dir)
-        self._directories = CheckpointDirectories()
         self._proc = proc
-        self._take = take
         self._boot_id = boot_id
         self._clock = clock
         self._folders: dict[str, tuple[str, int]] = {}  # job: its folder and its user
         self._refused: frozenset[str] = frozenset()
         self._reading: asyncio.Future[_Read] | None = None
-        self._looking: dict[str, asyncio.Task[None]] = {}
 
     # --- folders
 
@@ -75,17 +67,9 @@ class Answers:
             except CollectorError as error:
                 log.warning("no folder for acknowledgements", reason=str(error))
 
-    async def stop(self) -> None:
-        for task in self._looking.values():
-            task.cancel()
-        await asyncio.gather(*self._looking.values(), return_exceptions=True)
-
     async def forget(self) -> None:
         """No end is near any more: nobody is waited for, and what was left here is removed."""
-        for job, task in self._looking.items():
-            task.cancel()
-            self._directories.forget(job)
-        self._folders, self._looking = {}, {}
+        self._folders = {}
         removing = detached("acknowledgements", lambda: self._files.remove_others(frozenset()))
         await asyncio.wait((removing,), timeout=READ_WITHIN)
         if removing.done() and (left := removing.result()):
@@ -99,15 +83,14 @@ class Answers:
             all_ranks=said.all_ranks, boot_id=self._boot_id, now=self._clock(),
         )  # fmt: skip
 
-    async def look(self, state: DepartureState, jobs: Sequence[LocalJob]) -> list[Event]:
-        """What is new since `state`. Directories are looked at meanwhile, and told of later."""
+    async def look(self, state: DepartureState) -> list[Event]:
+        """What is new since `state`."""
         known = jobs_of(state)
         read = await self._read(known)
         if read is None:
             return []
         self._complain(read.files)
         notices = frozenset(open_departures(state))
-        self._look_at_directories(known, jobs)
         return [*self._of_files(read.files, known, notices), *self._of_ended(read.ended, known)]
 
     def misses(self, state: DepartureState, jobs: Sequence[LocalJob]) -> bool:
@@ -156,23 +139,6 @@ class Answers:
             log.warning("an acknowledgement is not accepted", reason=text)
         self._refused = frozenset(found.refused)
 
-    # --- directories
-
-    def _look_at_directories(self, known: Mapping[str, JobState], jobs: Sequence[LocalJob]) -> None:
-        self._looking = {job: task for job, task in self._looking.items() if not task.done()}
-        for job in jobs:
-            key = key_of(job)
-            state = known.get(key)
-            if state is None or state.told_at is None or state.acknowledged.whole or key in self._looking:
-                continue
-            if (watched := _watched(key, job, state, state.told_at.wall)) is not None:
-                self._looking[key] = asyncio.create_task(self._directory(watched))
-
-    async def _directory(self, watched: Watched) -> None:
-        if (await self._directories.look(watched)).look is Look.SAVED:
-            now = self._clock()
-            self._take([saved(watched.job, "directory", saved=True, whole=True, boot_id=self._boot_id, now=now)])
-
 
 def is_news(known: JobState, rank: int, process: Process | None = None, *, all_ranks: bool = False) -> bool:
     """Else it was said before, or so much that no more is kept: a user may repeat it as often as they like."""
@@ -182,14 +148,3 @@ def is_news(known: JobState, rank: int, process: Process | None = None, *, all_r
     if len(said.ranks) >= TOLD_MOST or len(said.processes) >= 2 * TOLD_MOST:
         return False
     return rank not in said.ranks or (process is not None and process not in said.processes)
-
-
-def _watched(key: str, job: LocalJob, state: JobState, since: float) -> Watched | None:
-    """By the eyes of the first of its processes that was told and names a directory."""
-    for process in job.processes:
-        if process.directory and (process.pid, process.started) in state.told:
-            return Watched(
-                job=key, pid=process.pid, started=process.started, uid=process.uid, directory=process.directory,
-                since=since,
-            )  # fmt: skip
-    return None

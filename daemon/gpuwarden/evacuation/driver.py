@@ -58,7 +58,7 @@ class Evacuation:
         self,
         settings: DepartureSettings,
         looks: Looks,
-        answers: Callable[[Callable[[Sequence[Event]], None]], Answers],
+        answers: Answers,
         approval: AzureApproval | None = None,
         *,
         enforce: bool,
@@ -71,7 +71,7 @@ class Evacuation:
         self.state = DepartureState(boot_id=boot_id)
         self._settings = settings
         self._looks = looks
-        self._answers = answers(append)
+        self._answers = answers
         self._enforce = enforce
         self._names = names
         self._append = append
@@ -110,7 +110,6 @@ class Evacuation:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._answers.stop()
         await self._steps.close()
         await self._looks.close()
 
@@ -225,7 +224,7 @@ class Evacuation:
         views = [(notice, self._view(notice, seen, near)) for notice in near.notices]
         if self._enforce:
             await self._expect(seen.jobs)
-            self._append(await self._answers.look(self.state, seen.jobs))
+            self._append(await self._answers.look(self.state))
             again = await self._carry_out(views, near)
             self._take_early()
         else:

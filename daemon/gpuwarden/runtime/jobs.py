@@ -60,7 +60,7 @@ class Jobs:
         config, boot_id = self._site.config, self._site.boot_id
         return Evacuation(
             self._site.departing, self._site.looks(self._on_gpus, self._clock),
-            lambda take: Answers(config.run.dir, config.paths.proc, take, boot_id=boot_id, clock=self._clock),
+            Answers(config.run.dir, config.paths.proc, boot_id=boot_id, clock=self._clock),
             self._site.approval, enforce=config.mode == "enforce", append=append, committed=committed,
             names=config.publish.publish_jobs, boot_id=boot_id, clock=self._clock,
         )  # fmt: skip

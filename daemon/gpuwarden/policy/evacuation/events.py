@@ -84,16 +84,15 @@ def signalled(
 
 def saved(
     job: str, by: str, *, saved: bool, rank: int | None = None, process: Process | None = None, step: int | None = None,
-    whole: bool = False, all_ranks: bool = False, boot_id: str, now: Stamp,
+    all_ranks: bool = False, boot_id: str, now: Stamp,
 ) -> Event:  # fmt: skip
-    """`by`: socket, file, directory, BY_EXIT or BY_STEP. `process`: which one said it, or ended. `whole`: it holds for all of the job
-    that is here, `all_ranks`: for all of it on all its nodes.
+    """`by`: socket, file, BY_EXIT or BY_STEP. `process`: which one said it, or ended. `all_ranks`: it holds for all of the job, on all
+    its nodes.
     """
     data: dict[str, Json] = {"job": job, "by": by, "saved": saved}
     data |= {} if rank is None else {"rank": rank}
     data |= {} if process is None else {"pid": process[0], "started": process[1]}
     data |= {} if step is None else {"step": step}
-    data |= {"whole": True} if whole else {}
     data |= {"all_ranks": True} if all_ranks else {}
     return Event(kind=EventKind.SAVED, at=now, boot_id=boot_id, data=data)
 

@@ -53,8 +53,8 @@ class Requeued(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledged:
-    """Who said that it is done. `whole`: all of the job that is here, as a checkpoint's directory tells; `all_ranks`: all of it, on
-    all its nodes, as a rank says that has agreed with the others.
+    """Who said that it is done. `all_ranks`: all of the job, on all its nodes, as a rank says that has agreed with the others; `whole`:
+    all of it that is here, which only a daemon of before has written, from its checkpoint directory.
 
     `by` and `at` are those of the last word, of the last that told of a save if any did, `step` the highest that was named;
     `saved`: somebody has something to show; `unsaved`: somebody says that there is nothing.
