@@ -22,8 +22,7 @@ from typing import Any
 
 from common import cpu_ns, percentile, spread, table
 from gpuwarden.actuators.reconciler import Limits, Reconciler
-from gpuwarden.config.policy import PolicyOptions
-from gpuwarden.policy.model import Act, Census, Held, Intent, Owner, Result, Standing, Why
+from gpuwarden.policy.model import Act, Census, Held, Intent, Owner, Result, Settings, Standing, Why
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm.nodes import read_node, read_partitions
 from support.slurm import CONTROLLER, Slurm, missing_parts, running
@@ -120,7 +119,7 @@ def measure_looks(slurm: Slurm) -> None:
         rows.append([f"a {what}", f"{each:.1f}", received(slurm, what), f"{spent:.2f}"])
     head = ("what", "requests", "bytes received", "CPU of slurmctld, ms")
     table(f"What is asked of a controller of 3 nodes, mean of {LOOKS}", head, rows)
-    options = PolicyOptions()
+    options = Settings()
     hourly = HOUR / options.look_every * RPCS_OF_A_LOOK + 1 / 24 + 2 * RPCS_OF_A_JOB_QUESTION / 4
     print(
         f"A healthy node: {hourly:.1f} requests an hour (wanted: at most 12), a look each {options.look_every:g} s.\n"

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
+import configuration_page
 import diagram
 from gpuwarden.cli.main import VERBS
-from gpuwarden.config.model import load
+from gpuwarden.config.model import Config, load
 from gpuwarden.config.sources import Sources
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.view import COLLECTORS
+from gpuwarden_collectors.options import keys
 from tables import DOCS, PAGES
 
 ROOT = Path(__file__).parent.parent
@@ -22,6 +25,18 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_of_tables_is_what_the_tables_make(name: str) -> None:
     assert (DOCS / name).read_text(encoding="utf-8") == PAGES[name](), "run `make docs`"
+
+
+def test_each_key_of_the_configuration_has_a_meaning_and_each_table_too() -> None:
+    tables = [(path, cls) for path, cls in configuration_page.tables(Config) if path]
+    assert [
+        path for path, cls in tables if not (cls.__doc__ or "").endswith(".") or cls.__name__ in (cls.__doc__ or "")
+    ] == []
+    missing = [
+        f"{path}.{key.name}" for path, cls in tables for key in keys(cls)
+        if not configuration_page.is_table(get_type_hints(cls)[key.name]) and not configuration_page.meanings(cls).get(key.name)
+    ]  # fmt: skip
+    assert missing == []
 
 
 def test_the_page_of_commands_names_every_verb_and_no_other() -> None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import configuration_page
 from gpuwarden.base.durations import format_duration
 from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import CONDITIONS
@@ -211,7 +212,13 @@ def age(field: Field) -> str:
     return NOT_READINGS.get(field.name, oldest + "".join(sorted(triggers)))
 
 
-PAGES = {"conditions.md": conditions, "xids.md": xids, "dcgm_codes.md": dcgm_codes, "metrics.md": metrics}
+def configuration() -> str:
+    return configuration_page.configuration(MADE, table)
+
+
+PAGES = {
+    "configuration.md": configuration, "conditions.md": conditions, "xids.md": xids, "dcgm_codes.md": dcgm_codes, "metrics.md": metrics,
+}  # fmt: skip
 
 
 def main() -> None:

@@ -112,8 +112,6 @@ def test_all_nodes_of_a_partition_choose_the_same_pool() -> None:
         ({"node": "n[1-3]"}, "slurm.node"),
         ({"node": "ALL"}, "slurm.node"),
         ({"partitions": ("gpu", "a,b")}, "slurm.partitions"),
-        ({"timeout": 0.5}, "slurm.timeout"),
-        ({"timeout": 500.0}, "slurm.timeout"),
         ({"job_mapping_dir": Path("hpc")}, "slurm.job_mapping_dir"),
     ],
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.config.policy import PolicyOptions
+from gpuwarden.policy.model import Settings
 from gpuwarden_collectors.slurm.commands import Commands
 from gpuwarden_collectors.slurm.errors import Refused, UnknownNode, Unreachable
 from gpuwarden_collectors.slurm.jobs_controller import HOUR, Controller
@@ -105,4 +105,4 @@ async def test_a_node_that_is_well_costs_the_controller_twelve_requests_an_hour(
     assert controller.gpus(job, 0.0) == (0,)
     jobs = questions(slurm) - before
     assert min(look, size, jobs) > 0
-    assert HOUR / PolicyOptions().look_every * look + jobs <= 12.0
+    assert HOUR / Settings().look_every * look + jobs <= 12.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from gpuwarden.base.addresses import Address
 from gpuwarden.base.durations import format_duration, parse_duration
-from gpuwarden.config.catalogue import CheckOptions, XidOptions
 from gpuwarden.config.collectors import SiteCheck
-from gpuwarden.config.model import HIDDEN, Config, ConfigError, Publish, load, load_with_origins
+from gpuwarden.config.model import Config, ConfigError, Publish, load, load_with_origins
 from gpuwarden.config.removed import REMOVED
 from gpuwarden.config.render import as_toml
 from gpuwarden.config.sources import Layer, Sources, nested
 from gpuwarden.health.model import Advice, Severity
+from gpuwarden.health.view import CheckRule, XidRule
+from gpuwarden_collectors.options import keys
 
 DURATION = 'a duration such as "500ms", "5s", "10m", "2h" or "28d"'
 ADDRESS = 'host:port or [v6]:port, such as "0.0.0.0:9839"'
@@ -131,7 +132,7 @@ def test_all_faults_of_all_sources_are_told_together(tmp_path: Path) -> None:
         "gpuwarden.toml: collectors.nvml.intervall: unknown key; did you mean 'interval'?",
         f"gpuwarden.toml: publish.listen: expected {ADDRESS}, found 9839 (a whole number): write it in quotes, as shown",
         "GPUWARDEN_LOG__LEVEL: log.level: expected one of debug, info, warning, error, found 'loud'",
-        f"gpuwarden.toml: weather: unknown key; known here are {', '.join(field.name for field in fields(Config) if field.name not in HIDDEN[Config])}",
+        f"gpuwarden.toml: weather: unknown key; known here are {', '.join(key.name for key in keys(Config))}",
         "gpuwarden.toml: collectors.nvml.deadline: expected 100ms to 1m, found 2m: a driver that hangs is reported after two missed deadlines",
         "gpuwarden.toml: collectors.nvml.deadline: expected init_deadline to be no shorter than deadline, found 1m beside 2m: the first pass does more, not less",
     ]
@@ -261,8 +262,8 @@ def test_what_is_shown_can_be_read_back(
         inventory=replace(start.inventory, expected_gpus=count),
         control=replace(start.control, group=word),
         plugins={"nhc": SiteCheck(command=("/usr/sbin/nhc", word.replace("\0", "")), interval=max(1.0, interval))},
-        checks={"thermal_limit": CheckOptions(rise=interval, shadow=enabled, severity=Severity.WARNING)},
-        xids={"79": XidOptions(severity="warning", advice=Advice.REBOOT)},
+        checks={"thermal_limit": CheckRule(rise=interval, shadow=enabled, severity=Severity.WARNING)},
+        xids={"79": XidRule(severity="warning", advice=Advice.REBOOT)},
     )
     file = tmp_path_factory.mktemp("shown") / "gpuwarden.toml"
     file.write_text(as_toml(config, {("node",): f"a file\nwith a {word} name"}))
@@ -279,8 +280,8 @@ def test_the_source_of_each_value_is_shown_beside_it() -> None:
 
 def test_single_conditions_and_xids_can_be_judged_otherwise(tmp_path: Path) -> None:
     config = configured('[checks.thermal_limit]\nshadow = true\nrise = "5m"\n[xids.79]\nseverity = "record"', tmp_path)
-    assert config.checks == {"thermal_limit": CheckOptions(shadow=True, rise=300.0)}
-    assert config.xids == {"79": XidOptions(severity="record")}
+    assert config.checks == {"thermal_limit": CheckRule(shadow=True, rise=300.0)}
+    assert config.xids == {"79": XidRule(severity="record")}
 
 
 def test_all_slips_in_what_a_site_makes_of_conditions_are_told_together(tmp_path: Path) -> None:
@@ -301,8 +302,8 @@ def test_all_slips_in_what_a_site_makes_of_conditions_are_told_together(tmp_path
         "gpuwarden.toml: plugins.nhc.command: item 1: expected text, found 3 (a whole number): put it in quotes",
         "gpuwarden.toml: checks.thermal_limit.severity: expected one of warning, failure, found 'bad'",
         "gpuwarden.toml: xids.79.severity: expected one of record, warning, failure, found 'warn'; did you mean 'warning'?",
-        "gpuwarden.toml: checks.thermal_limitt: is no condition; did you mean 'thermal_limit'?",
         "gpuwarden.toml: checks.thermal_limit.rise: expected 0s to 7d, found 30d",
+        "gpuwarden.toml: checks.thermal_limitt: is no condition; did you mean 'thermal_limit'?",
         "gpuwarden.toml: xids.7x: expected the number of an xid, such as xids.79",
     ]
 

@@ -62,8 +62,6 @@ def test_every_fault_is_told_at_once_with_its_key(tmp_path: Path) -> None:
     ("options", "key"),
     [
         (HostOptions(storage=StorageOptions(patience=20.0)), "collectors.storage.patience"),
-        (HostOptions(storage=StorageOptions(interval=61.0)), "collectors.storage.interval"),
-        (HostOptions(plugin=PluginOptions(limit=0)), "collectors.plugin.limit"),
         (HostOptions(plugins={"nhc": SiteCheck()}), "plugins.nhc.command"),
         (HostOptions(plugins={"nhc": replace(NHC, failure_codes=(0,))}), "plugins.nhc.warning_codes"),
         (HostOptions(plugins={"nhc": replace(NHC, command=("/bin/a", "b\0"))}), "plugins.nhc.command"),

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.config.model import Config, ConfigError, load
-from gpuwarden.config.policy import budget, settings
 from gpuwarden.config.sources import Sources
-from gpuwarden.policy.model import Budget, Settings
+from gpuwarden.policy.model import Settings
+from gpuwarden.runtime.wiring import Site
 
 
 def loaded(folder: Path, text: str) -> Config:
@@ -18,15 +18,16 @@ def loaded(folder: Path, text: str) -> Config:
     return load(Sources(file=file, environment={}))
 
 
-def test_the_defaults_are_those_of_policy(tmp_path: Path) -> None:
-    config = loaded(tmp_path, "")
-    assert settings(config.policy, enforce=False) == Settings()
-    assert budget(config.breaker) == Budget()
-
-
-def test_unknown_excludes_only_where_it_is_said(tmp_path: Path) -> None:
+def test_the_table_of_policy_is_its_settings(tmp_path: Path) -> None:
     config = loaded(tmp_path, '[policy]\non_unknown = "exclude"\nunknown_after = "20m"\n')
-    assert settings(config.policy, enforce=True).unknown_after == 1200.0
+    assert config.policy == Settings(on_unknown="exclude", unknown_after=1200.0)
+
+
+def test_mode_and_horizon_reach_policy_from_their_own_tables(tmp_path: Path) -> None:
+    config = loaded(tmp_path, 'mode = "enforce"\n[termination]\nhorizon = "5m"\n[breaker]\ncount = 3\n')
+    acting = Site.of(config).enforcement
+    assert acting.settings == Settings(enforce=True, horizon=300.0)
+    assert acting.limits.budget.count == 3
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,7 @@ def test_unknown_excludes_only_where_it_is_said(tmp_path: Path) -> None:
         ('[breaker]\nwindow = "1s"', "window"),
         ('[breaker]\nrecount_after = "500ms"', "whole seconds"),
         ("[breaker]\nshare = 25", "unknown key"),
+        ("[policy]\nenforce = true", "unknown key"),
     ],
 )
 def test_what_is_dangerous_is_refused_with_its_key_and_why(tmp_path: Path, text: str, told: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from gpuwarden.actuators.base import ActuatorError, ActuatorRefused, ActuatorUnavailable
 from gpuwarden.actuators.reconciler import Limits, Reconciler
+from gpuwarden.engine.enforcement import EnforcementOptions
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.policy.breaker import spread_of_return
 from gpuwarden.policy.model import Act, Budget, Flag, Intent, Notice, Result, Settings, Standing, Why
@@ -236,7 +237,7 @@ async def test_while_a_scheduler_is_away_the_next_attempt_is_due_within_five_sec
 async def test_a_healthy_node_asks_no_more_often_while_the_scheduler_is_away() -> None:
     rig = Rig(
         Cluster(time.time, {"n1": Node()}),
-        options=replace(acting_options(Limits()), look_every=1200.0, look_often=60.0),
+        options=EnforcementOptions(settings=Settings(look_every=1200.0, look_often=60.0)),
     )
     rig.client.away = ActuatorUnavailable("connect failure")
     box = rig.enforcement._boxes["fake"]

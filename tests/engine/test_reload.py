@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.config.catalogue import CheckOptions, XidOptions
 from gpuwarden.config.model import Config, Control, Inventory, Log
-from gpuwarden.config.policy import BreakerOptions, PolicyOptions
+from gpuwarden.config.policy import BreakerOptions
 from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.engine.reload import TAKEN_OVER, in_force, reloaded
 from gpuwarden.health.view import CheckRule, Rules, XidRule
+from gpuwarden.policy.model import Settings
 from support.daemons import FakeHost
 
 
 def test_what_is_said_of_conditions_xids_and_gpus_is_taken_over() -> None:
     given = Config(
         inventory=Inventory(expected_gpus=4),
-        checks={"thermal_limit": CheckOptions(shadow=True)},
-        xids={"95": XidOptions(severity="warning")},
+        checks={"thermal_limit": CheckRule(shadow=True)},
+        xids={"95": XidRule(severity="warning")},
     )
     news = reloaded(Rules(nvml_fresh_for=7.0), Config(), given)
     assert news.rules.expected_gpus == 4
@@ -42,7 +42,7 @@ def test_everything_else_is_named_as_waiting_for_a_restart_until_it_is_restarted
 
 
 def test_plain_values_of_policy_and_breaker_are_taken_over_and_nothing_beside_them() -> None:
-    policy = PolicyOptions(restore_passes=99, look_often=7.0)
+    policy = Settings(restore_passes=99, look_often=7.0)
     given = replace(Config(), policy=policy, breaker=BreakerOptions(count=3), slurm=SlurmOptions(enabled=True))
     news, held = reloaded(Rules(), Config(), given), in_force(Config(), given)
     assert news.taken == ("policy.restore_passes", "policy.look_often", "breaker.count")
@@ -53,9 +53,9 @@ def test_plain_values_of_policy_and_breaker_are_taken_over_and_nothing_beside_th
 def test_every_key_is_taken_over_or_named_as_waiting() -> None:
     """What is in force after a reload differs from what was given by the keys that wait, and by no other."""
     given = replace(
-        Config(), mode="enforce", node="other", inventory=Inventory(8), policy=PolicyOptions("exclude"),
-        breaker=BreakerOptions(1, 1, 60.0, 5.0), control=Control("adm"), log=Log("debug"),
-        checks={"thermal_limit": CheckOptions(enabled=False)}, sxids={"20": XidOptions("record")},
+        Config(), mode="enforce", node="other", inventory=Inventory(8), policy=Settings(on_unknown="exclude"),
+        breaker=BreakerOptions(percent=1, count=1, window=60.0, recount_after=5.0), control=Control("adm"), log=Log("debug"),
+        checks={"thermal_limit": CheckRule(enabled=False)}, sxids={"20": XidRule(severity="record")},
     )  # fmt: skip
     news, held = reloaded(Rules(), Config(), given), in_force(Config(), given)
     assert reloaded(Rules(), held, given).waiting == news.waiting == ("mode", "node", "control.group", "log.level")

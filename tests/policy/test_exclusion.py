@@ -46,7 +46,7 @@ def test_unknown_takes_nothing_out_however_long() -> None:
 
 
 def test_unknown_takes_out_where_it_is_set_so_and_only_after_its_time() -> None:
-    story = Story(replace(SETTINGS, unknown_after=300.0)).unknown(passes=50)
+    story = Story(replace(SETTINGS, on_unknown="exclude", unknown_after=300.0)).unknown(passes=50)
     assert story.writes == []
     story.heals().unknown(passes=50)
     assert story.writes == []  # it began anew
@@ -422,7 +422,7 @@ def test_what_stands_stays_while_its_failure_is_only_remembered() -> None:
 
 
 def test_where_unknown_takes_out_a_failure_that_is_not_confirmed_does_after_a_minute_at_the_least() -> None:
-    story = Story(replace(SETTINGS, unknown_after=5.0))
+    story = Story(replace(SETTINGS, on_unknown="exclude", unknown_after=5.0))
     story.fails(REMEMBERED).waits(50)
     assert story.writes == []
     assert story.waits(20).reason == "gpuwarden: failure unknown=not_confirmed"

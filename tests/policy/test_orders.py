@@ -108,7 +108,7 @@ def test_a_person_s_exclusion_goes_before_a_restore_of_before_that_waits_for_the
 
 
 def test_a_restored_node_that_is_still_unknown_has_the_whole_time_again() -> None:
-    story = Story(replace(SETTINGS, unknown_after=300.0)).unknown(passes=70)
+    story = Story(replace(SETTINGS, on_unknown="exclude", unknown_after=300.0)).unknown(passes=70)
     story.took(orders.restore(story.state, story.situation().verdict, ["slurm"], by="bob", boot_id=BOOT, now=story.now))
     assert story.unknown(passes=50).writes == ["exclude", "restore"]
     assert story.unknown(passes=20).writes == ["exclude", "restore", "exclude"]

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from gpuwarden.actuators.reconciler import Limits
 from gpuwarden.engine.enforcement import Enforcement, EnforcementOptions
@@ -29,9 +30,8 @@ LIMITS = Limits(
 def acting_options(
     limits: Limits = LIMITS, settings: Settings = SETTINGS, look_every: float = 0.05
 ) -> EnforcementOptions:
-    return EnforcementOptions(
-        settings=settings, limits=limits, look_every=look_every, look_often=look_every / 2, first_look=0.0
-    )
+    settings = replace(settings, look_every=look_every, look_often=look_every / 2)
+    return EnforcementOptions(settings=settings, limits=limits, first_look=0.0)
 
 
 class Killed(BaseException):

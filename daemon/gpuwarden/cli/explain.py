@@ -14,7 +14,6 @@ from gpuwarden.cli import explain_codes as codes
 from gpuwarden.cli.parser import CommandError, Parser
 from gpuwarden.cli.sources import faulty, sources
 from gpuwarden.cli.unknown_reasons import UNKNOWN_REASONS
-from gpuwarden.config.catalogue import check_rules, xid_rules
 from gpuwarden.config.model import ConfigError, load
 from gpuwarden.health.advice import ADVICE
 from gpuwarden.health.condition import Condition
@@ -80,7 +79,7 @@ def _rules(options: argparse.Namespace) -> tuple[Rules, str]:
         if options.config is not None:
             raise faulty(error) from error
         return Rules(), "This host's configuration cannot be used and is ignored; see 'gpuwarden config check'."
-    return Rules(checks=check_rules(config.checks), xids=xid_rules(config.xids), sxids=xid_rules(config.sxids)), ""
+    return Rules(checks=config.checks, xids=config.xids, sxids=config.sxids), ""
 
 
 def explanation(what: str, rules: Rules | None = None, driver: str = "") -> Iterable[str]:

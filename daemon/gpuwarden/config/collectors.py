@@ -1,6 +1,6 @@
 """The keys of what is read of the host beside its GPUs: `[collectors.infiniband]` and its like, and the site checks.
 
-Durations in seconds. `host_misfits` names values that are of the right kind and yet dangerous, by their keys.
+`host_misfits` names values that are of the right kind and yet dangerous, by their keys.
 """
 
 from __future__ import annotations
@@ -10,80 +10,106 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpuwarden.base.durations import format_duration
-
-Misfit = tuple[tuple[str, ...], str]
+from gpuwarden.config.bounds import Misfit
+from gpuwarden_collectors.options import bounded
 
 
 @dataclass(frozen=True, slots=True)
 class InfinibandOptions:
-    """`exclude`: shell patterns of device names, as in `mlx5_[45]`: not read, and forgotten if they were ever up."""
+    """InfiniBand and RoCE ports of the host."""
 
     enabled: bool = True
-    interval: float = 10.0
-    deadline: float = 10.0
+    """Read them."""
+    interval: float = bounded(10.0, 1.0, 60.0)
+    """Time between two passes."""
+    deadline: float = bounded(10.0, 0.1, 60.0)
+    """Time for a pass."""
     exclude: tuple[str, ...] = ()
+    """Shell patterns of device names, as in `mlx5_[45]`: not read, and forgotten if they were ever up."""
 
 
 @dataclass(frozen=True, slots=True)
 class StorageOptions:
-    """`expected`: mount points that must be there. `patience`: how long a mount may take to answer before it hangs."""
+    """Mounts of the host."""
 
     enabled: bool = True
-    interval: float = 30.0
-    deadline: float = 20.0
-    patience: float = 5.0
+    """Read them."""
+    interval: float = bounded(30.0, 1.0, 60.0)
+    """Time between two passes."""
+    deadline: float = bounded(20.0, 0.1, 60.0)
+    """Time for a pass."""
+    patience: float = bounded(5.0, 0.1, 60.0)
+    """How long a mount may take to answer before it counts as hung. Shorter than `deadline`."""
     expected: tuple[str, ...] = ()
+    """Mount points that must be there."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryOptions:
+    """Memory of the host and its errors."""
+
     enabled: bool = True
-    interval: float = 30.0
-    deadline: float = 10.0
+    """Read it."""
+    interval: float = bounded(30.0, 1.0, 60.0)
+    """Time between two passes."""
+    deadline: float = bounded(10.0, 0.1, 60.0)
+    """Time for a pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessesOptions:
+    """Processes that hang in the kernel, or hold a GPU after their job."""
+
     enabled: bool = True
-    interval: float = 60.0
-    deadline: float = 20.0
+    """Read them."""
+    interval: float = bounded(60.0, 1.0, 60.0)
+    """Time between two passes."""
+    deadline: float = bounded(20.0, 0.1, 60.0)
+    """Time for a pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServicesOptions:
-    """`expected`: units that must run here, besides those of the driver that are enabled."""
+    """Units of systemd."""
 
     enabled: bool = True
-    interval: float = 30.0
-    deadline: float = 10.0
+    """Read them."""
+    interval: float = bounded(30.0, 1.0, 60.0)
+    """Time between two passes."""
+    deadline: float = bounded(10.0, 0.1, 60.0)
+    """Time for a pass."""
     expected: tuple[str, ...] = ()
+    """Units that must run here, besides those of the driver that are enabled."""
 
 
 @dataclass(frozen=True, slots=True)
 class PluginOptions:
-    """How the site checks are run, all of them. `limit`: how many at a time.
-
-    `runner`: a socket on which somebody else runs them, as the unit of systemd has it; empty: they are the daemon's children.
-    """
+    """How the site checks `[plugins.NAME]` are run, all of them."""
 
     enabled: bool = True
-    limit: int = 3
+    """Run them."""
+    limit: int = bounded(3, 1, 16)
+    """How many run at a time."""
     runner: str = ""
+    """A socket on which another service runs them, as the unit of systemd has it. Empty: they are the daemon's children."""
 
 
 @dataclass(frozen=True, slots=True)
 class SiteCheck:
-    """One table `[plugins.NAME]`. `command`: the program, by its whole path, and its arguments; no shell reads it.
-
-    The codes are exit codes: 0 is ok, and what is in neither list is unknown.
-    """
+    """A site check: a program whose exit code is a verdict ([site-checks.md](site-checks.md))."""
 
     command: tuple[str, ...] = ()
+    """The program, by its whole path, and its arguments; no shell reads it."""
     enabled: bool = True
-    interval: float = 60.0
-    timeout: float = 30.0
+    """Run it."""
+    interval: float = bounded(60.0, 1.0, 86_400.0)
+    """Time between two runs."""
+    timeout: float = bounded(30.0, 0.1, 3_600.0)
+    """Time for a run."""
     warning_codes: tuple[int, ...] = (1,)
+    """Exit codes that are a warning."""
     failure_codes: tuple[int, ...] = (2,)
+    """Exit codes that are a failure. 0 is ok, and what is in neither list is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +129,6 @@ THREADED = ("infiniband", "storage", "memory", "processes", "services")
 PLUGINS_MOST = 64
 _PLUGIN_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _TAKEN = ("failed",)  # plugin_failed is the check that tells of broken ones
-_BOUNDS: tuple[tuple[str, float, float], ...] = (("interval", 1.0, 60.0), ("deadline", 0.1, 60.0))
 
 
 def switched_off(options: HostOptions) -> tuple[str, ...]:
@@ -112,16 +137,10 @@ def switched_off(options: HostOptions) -> tuple[str, ...]:
 
 
 def host_misfits(options: HostOptions) -> Iterator[Misfit]:
-    for name in THREADED:
-        table = getattr(options, name)
-        for key, least, most in _BOUNDS:
-            yield from _outside(f"collectors.{name}.{key}", getattr(table, key), least, most)
     yield from _storage_misfits(options.storage)
     for unit in options.services.expected:
         if not unit or unit.startswith("-") or not unit.isprintable() or " " in unit:
             yield ("collectors.services.expected",), f"expected names of systemd units, found {unit[:60]!r}"
-    if not 1 <= options.plugin.limit <= 16:
-        yield ("collectors.plugin.limit",), f"expected 1 to 16, found {options.plugin.limit}"
     if options.plugin.runner and not options.plugin.runner.startswith("/"):
         yield (
             ("collectors.plugin.runner",),
@@ -134,7 +153,6 @@ def host_misfits(options: HostOptions) -> Iterator[Misfit]:
 
 
 def _storage_misfits(storage: StorageOptions) -> Iterator[Misfit]:
-    yield from _outside("collectors.storage.patience", storage.patience, 0.1, 60.0)
     if storage.patience >= storage.deadline:
         found = f"{format_duration(storage.patience)} beside {format_duration(storage.deadline)}"
         yield (
@@ -163,8 +181,6 @@ def _check_misfits(name: str, check: SiteCheck) -> Iterator[Misfit]:
         )
     elif any("\0" in word for word in check.command):
         yield (f"{here}.command",), "expected words without a zero byte: no program can be given one"
-    yield from _outside(f"{here}.interval", check.interval, 1.0, 86400.0)
-    yield from _outside(f"{here}.timeout", check.timeout, 0.1, 3600.0)
     codes = (*check.warning_codes, *check.failure_codes)
     if any(not 1 <= code <= 255 for code in codes):
         yield (
@@ -177,12 +193,6 @@ def _check_misfits(name: str, check: SiteCheck) -> Iterator[Misfit]:
             (f"{here}.warning_codes", f"{here}.failure_codes"),
             f"expected each exit code in one list at most, found {_few(both)} in both",
         )
-
-
-def _outside(key: str, value: float, least: float, most: float) -> Iterator[Misfit]:
-    if not least <= value <= most:
-        allowed = f"{format_duration(least)} to {format_duration(most)}"
-        yield (key,), f"expected {allowed}, found {format_duration(value)}"
 
 
 def _few(codes: tuple[int, ...] | list[int]) -> str:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpuwarden.base.addresses import Address
-
-Misfit = tuple[tuple[str, ...], str]
+from gpuwarden.config.bounds import Misfit
 
 SERVED = Address("127.0.0.1", 10998)
 """Where dstack's server asks its agent, the shim, of every host (dstack 0.22: a constant there)."""
@@ -17,13 +16,12 @@ SHIM = Address("127.0.0.1", 10996)
 
 @dataclass(frozen=True, slots=True)
 class DstackOptions:
-    """`enabled`: a marker says whether this node is held out; what answers dstack goes by it.
-
-    `shim`: where dstack's own agent listens, since we listen in its place.
-    """
+    """dstack ([dstack.md](dstack.md))."""
 
     enabled: bool = False
+    """Write the marker that says whether this node is held out; what answers dstack goes by it."""
     shim: Address = SHIM
+    """Where dstack's own agent listens, since gpuwarden listens in its place."""
 
 
 def dstack_misfits(options: DstackOptions) -> Iterator[Misfit]:

@@ -5,36 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gpuwarden.base.durations import format_duration
-
-Misfit = tuple[tuple[str, ...], str]
+from gpuwarden.config.bounds import Misfit
+from gpuwarden_collectors.options import bounded
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """`command`: the program, by its whole path, and its arguments, which no shell reads; empty for none. `timeout` in seconds."""
+    """A program of the site's that takes this node out and brings it back ([exclusion.md](exclusion.md))."""
 
     command: tuple[str, ...] = ()
-    timeout: float = 10.0
+    """The program, by its whole path, and its arguments, which no shell reads. Empty: none."""
+    timeout: float = bounded(10.0, 0.1, 60.0)
+    """Time for a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecOptions:
-    """`exclude`: what `docs/exclusion.md` says of it."""
+    """Programs of the site's."""
 
     exclude: Program = field(default_factory=Program)
 
 
-_TIMEOUT = (0.1, 60.0)
 _WORDS_MOST = 64
 
 
 def exec_misfits(options: ExecOptions) -> Iterator[Misfit]:
-    yield from program_misfits("exec.exclude", options.exclude.command, options.exclude.timeout, needed=False)
+    yield from program_misfits("exec.exclude", options.exclude.command, needed=False)
 
 
-def program_misfits(here: str, command: tuple[str, ...], timeout: float, *, needed: bool = True) -> Iterator[Misfit]:
-    """`here`: the table that both stand in. `needed`: there must be a command."""
+def program_misfits(here: str, command: tuple[str, ...], *, needed: bool = True) -> Iterator[Misfit]:
+    """`here`: the table that it is in. `needed`: there must be a command."""
     if (command or needed) and not (command and command[0].startswith("/")):
         found = repr(command[0][:60]) if command else "nothing"
         yield (
@@ -45,7 +45,3 @@ def program_misfits(here: str, command: tuple[str, ...], timeout: float, *, need
         yield (f"{here}.command",), "expected words without a zero byte: no program can be given one"
     elif len(command) > _WORDS_MOST:
         yield (f"{here}.command",), f"expected at most {_WORDS_MOST} words, found {len(command)}"
-    least, most = _TIMEOUT
-    if not least <= timeout <= most:
-        allowed = f"{format_duration(least)} to {format_duration(most)}"
-        yield (f"{here}.timeout",), f"expected {allowed}, found {format_duration(timeout)}"

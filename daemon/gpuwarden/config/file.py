@@ -8,6 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class FileOptions:
-    """`path` None: no such file. Its folder must exist."""
+    """A marker file, such as for a load balancer ([exclusion.md](exclusion.md))."""
 
     path: Path | None = None
+    """The file, which is there while the node is held out. Its folder must exist. Not set: none."""

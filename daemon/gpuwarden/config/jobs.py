@@ -8,39 +8,42 @@ from fnmatch import translate
 from pathlib import Path
 from typing import Literal
 
+from gpuwarden.config.bounds import Misfit
 from gpuwarden.policy.evacuation.delivery import DeliveryRules, SiteRule
 from gpuwarden.policy.evacuation.plan import DepartureSettings
 from gpuwarden_collectors.receivers.facts import SIGNALS
 
-Misfit = tuple[tuple[str, ...], str]
 SignalName = Literal["TERM", "USR1", "USR2", "HUP", "none"]
 RULES_MOST = 64
 
 
 @dataclass(frozen=True, slots=True)
 class JobRule:
-    """For jobs of this partition and of this name, a pattern as in a shell; what is empty fits any job. `signal` must be given."""
+    """The signal for some jobs. It must name a partition or a job; the first rule that fits counts."""
 
     signal: Literal["", "TERM", "USR1", "USR2", "HUP", "none"] = ""
+    """What its jobs get. It must be given."""
     partition: str = ""
+    """Jobs of this partition. Empty: of any."""
     name: str = ""
+    """Jobs of this name, a pattern as in a shell. Empty: any."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """`signal`: for jobs that declare none and that no rule is for. It goes to ranks that catch it and to nothing else.
-
-    `requeue`: a job that saved, or whose time is up, is requeued where Slurm allows it. `last_words`: what Slurm is told of this
-    node in its last seconds, so that a job that still hangs there is given up at once. `failing_gpu`: what becomes of jobs on a
-    GPU that failed, once the node is excluded for it. `docker`: the socket that is asked for the labels of containers.
-    """
+    """How jobs are signalled before their machine ends, and what becomes of them then ([termination.md](termination.md))."""
 
     signal: SignalName = "TERM"
+    """For jobs that declare none and that no rule is for. It goes to ranks that catch it and to nothing else."""
     rules: Mapping[str, JobRule] = field(default_factory=dict)
     requeue: bool = True
+    """A job that saved, or whose time is up, is requeued where Slurm allows it."""
     last_words: Literal["none", "down", "power_down"] = "none"
+    """The state that Slurm is given for this node in its last seconds, so that a job that still hangs there is given up at once."""
     failing_gpu: Literal["ignore", "signal", "requeue"] = "ignore"
+    """What becomes of jobs on a GPU that failed, once the node is excluded for it."""
     docker: Path = Path("/run/docker.sock")
+    """The socket from which the labels of containers are read."""
 
 
 def departure_settings(jobs: JobOptions, *, slurm: bool, approve: bool = False) -> DepartureSettings:

@@ -9,33 +9,40 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gpuwarden.base.durations import format_duration
-
-Misfit = tuple[tuple[str, ...], str]
+from gpuwarden.config.bounds import Misfit
+from gpuwarden_collectors.options import bounded
 
 
 @dataclass(frozen=True, slots=True)
 class KubernetesOptions:
-    """Durations in seconds.
-
-    `node` empty: NODE_NAME of the environment, else the name of this host in small letters. `kubeconfig` None: the pod's own
-    service account, in `service_account`. `key` is that of taint and label. `pool`: the label selector of the nodes that
-    share the breaker's budget. `osmo`: also the condition that NVIDIA OSMO's rules can read. `heartbeat` of the condition.
-    """
+    """Kubernetes ([kubernetes.md](kubernetes.md))."""
 
     enabled: bool = False
+    """Taint this node, and lift the taint."""
     node: str = ""
+    """The name of its Node. Empty: NODE_NAME of the environment, else the name of this host in small letters."""
     kubeconfig: Path | None = None
+    """Not set: the pod's own service account."""
     context: str = ""
+    """Of the kubeconfig. Empty: its current one."""
     service_account: Path = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+    """The folder of the pod's service account."""
     key: str = "gpuwarden.io/failure"
+    """Of the taint and the label: `prefix/name`."""
     effect: Literal["NoSchedule", "PreferNoSchedule"] = "NoSchedule"
+    """Of the taint."""
     cordon: bool = False
+    """Also mark the Node as unschedulable."""
     condition: bool = True
+    """Write the verdict as a condition of the Node."""
     osmo: bool = False
+    """Also write the condition that NVIDIA OSMO's rules can read."""
     pool: str = "nvidia.com/gpu.present=true"
-    timeout: float = 10.0
-    heartbeat: float = 300.0
+    """The label selector of the nodes that share the breaker's budget."""
+    timeout: float = bounded(10.0, 1.0, 60.0, "an API server that hangs must not hold up what is wanted")
+    """Time for a request."""
+    heartbeat: float = bounded(300.0, 30.0, 3_600.0, "each is a write for every node of the cluster")
+    """How often the condition is written while nothing changes."""
 
 
 EXTRA = "pip install 'gpuwarden[kubernetes]'"
@@ -44,21 +51,12 @@ _DOMAIN = r"(?=[^/]{1,253}(?:/|$))[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z
 _KEY = re.compile(_DOMAIN + r"/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _NODE = re.compile(_DOMAIN)
 _SELECTOR_MOST = 500
-_DURATIONS = (
-    ("timeout", 1.0, 60.0, "an API server that hangs must not hold up what is wanted"),
-    ("heartbeat", 30.0, 3_600.0, "each is a write for every node of the cluster"),
-)
 
 
 def kubernetes_misfits(options: KubernetesOptions) -> Iterator[Misfit]:
     """Values that are of the right kind and yet wrong, by their keys; and what is needed and not installed."""
     if options.enabled and importlib.util.find_spec(_PACKAGE) is None:
         yield ("kubernetes.enabled",), f"needs the package {_PACKAGE}, which is not installed: {EXTRA}"
-    for key, least, most, why in _DURATIONS:
-        value = getattr(options, key)
-        if not least <= value <= most:
-            allowed = f"{format_duration(least)} to {format_duration(most)}"
-            yield (f"kubernetes.{key}",), f"expected {allowed}, found {format_duration(value)}: {why}"
     if options.node and not _NODE.fullmatch(options.node):
         yield ("kubernetes.node",), f"expected the name of a Node, found {options.node[:60]!r}"
     if not _KEY.fullmatch(options.key):

@@ -16,7 +16,8 @@ from typing import Any, Literal
 from gpuwarden.base.addresses import ADDRESS, Address
 from gpuwarden.base.durations import format_duration
 from gpuwarden.base.paths import RUN_DIR, STATE_DIR
-from gpuwarden.config.catalogue import CheckOptions, XidOptions, catalogue_misfits
+from gpuwarden.config.bounds import Misfit, misfits
+from gpuwarden.config.catalogue import catalogue_misfits
 from gpuwarden.config.collectors import (
     HostOptions,
     InfinibandOptions,
@@ -35,7 +36,7 @@ from gpuwarden.config.jobs import JobOptions, job_misfits
 from gpuwarden.config.kubernetes import KubernetesOptions, kubernetes_misfits
 from gpuwarden.config.notify import NotifyOptions, notify_misfits
 from gpuwarden.config.nvhcd import NvhcdOptions
-from gpuwarden.config.policy import UNCOUNTED, BreakerOptions, PolicyOptions, policy_misfits
+from gpuwarden.config.policy import UNCOUNTED, BreakerOptions, breaker_misfits
 from gpuwarden.config.removed import without_removed
 from gpuwarden.config.secrets import EXPECTED as A_SECRET
 from gpuwarden.config.secrets import SecretFile
@@ -43,8 +44,11 @@ from gpuwarden.config.slurm import SlurmOptions, slurm_misfits
 from gpuwarden.config.sources import Fault, KeyPath, Origins, Sources, dotted, merge
 from gpuwarden.config.structure import structure
 from gpuwarden.config.termination import TerminationOptions, termination_misfits
+from gpuwarden.health.view import CheckRule, XidRule
+from gpuwarden.policy.model import Settings
 from gpuwarden_collectors.dcgm.options import DcgmOptions
 from gpuwarden_collectors.nvml.options import NvmlOptions
+from gpuwarden_collectors.options import bounded, internal
 
 Mode = Literal["observe", "enforce"]
 
@@ -54,31 +58,45 @@ class Paths:
     """Roots, for containers and tests."""
 
     sysfs: Path = Path("/sys")
+    """Where sysfs is mounted."""
     proc: Path = Path("/proc")
+    """Where proc is mounted."""
     kmsg: Path = Path("/dev/kmsg")
+    """The kernel log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """`expected_gpus` None: learned and pinned."""
+    """What this host must have."""
 
-    expected_gpus: int | None = None
+    expected_gpus: int | None = bounded(None, 0, 256)
+    """How many GPUs. Not set: learned and pinned."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelLogOptions:
+    """The kernel log: Xids and other events of the driver."""
+
     enabled: bool = True
+    """Read it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PciOptions:
+    """The PCI bus: which GPUs are on it, and their links."""
+
     enabled: bool = True
-    interval: float = 10.0
-    deadline: float = 10.0
+    """Read it."""
+    interval: float = bounded(10.0, 0.1, 30.0, "a GPU that is gone must be seen to be gone within 30s")
+    """Time between two passes."""
+    deadline: float = bounded(10.0, 0.1, 60.0, "a bus that hangs must be reported")
+    """Time for a pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collectors:
+    """What is read of this host."""
+
     nvml: NvmlOptions = field(default_factory=NvmlOptions)
     kernel_log: KernelLogOptions = field(default_factory=KernelLogOptions)
     pci: PciOptions = field(default_factory=PciOptions)
@@ -93,58 +111,72 @@ class Collectors:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """`hostname_label`: how the host is called on the DCGM series. dcgm-exporter has written it both ways. `mig_series`: whether
-    a GPU with MIG instances has its default counters told of them, of itself or of both (its `-d f`, `-d g`, `-d g,i`).
-    `hpc_job_mapping_dir`: the files of jobs that the label hpc_job names, as dcgm-exporter reads them.
-
-    `publish_jobs`: names of users and jobs may be told to whoever can connect. `web_config`: a file in the format of
-    Prometheus' exporter-toolkit, with TLS and users.
-    """
+    """What is served over HTTP ([serving.md](serving.md))."""
 
     listen: Address = field(default_factory=lambda: Address("0.0.0.0", 9839))  # noqa: S104 - Prometheus comes from outside
+    """The address to listen on; port 0: any that is free."""
     hostname_label: Literal["Hostname", "hostname"] = "Hostname"
+    """How the host is called on the DCGM series: dcgm-exporter has written it both ways."""
     mig_series: Literal["instances", "gpus", "both"] = "instances"
+    """Whether a GPU with MIG instances has the series of its default counters for them, for itself or for both (dcgm-exporter's `-d f`,
+    `-d g`, `-d g,i`).
+    """
     hpc_job_mapping_dir: Path | None = None
+    """The files of the jobs that the label hpc_job names, as dcgm-exporter reads them. Not set: no such label."""
     publish_jobs: bool = False
+    """Names of users and jobs may be shown to anybody who can connect."""
     web_config: Path | None = None
+    """A file in the format of Prometheus' exporter-toolkit, with TLS and users. Not set: HTTP for all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """`group`: members may use the control socket, besides root; empty for nobody."""
+    """The control socket, by which the command line talks to the daemon."""
 
     group: str = ""
+    """A group whose members may use it, besides root. Empty: nobody else."""
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
+    """The log."""
+
     level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least that is logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
+    """What the daemon keeps over reboots."""
+
     dir: Path = STATE_DIR
+    """The folder of the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
+    """What the daemon keeps until the next boot."""
+
     dir: Path = RUN_DIR
+    """The folder of the sockets and of the verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """`ignored`: for people, what was given that no longer exists and was passed over."""
+    """The whole configuration."""
 
     mode: Mode = "observe"
+    """`observe`: shows what it would do. `enforce`: does it."""
     node: str = field(default_factory=lambda: os.uname().nodename)
+    """The name of this host, in what it publishes. Not given: that of the kernel."""
     paths: Paths = field(default_factory=Paths)
     inventory: Inventory = field(default_factory=Inventory)
     collectors: Collectors = field(default_factory=Collectors)
     plugins: Mapping[str, SiteCheck] = field(default_factory=dict)
-    checks: Mapping[str, CheckOptions] = field(default_factory=dict)
-    xids: Mapping[str, XidOptions] = field(default_factory=dict)
-    sxids: Mapping[str, XidOptions] = field(default_factory=dict)
-    policy: PolicyOptions = field(default_factory=PolicyOptions)
+    checks: Mapping[str, CheckRule] = field(default_factory=dict)
+    xids: Mapping[str, XidRule] = field(default_factory=dict)
+    sxids: Mapping[str, XidRule] = field(default_factory=dict)
+    policy: Settings = field(default_factory=Settings)
     breaker: BreakerOptions = field(default_factory=BreakerOptions)
     slurm: SlurmOptions = field(default_factory=SlurmOptions)
     kubernetes: KubernetesOptions = field(default_factory=KubernetesOptions)
@@ -160,7 +192,8 @@ class Config:
     log: Log = field(default_factory=Log)
     state: State = field(default_factory=State)
     run: Run = field(default_factory=Run)
-    ignored: tuple[str, ...] = field(default=(), compare=False)
+    ignored: tuple[str, ...] = internal((), compare=False)
+    """For people, what was given that no longer exists and was passed over."""
 
     @property
     def host(self) -> HostOptions:
@@ -171,11 +204,6 @@ class Config:
             plugin=c.plugin, plugins=self.plugins,
         )  # fmt: skip
 
-
-HIDDEN: dict[type, tuple[str, ...]] = {
-    Config: ("ignored",), NvmlOptions: ("simulate", "simulate_dir", "in_full"), DcgmOptions: ("probe",),
-}  # fmt: skip
-"""Fields that no file and no variable can set: only the command line makes simulated GPUs or reads in full, only tests move an engine."""
 
 PARSERS = {Address: (ADDRESS, Address.parse), SecretFile: (A_SECRET, SecretFile.parse)}
 """Classes of the configuration that are written as text."""
@@ -202,7 +230,7 @@ def load_with_origins(sources: Sources) -> tuple[Config, Origins]:
     layers, faults = sources.read()
     tree, origins = merge(layers)
     tree, ignored = without_removed(tree, origins)
-    config, unfit = structure(tree, Config, parsers=PARSERS, hidden=HIDDEN)
+    config, unfit = structure(tree, Config, parsers=PARSERS)
     faults += [Fault(origins[path], dotted(path), message) for path, message in unfit]
     faulty = {".".join(path) for path, _ in unfit}
     given = {".".join(path): path for path in origins}  # a site's own names may hold dots themselves
@@ -216,31 +244,13 @@ def load_with_origins(sources: Sources) -> tuple[Config, Origins]:
     return replace(config, ignored=tuple(map(str, ignored))), origins
 
 
-_BOUNDS: tuple[tuple[str, float, float, str], ...] = (
-    ("collectors.nvml.interval", 0.1, 30.0, "a GPU that is gone must be seen to be gone within 30s"),
-    ("collectors.nvml.deadline", 0.1, 60.0, "a driver that hangs is reported after two missed deadlines"),
-    ("collectors.nvml.init_deadline", 0.1, 600.0, "the node is unknown until the library is initialised"),
-    ("collectors.pci.interval", 0.1, 30.0, "a GPU that is gone must be seen to be gone within 30s"),
-    ("collectors.pci.deadline", 0.1, 60.0, "a bus that hangs must be reported"),
-    ("collectors.dcgm.interval", 1.0, 60.0, "its health watches look back a minute"),
-    ("collectors.dcgm.deadline", 0.1, 60.0, "a hung engine blocks its callers for 60s"),
-    ("collectors.dcgm.init_deadline", 0.1, 600.0, "an engine that does not answer must be reported"),
-)  # fmt: skip
-
-Misfit = tuple[tuple[str, ...], str]
-
-
 def value_at(config: Config, path: KeyPath) -> Any:
     return reduce(lambda value, key: value[key] if isinstance(value, Mapping) else getattr(value, key), path, config)
 
 
 def _misfits(config: Config) -> Iterator[Misfit]:
     """Values that are of the right kind and yet dangerous, alone or beside each other."""
-    for key, least, most, why in _BOUNDS:
-        value = value_at(config, tuple(key.split(".")))
-        if not least <= value <= most:
-            allowed = f"{format_duration(least)} to {format_duration(most)}"
-            yield (key,), f"expected {allowed}, found {format_duration(value)}: {why}"
+    yield from misfits(config)
     nvml = config.collectors.nvml
     if nvml.init_deadline < nvml.deadline:
         found = f"{format_duration(nvml.init_deadline)} beside {format_duration(nvml.deadline)}"
@@ -254,7 +264,7 @@ def _misfits(config: Config) -> Iterator[Misfit]:
     yield from _bad_names(config)
     yield from host_misfits(config.host)
     yield from catalogue_misfits(config.checks, config.xids, config.sxids)
-    yield from policy_misfits(config.policy, config.breaker)
+    yield from breaker_misfits(config.breaker)
     yield from slurm_misfits(config.slurm)
     yield from kubernetes_misfits(config.kubernetes)
     yield from dstack_misfits(config.dstack)
@@ -281,10 +291,6 @@ def _uncounting(config: Config) -> Iterator[tuple[str, bool]]:
 
 
 def _bad_names(config: Config) -> Iterator[Misfit]:
-    count = config.inventory.expected_gpus
-    if count is not None and not 0 <= count <= 256:
-        found = count if abs(count) < 10**9 else "a number far beyond"
-        yield ("inventory.expected_gpus",), f"expected 0 to 256, found {found}"
     if not 0 < len(config.node) <= _NODE_MAX or not config.node.isprintable() or " " in config.node:
         yield ("node",), f"expected a host's name of 1 to {_NODE_MAX} characters, found {config.node[:60]!r}"
     socket = config.run.dir / "control.sock"

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from gpuwarden.base.durations import format_duration
 from gpuwarden.base.web_address import address_fault
-from gpuwarden.config.exec import Misfit, program_misfits
+from gpuwarden.config.bounds import Misfit
+from gpuwarden.config.exec import program_misfits
 from gpuwarden.config.secrets import SecretFile
+from gpuwarden_collectors.options import bounded
 
 Group = Literal["health", "finding", "exclusion", "termination"]
 GROUPS: tuple[Group, ...] = ("health", "finding", "exclusion", "termination")
@@ -19,40 +20,48 @@ GROUPS: tuple[Group, ...] = ("health", "finding", "exclusion", "termination")
 
 @dataclass(frozen=True, slots=True)
 class WebhookOptions:
-    """One table `[notify.webhook.NAME]`. `events`: the groups that it is told. `timeout`: seconds for one request.
-
-    `url_file` for an address that is a secret itself. `key`: signs each request. `ca`: certificates (PEM) to trust instead of
-    the system's.
-    """
+    """An address that is sent what happens to this node ([exclusion.md](exclusion.md))."""
 
     url: str = ""
+    """The address. It, or `url_file`, must be given."""
     url_file: SecretFile | None = None
+    """A file with the address, where that is a secret itself."""
     key: SecretFile | None = None
+    """A key with which each request is signed."""
     token: SecretFile | None = None
+    """A bearer token."""
     basic: SecretFile | None = None
+    """A line `USER:PASSWORD`."""
     ca: Path | None = None
-    timeout: float = 10.0
+    """Certificates (PEM) to trust instead of the system's."""
+    timeout: float = bounded(10.0, 0.1, 60.0)
+    """Time for a request."""
     events: tuple[Group, ...] = GROUPS
+    """The groups of events that are sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotifyProgram:
-    """One table `[notify.exec.NAME]`. `command`: the program, by its whole path, and its arguments; no shell reads it."""
+    """A program that is given what happens to this node ([exclusion.md](exclusion.md))."""
 
     command: tuple[str, ...] = ()
-    timeout: float = 10.0
+    """The program, by its whole path, and its arguments; no shell reads it."""
+    timeout: float = bounded(10.0, 0.1, 60.0)
+    """Time for a run."""
     events: tuple[Group, ...] = GROUPS
+    """The groups of events that it is given."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotifyOptions:
+    """What happens to this node, for people and other systems."""
+
     webhook: Mapping[str, WebhookOptions] = field(default_factory=dict)
     exec: Mapping[str, NotifyProgram] = field(default_factory=dict)
 
 
 TARGETS_MOST = 8
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
-_TIMEOUT = (0.1, 60.0)
 
 
 def notify_misfits(options: NotifyOptions) -> Iterator[Misfit]:
@@ -70,7 +79,7 @@ def notify_misfits(options: NotifyOptions) -> Iterator[Misfit]:
     for name, webhook in options.webhook.items():
         yield from _webhook_misfits(f"notify.webhook.{name}", webhook)
     for name, program in options.exec.items():
-        yield from program_misfits(f"notify.exec.{name}", program.command, program.timeout)
+        yield from program_misfits(f"notify.exec.{name}", program.command)
 
 
 def _webhook_misfits(here: str, webhook: WebhookOptions) -> Iterator[Misfit]:
@@ -86,7 +95,3 @@ def _webhook_misfits(here: str, webhook: WebhookOptions) -> Iterator[Misfit]:
         )
     if webhook.ca is not None and webhook.url.startswith("http://"):
         yield (f"{here}.ca",), "certificates are of use with https:// only"
-    least, most = _TIMEOUT
-    if not least <= webhook.timeout <= most:
-        allowed = f"{format_duration(least)} to {format_duration(most)}"
-        yield (f"{here}.timeout",), f"expected {allowed}, found {format_duration(webhook.timeout)}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class NvhcdOptions:
-    """`enabled`: a marker says whether this node is held out; what answers ft_launcher goes by it."""
+    """ft_launcher of the NVIDIA Resiliency Extension ([nvhcd.md](nvhcd.md))."""
 
     enabled: bool = False
+    """Write the marker that says whether this node is held out; what answers ft_launcher goes by it."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any
 
 from gpuwarden.base.durations import format_duration
-from gpuwarden.config.model import HIDDEN, PARSERS, Config
+from gpuwarden.config.model import PARSERS, Config
 from gpuwarden.config.sources import KeyPath, Origins
+from gpuwarden_collectors.options import keys
 
 
 def as_toml(config: Config, origins: Origins) -> str:
@@ -36,8 +37,7 @@ def _table(table: Any, path: KeyPath, origins: Origins) -> Iterator[str]:
 def _items(table: Any) -> Iterable[tuple[str, Any]]:
     if isinstance(table, Mapping):
         return table.items()
-    names = (field.name for field in fields(table) if field.name not in HIDDEN.get(type(table), ()))
-    return ((name, getattr(table, name)) for name in names)
+    return ((key.name, getattr(table, key.name)) for key in keys(table))
 
 
 def _key(name: str) -> str:
@@ -45,15 +45,16 @@ def _key(name: str) -> str:
 
 
 def _line(name: str, value: Any, origin: str) -> str:
-    setting = f"# {name} is not set" if value is None else f"{name} = {_literal(value)}"
+    setting = f"# {name} is not set" if value is None else f"{name} = {literal(value)}"
     return f"{setting:<40}  # {_quoted(origin)[1:-1]}"
 
 
-def _literal(value: Any) -> str:
+def literal(value: Any) -> str:
+    """A value as TOML has it."""
     if isinstance(value, bool | int):
         return str(value).lower()
     if isinstance(value, tuple):
-        return f"[{', '.join(map(_literal, value))}]"
+        return f"[{', '.join(map(literal, value))}]"
     return _quoted(format_duration(value) if isinstance(value, float) else str(value))
 
 

@@ -24,9 +24,9 @@ from cattrs.gen import make_dict_structure_fn, override
 
 from gpuwarden.base.durations import EXPECTED, parse_duration
 from gpuwarden.config.sources import KeyPath, Tree
+from gpuwarden_collectors.options import keys
 
 Parsers = Mapping[type, tuple[str, Callable[[str], Any]]]
-Hidden = Mapping[type, tuple[str, ...]]
 Keyed = tuple[KeyPath, str]
 T = TypeVar("T")
 
@@ -35,21 +35,20 @@ _KINDS = {
 }  # fmt: skip
 
 
-def structure(tree: Tree, cls: type[T], *, parsers: Parsers, hidden: Hidden) -> tuple[T, list[Keyed]]:
+def structure(tree: Tree, cls: type[T], *, parsers: Parsers) -> tuple[T, list[Keyed]]:
     """The value, and the faults; keys with a fault stand at their default in it.
 
-    `parsers`: for a class that is written as text, what is expected and what makes it of the text or raises
-    ValueError. `hidden` names fields that are no keys.
+    `parsers`: for a class that is written as text, what is expected and what makes it of the text or raises ValueError.
     """
-    converter = _converter(parsers, hidden)
+    converter = _converter(parsers)
     try:
         return converter.structure(tree, cls), []
     except ClassValidationError as error:
-        faults = list(_faults(error, (), hidden))
+        faults = list(_faults(error, ()))
         return converter.structure(_without(tree, {key for key, _ in faults}), cls), faults
 
 
-def _converter(parsers: Parsers, hidden: Hidden) -> Converter:
+def _converter(parsers: Parsers) -> Converter:
     converter = Converter(detailed_validation=True, forbid_extra_keys=True)
     converter.register_structure_hook(bool, _plain)
     converter.register_structure_hook(int, _plain)
@@ -60,15 +59,16 @@ def _converter(parsers: Parsers, hidden: Hidden) -> Converter:
     converter.register_structure_hook_factory(_is_tuple, lambda kind: _list_of(converter, get_args(kind)[0]))
     converter.register_structure_hook_factory(
         lambda kind: dataclasses.is_dataclass(kind) and kind not in parsers,
-        lambda cls: _table(converter, cls, hidden.get(cls, ())),
+        lambda cls: _table(converter, cls),
     )
     for kind, (expected, parse) in {float: (EXPECTED, parse_duration), **parsers}.items():
         converter.register_structure_hook(kind, _from_text(expected, parse))
     return converter
 
 
-def _table(converter: Converter, cls: type, hidden: Iterable[str]) -> Callable[[Any, Any], Any]:
-    omitted: Any = {name: override(omit=True) for name in hidden}
+def _table(converter: Converter, cls: type) -> Callable[[Any, Any], Any]:
+    known = {key.name for key in keys(cls)}
+    omitted: Any = {each.name: override(omit=True) for each in dataclasses.fields(cls) if each.name not in known}
     fill: Any = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True, **omitted)
 
     def table(value: Any, kind: Any) -> Any:
@@ -181,20 +181,20 @@ def _near(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def _faults(error: BaseException, path: KeyPath, hidden: Hidden) -> Iterator[Keyed]:
+def _faults(error: BaseException, path: KeyPath) -> Iterator[Keyed]:
     if isinstance(error, ClassValidationError):
         fields, others = error.group_exceptions()
         for inner, note in fields:
-            yield from _faults(inner, (*path, note.name), hidden)
+            yield from _faults(inner, (*path, note.name))
         for inner in others:
-            yield from _faults(inner, path, hidden)
+            yield from _faults(inner, path)
     elif isinstance(error, IterableValidationError):
         items, _ = error.group_exceptions()
         for inner, item in items:
-            for below, message in _faults(inner, (), hidden):
+            for below, message in _faults(inner, ()):
                 yield path, f"item {item.index}: {': '.join((*below, message))}"
     elif isinstance(error, ForbiddenExtraKeysError):
-        known = [f.name for f in dataclasses.fields(error.cl) if f.name not in hidden.get(error.cl, ())]
+        known = [key.name for key in keys(error.cl)]
         for key in sorted(error.extra_fields):
             yield (*path, key), "unknown key" + (_near(key, known) or f"; known here are {', '.join(known)}")
     else:

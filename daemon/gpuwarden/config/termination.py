@@ -8,67 +8,78 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from gpuwarden.base.durations import format_duration
+from gpuwarden.config.bounds import Misfit
 from gpuwarden.policy.model import HORIZON
 from gpuwarden_collectors.cloud.system_bus import SYSTEM_BUS
 from gpuwarden_collectors.cloud.times import TimeError, parse_time
+from gpuwarden_collectors.options import bounded
 
-Misfit = tuple[tuple[str, ...], str]
 SourceName = Literal["auto", "aws", "gcp", "azure", "alibaba", "tencent", "shutdown", "container"]
 METADATA = ("aws", "gcp", "azure", "alibaba", "tencent")
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataOptions:
-    """One cloud's metadata service. `endpoint` empty: the cloud's own. `enabled` False: not asked, whoever names it.
-
-    Times in seconds; `interval` is that of the question that counts, `timeout` for a whole answer.
-    """
+    """The metadata service of a cloud."""
 
     enabled: bool = True
+    """Ask it where `sources` names it; false: never."""
     endpoint: str = ""
-    interval: float = 1.0
-    timeout: float = 2.0
+    """Its address. Empty: the cloud's own."""
+    interval: float = bounded(
+        1.0, 0.2, 5.0, "a window of 30s cannot pay for more, and the address is shared with DNS and time"
+    )
+    """Time between two questions."""
+    timeout: float = bounded(2.0, 0.1, 5.0, "a service on the same host answers in milliseconds")
+    """Time for a whole answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class AzureOptions(MetadataOptions):
-    """`approve`: once all jobs have saved, Azure is told to begin the event of this machine now, not at its NotBefore."""
+    """The metadata service of Azure."""
 
     approve: bool = False
+    """Once all jobs have saved, Azure is asked to begin the event of this machine now, not at its NotBefore."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShutdownOptions:
-    """`bus`: the socket of the system bus. `hold`: how long a shutdown is held up, within what logind allows. `stop`: how long this
-    daemon may take to stop after that, if its unit is stopped before what jobs run in: a little less than its TimeoutStopSec.
-    """
+    """A shutdown or reboot of this host, by logind."""
 
     enabled: bool = True
+    """Watch for it where `sources` names it."""
     bus: Path = Path(SYSTEM_BUS)
-    hold: float = 4.0
-    stop: float = 0.0
+    """The socket of the system bus."""
+    hold: float = bounded(4.0, 0.0, 600.0, "the machine will not wait longer")
+    """How long a shutdown is held up, within what logind allows."""
+    stop: float = bounded(0.0, 0.0, 600.0, "the machine will not wait longer")
+    """How long this daemon may take to stop after that, if its unit is stopped before what jobs run in: a little less than its
+    TimeoutStopSec.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerOptions:
-    """SIGTERM is a notice, where `sources` names container: this daemon's container or pod ends `window` after it, in seconds."""
+    """SIGTERM as a notice, where this daemon's container or pod ends with the machine."""
 
     enabled: bool = True
-    window: float = 8.0
+    """Take it for one where `sources` names container."""
+    window: float = bounded(8.0, 2.0, 3_600.0, "RunPod gives 5s, Docker 10s, Kubernetes 30s")
+    """How long after SIGTERM the container ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class TerminationOptions:
-    """`sources`: auto for that of the cloud that the firmware names, if any; empty for none. shutdown is part of auto only on
-    clouds that announce nothing else.
-
-    `planned_end`: RFC 3339; empty if there is none. An announced end counts from `horizon` (seconds) before it.
-    """
+    """Notices that this machine is about to end ([termination.md](termination.md))."""
 
     sources: tuple[SourceName, ...] = ("auto",)
-    horizon: float = HORIZON
+    """Who is asked. `auto`: the cloud that the firmware names, if any; shutdown is part of it only on clouds that announce nothing
+    else. Empty: nobody.
+    """
+    horizon: float = bounded(HORIZON, 5.0, 7 * 86_400.0, "what ends later is shown, no more")
+    """From when before it an announced end counts."""
     planned_end: str = ""
+    """An end that is known already, in RFC 3339, such as `2026-12-01T11:30:00Z`. Empty: none."""
     aws: MetadataOptions = field(default_factory=MetadataOptions)
     gcp: MetadataOptions = field(default_factory=MetadataOptions)
     azure: AzureOptions = field(default_factory=AzureOptions)
@@ -84,11 +95,6 @@ class TerminationOptions:
 
 
 _ENDPOINT = re.compile(r"http://(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::(\d{1,5}))?", re.ASCII)
-_HORIZON = (5.0, 7 * 86_400.0)
-_TIMES = (
-    ("interval", 0.2, 5.0, "a window of 30s cannot pay for more, and the address is shared with DNS and time"),
-    ("timeout", 0.1, 5.0, "a service on the same host answers in milliseconds"),
-)
 
 
 def termination_misfits(termination: TerminationOptions) -> Iterator[Misfit]:
@@ -96,21 +102,6 @@ def termination_misfits(termination: TerminationOptions) -> Iterator[Misfit]:
     names = termination.sources
     if len(set(names)) != len(names):
         yield ("termination.sources",), f"expected each source once, found {', '.join(names[:12])}"
-    hold = (0.0, 600.0)
-    yield from _outside(
-        "termination.shutdown.hold", termination.shutdown.hold, hold, "the machine will not wait longer"
-    )
-    yield from _outside(
-        "termination.shutdown.stop", termination.shutdown.stop, hold, "the machine will not wait longer"
-    )
-    window = (2.0, 3_600.0)
-    yield from _outside(
-        "termination.container.window",
-        termination.container.window,
-        window,
-        "RunPod gives 5s, Docker 10s, Kubernetes 30s",
-    )
-    yield from _outside("termination.horizon", termination.horizon, _HORIZON, "what ends later is shown, no more")
     if termination.planned_end:
         try:
             parse_time(termination.planned_end)
@@ -120,8 +111,6 @@ def termination_misfits(termination: TerminationOptions) -> Iterator[Misfit]:
             yield ("termination.planned_end",), f"{expected}, found {found}"
     for name in METADATA:
         options: MetadataOptions = getattr(termination, name)
-        for key, least, most, why in _TIMES:
-            yield from _outside(f"termination.{name}.{key}", getattr(options, key), (least, most), why)
         if options.endpoint and not _is_endpoint(options.endpoint):
             found = repr(options.endpoint[:60])
             yield (
@@ -133,9 +122,3 @@ def termination_misfits(termination: TerminationOptions) -> Iterator[Misfit]:
 def _is_endpoint(text: str) -> bool:
     match = _ENDPOINT.fullmatch(text)
     return match is not None and int(match[1] or 80) in range(1, 65_536)
-
-
-def _outside(key: str, value: float, bounds: tuple[float, float], why: str) -> Iterator[Misfit]:
-    if not bounds[0] <= value <= bounds[1]:
-        allowed = f"{format_duration(bounds[0])} to {format_duration(bounds[1])}"
-        yield (key,), f"expected {allowed}, found {format_duration(value)}: {why}"

@@ -41,15 +41,10 @@ FIRST_LOOK = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnforcementOptions:
-    """`look_every` seconds a node is looked at that nothing is wanted of, `look_often` one that is out or should be.
-
-    The first look comes within `first_look`, by chance: a fleet may be restarted in one go.
-    """
+    """The first look comes within `first_look` seconds, by chance: a fleet may be restarted in one go."""
 
     settings: Settings = field(default_factory=Settings)
     limits: Limits = field(default_factory=Limits)
-    look_every: float = 600.0
-    look_often: float = 60.0
     first_look: float = FIRST_LOOK
 
 
@@ -210,7 +205,7 @@ class Enforcement:
                 await self._turn(box)
             except Exception:  # a fault of ours in one actuator must end neither it nor the others
                 log.exception("actuator failed unexpectedly", actuator=box.actuator.name)
-                await asyncio.sleep(self._options.look_often)
+                await asyncio.sleep(self._options.settings.look_often)
 
     async def _turn(self, box: Reconciler) -> None:
         """Do what is wanted; if nothing is, look, and wait until something is or it is time to look again."""
@@ -233,7 +228,8 @@ class Enforcement:
     def _look_after(self, box: Reconciler) -> float:
         name = box.actuator.name
         often = name in self.state.holds or name in self._blocked
-        seconds = self._options.look_often if often else self._options.look_every
+        settings = self._options.settings
+        seconds = settings.look_often if often else settings.look_every
         return seconds * self._chance.uniform(0.9, 1.1)  # so that a fleet does not come in step
 
     def _finished(self, intent: Intent, outcome: Outcome) -> None:

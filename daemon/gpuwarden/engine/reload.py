@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
-from gpuwarden.config.catalogue import check_rules, xid_rules
 from gpuwarden.config.model import Config
 from gpuwarden.health.view import Rules
 
@@ -51,9 +50,9 @@ def reloaded(rules: Rules, running: Config, given: Config) -> Reloaded:
     new = replace(
         rules,
         expected_gpus=given.inventory.expected_gpus,
-        checks=check_rules(given.checks),
-        xids=xid_rules(given.xids),
-        sxids=xid_rules(given.sxids),
+        checks=given.checks,
+        xids=given.xids,
+        sxids=given.sxids,
     )
     return Reloaded(new, taken, tuple(key for key in changed if key not in taken))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import is_
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from gpuwarden.health.model import Advice, Severity
 from gpuwarden_collectors.base import Observation, PassOutcome
@@ -20,6 +20,7 @@ from gpuwarden_collectors.host_facts import (
     ServicesFacts,
     StorageFacts,
 )
+from gpuwarden_collectors.options import bounded
 from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
 
 Facts = TypeVar("Facts")
@@ -56,30 +57,34 @@ class Seen(Generic[Facts]):
         return None if self.latest is None else self.latest.outcome
 
 
+LONGEST = 7 * 86_400.0
+"""Seconds that a condition may have to rise or fall."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRule:
-    """What a site wants of one condition. None: as the table has it."""
+    """One condition, by its code ([conditions.md](conditions.md)). What is not given is as the table has it."""
 
     enabled: bool = True
-    """False: its detector does not run."""
+    """It is looked for."""
     shadow: bool = False
     """It is reported, and nothing follows from it."""
-    rise: float | None = None
-    """Seconds for which it must be seen."""
-    fall: float | None = None
-    """Seconds for which it must be examined and not seen."""
+    rise: float | None = bounded(None, 0.0, LONGEST)
+    """How long it must be seen before it is a finding."""
+    fall: float | None = bounded(None, 0.0, LONGEST)
+    """How long it must be looked for and not seen before the finding ends."""
     severity: Severity | None = None
-    """Severity of its findings."""
+    """How severe it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidRule:
-    """What a site wants of one Xid or SXid, by its number."""
+    """One Xid or SXid, by its number ([xids.md](xids.md)). What is not given is as the table has it."""
 
-    severity: str = ""
-    """`record`, `warning` or `failure`; empty: as the table has it."""
+    severity: Literal["", "record", "warning", "failure"] = ""
+    """How severe it is. `record`: it is counted and makes no finding."""
     advice: Advice | None = None
-    """None: as the table has it."""
+    """What helps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

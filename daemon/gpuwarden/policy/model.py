@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 
 from gpuwarden_collectors.cloud.facts import Approval
 from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.options import bounded, internal
 
 HORIZON = 600.0
 OPERATOR = "operator"
@@ -157,27 +159,37 @@ class Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How policy is set. Times in seconds.
+    """When this node is taken out of scheduling, and when it comes back."""
 
-    `unknown_after` None: a node that cannot be observed is never excluded for that. `restore_passes` clean passes and
-    `restore_after` since the exclusion are both needed before it is lifted, and at most `restores_per_day` are lifted without
-    a person. `lifted_for`: how long it is respected that somebody else lifted an exclusion of ours while its cause goes on.
-    An end of this machine that is announced counts from `horizon` before it.
-    """
-
-    enforce: bool = False
-    unknown_after: float | None = None
-    restore_passes: int = 12
-    restore_after: float = 600.0
-    restores_per_day: int = 3
-    lifted_for: float = 300.0
-    horizon: float = HORIZON
+    on_unknown: Literal["ignore", "exclude"] = "ignore"
+    """What follows where a node cannot be observed: nothing, or after `unknown_after` it is taken out as if it had failed."""
+    unknown_after: float = bounded(900.0, 60.0, 86_400.0, "a slow boot and a driver reload pass by themselves")
+    """For how long a node must have been unknown."""
+    restore_passes: int = bounded(12, 1, 100_000, "one clean pass at least")
+    """Clean passes in a row before a node that failed comes back; `restore_after` must be over, too."""
+    restore_after: float = bounded(600.0, 0.0, 7 * 86_400.0, "whatever is out longer waits for a person")
+    """Time out of scheduling before a node that failed comes back."""
+    restores_per_day: int = bounded(3, 0, 1_000, "0 leaves every restoration to a person")
+    """How often a node comes back within a day without a person."""
+    lifted_for: float = bounded(300.0, 0.0, 86_400.0, "a dead GPU must not stay in for longer because somebody hoped")
+    """For how long it is respected that somebody else lifted an exclusion of gpuwarden's whose cause goes on."""
+    look_every: float = bounded(1200.0, 60.0, 3_600.0, "each look is asked of the controller, by every node")
+    """How often the scheduler's state of a node is read while nothing is to be done."""
+    look_often: float = bounded(60.0, 5.0, 600.0, "each look is asked of the controller")
+    """How often it is read while the node is out, or should be."""
+    enforce: bool = internal(default=False)
+    """`mode` is enforce."""
+    horizon: float = internal(HORIZON)
+    """`termination.horizon`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """How much of a pool may be held out for failures: `percent` of it at any time, `count` nodes within `window` seconds."""
+    """How many nodes of a pool may be held out for failures."""
 
-    percent: int = 25
-    count: int = 10
-    window: float = 3_600.0
+    percent: int = bounded(25, 1, 100, "a share of the nodes that share the budget; one node is always allowed")
+    """Of the nodes that share the budget, in percent, at any time."""
+    count: int = bounded(10, 1, 100_000, "one node at least")
+    """Nodes within `window`."""
+    window: float = bounded(3_600.0, 60.0, 7 * 86_400.0, "failures come in minutes to days")
+    """Time over which `count` holds."""

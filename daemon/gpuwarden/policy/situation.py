@@ -49,9 +49,9 @@ def wanted(state: PolicyState, seen: Situation, settings: Settings, now: Stamp) 
     if findings := failing(state, seen.verdict):
         return Want(Why.FAILURE, reasons.failure(findings, {gpu.slot: gpu for gpu in seen.verdict.gpus}))
     after, since = settings.unknown_after, state.unknown_since
-    if after is not None and unconfirmed(state, seen.verdict):
+    if unconfirmed(state, seen.verdict):
         after = max(after, CONFIRMED_WITHIN)
-    if after is not None and since is not None and now.boottime - since.boottime >= after:
+    if settings.on_unknown == "exclude" and since is not None and now.boottime - since.boottime >= after:
         return Want(Why.FAILURE, reasons.unknown(seen.verdict.unknown[:1] or ("not_confirmed",)))
     return None
 

@@ -15,11 +15,9 @@ from gpuwarden.base.paths import LEDGER
 from gpuwarden.collect.collectors import Sources
 from gpuwarden.collect.simulation import Simulation
 from gpuwarden.collect.termination_sources import chosen
-from gpuwarden.config.catalogue import check_rules, xid_rules
 from gpuwarden.config.collectors import switched_off
 from gpuwarden.config.jobs import departure_settings
 from gpuwarden.config.model import Config
-from gpuwarden.config.policy import budget, settings
 from gpuwarden.engine.enforcement import FIRST_LOOK, EnforcementOptions
 from gpuwarden.evacuation.job_scan import Looks
 from gpuwarden.evacuation.slurm_job_scan import SlurmLooks
@@ -84,9 +82,9 @@ class Site:
                 for source in (host.infiniband, host.storage, host.memory, host.processes, host.services)
             ),
             off=switched_off(host),
-            checks=check_rules(config.checks),
-            xids=xid_rules(config.xids),
-            sxids=xid_rules(config.sxids),
+            checks=config.checks,
+            xids=config.xids,
+            sxids=config.sxids,
         )
         return cls(
             config=config, boot_id=boot_id(config.paths.proc), machine=machine, sources=sources, rules=rules,
@@ -138,14 +136,12 @@ class Site:
     @property
     def enforcement(self) -> EnforcementOptions:
         policy, breaker = self.config.policy, self.config.breaker
+        horizon = self.config.termination.horizon
         return EnforcementOptions(
-            settings=replace(
-                settings(policy, enforce=self.config.mode == "enforce"), horizon=self.config.termination.horizon
-            ),
-            limits=Limits(budget=budget(breaker), recount_after=breaker.recount_after),
-            look_every=policy.look_every, look_often=policy.look_often,
+            settings=replace(policy, enforce=self.config.mode == "enforce", horizon=horizon),
+            limits=Limits(budget=breaker, recount_after=breaker.recount_after),
             first_look=min(FIRST_LOOK, policy.look_often / 12.0),
-        )  # fmt: skip
+        )
 
     @property
     def instance(self) -> str:

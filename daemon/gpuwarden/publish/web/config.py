@@ -85,7 +85,7 @@ def _structured(files: Files, fault: AddFault) -> WebConfigFile:
         fault("", str(error))
         return WebConfigFile()
     parsers: Parsers = {float: ('a duration such as "1s" or "500ms"', _seconds), int: ("a whole number", int)}
-    given, unfit = structure(tree, WebConfigFile, parsers=parsers, hidden={})
+    given, unfit = structure(tree, WebConfigFile, parsers=parsers)
     for keys, message in unfit:
         key = ".".join(keys)
         secret = keys[0] == "basic_auth_users" or key in _SECRET

@@ -12,6 +12,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from gpuwarden.publish.web import http as web
@@ -24,7 +25,8 @@ HEADER_LIMIT = 4096  # bytes for the request line and for each header
 SEND_BUFFER = 128 << 10
 """Bytes, of which the kernel makes twice as many: a page. Else each client that reads nothing is sent megabytes at once (tcp_wmem)."""
 BACKLOG = 128
-"""Connections that the kernel keeps until they are accepted."""
+"""Connections that the kernel keeps until they are accepted, and that are accepted at once: one a turn would have a scraper wait for as
+many turns as there are clients before it."""
 _PAUSE = 1.0  # seconds until the next try where no connection can be accepted: file descriptors are used up
 Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -120,7 +122,9 @@ class Listener:
     async def _accept(self, listener: socket.socket, server: Server) -> None:
         """For ever, until cancelled."""
         loop = asyncio.get_running_loop()
-        while True:
+        for number in count(1):
+            if number % BACKLOG == 0:
+                await asyncio.sleep(0)  # as long as connections are ready nothing below gives others a turn
             try:
                 sock, peer = await loop.sock_accept(listener)
             except ConnectionError:  # the peer has left
@@ -131,7 +135,6 @@ class Listener:
             task = loop.create_task(self._open(sock, peer, server))
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
-            await asyncio.sleep(0)  # a flood leaves the loop to others after each
 
     async def _open(self, sock: socket.socket, peer: Any, server: Server) -> None:
         """Hand a connection to aiohttp, after the handshake if there is to be TLS: with the context that holds now."""

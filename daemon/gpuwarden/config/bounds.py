@@ -1,0 +1,46 @@
+"""Values of the configuration that are of the right kind and yet outside the bounds that their field declares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
+from typing import Any
+
+from gpuwarden.base.durations import format_duration
+from gpuwarden_collectors.options import Bounds, bounds, keys
+
+Misfit = tuple[tuple[str, ...], str]
+"""The keys that a fault is of, the first that was given first, and what is wrong."""
+
+
+def misfits(table: Any, path: str = "") -> Iterator[Misfit]:
+    """Of a table and all tables in it."""
+    if isinstance(table, Mapping):
+        for name, value in table.items():
+            yield from misfits(value, _below(path, name))
+    elif is_dataclass(table):
+        for key in keys(table):
+            value, here = getattr(table, key.name), _below(path, key.name)
+            limits = bounds(key)
+            if limits is None:
+                yield from misfits(value, here)
+            elif value is not None and not limits.least <= value <= limits.most:
+                yield (here,), _outside(value, limits)
+
+
+def allowed(limits: Bounds, kind: type) -> str:
+    """Such as `1s to 1m`."""
+    show = format_duration if kind is float else str
+    return f"{show(limits.least)} to {show(limits.most)}"
+
+
+def _outside(value: float, limits: Bounds) -> str:
+    found = (
+        format_duration(value) if isinstance(value, float) else value if abs(value) < 10**9 else "a number far beyond"
+    )
+    why = f": {limits.why}" if limits.why else ""
+    return f"expected {allowed(limits, type(value))}, found {found}{why}"
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
