@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from common import percentile, spread, table
+from gpuwarden.publish.files.healthy_mark import PERIOD
 
 sys.path.insert(1, str(Path(__file__).parents[1] / "tests"))
 
@@ -24,6 +25,8 @@ RUNS = 300
 LIMIT = 2.0
 MEMORY = Path("/dev/shm")
 """Where the verdict of a real node is: in memory, as all of /run."""
+MEASURES_FOR = 1800.0
+"""Seconds, at most."""
 JOB = {"SLURM_JOB_ID": "4711", "SLURM_JOB_UID": "1001", "SLURM_JOB_USER": "somebody", "SLURM_JOB_GPUS": "0,1,2,3"}
 
 
@@ -46,15 +49,25 @@ def once(words: Sequence[str], environment: Mapping[str, str], nowhere: int) -> 
 def main() -> None:
     with (
         tempfile.TemporaryDirectory(prefix="gw-", dir=MEMORY if MEMORY.is_dir() else None) as folder,
+        tempfile.TemporaryDirectory(prefix="gw-", dir=MEMORY if MEMORY.is_dir() else None) as given_away,
         Path(os.devnull).open("w") as null,
     ):
         host = HookHost(Path(folder))
         host.verdict(gpus=dict.fromkeys(range(8), "healthy"), fresh_for=100_000)
+        other = HookHost(Path(given_away))
+        other.verdict(gpus=dict.fromkeys(range(8), "healthy"), fresh_for=100_000)
+        marks(other)
+        other.give_away()
         cases: dict[str, Callable[[], float]] = {
             "sh -c :": lambda: once(["/bin/sh", "-c", ":"], host.environment(), null.fileno()),
             "health check, node well": lambda: once(script("healthcheck"), host.environment(), null.fileno()),
             "prolog, node well": lambda: once(script("prolog"), host.environment(**JOB), null.fileno()),
         }
+        if os.geteuid() == 0:
+            cases |= {
+                "health check, another user's": lambda: once(script("healthcheck"), other.environment(), null.fileno()),
+                "prolog, another user's": lambda: once(script("prolog"), other.environment(**JOB), null.fileno()),
+            }
         times = measured(cases)
     base = [statistics.median(turn) for turn in times["sh -c :"]]
     rows = []
@@ -69,6 +82,12 @@ def main() -> None:
         ("what", "p50, ms", "p99, ms", "against sh -c :", "wanted"),
         rows,
     )
+
+
+def marks(host: HookHost) -> None:
+    """Those of a daemon that lives as long as this takes."""
+    for period in range(int(MEASURES_FOR // PERIOD)):
+        host.mark_healthy(periods=period)
 
 
 def measured(cases: Mapping[str, Callable[[], float]]) -> dict[str, list[list[float]]]:

@@ -234,6 +234,30 @@ async def test_while_a_scheduler_is_away_the_next_attempt_is_due_within_five_sec
     assert all(2.5 <= delay <= 5.0 + spread_of_return(1_000) for delay in delays)
 
 
+async def test_where_the_scheduler_returns_within_an_attempt_the_next_is_due_within_five_seconds_and_the_spread() -> (
+    None
+):
+    """Between the count, which fails, and the read of the node after it: Slurm's client tries for 9 s in each."""
+    cluster = Cluster(time.time, {f"n{number}": Node() for number in range(1, 10)})
+    client = Client(cluster, "n1", host_clock)
+    box = Reconciler(
+        client, committed=always, wanted=lambda _: True, looked=lambda: None, limits=Limits(), clock=host_clock
+    )
+    await box.look()
+    wanted = Intent(act=Act.EXCLUDE, actuator="fake", why=Why.FAILURE, reason="gone", key="1", at=host_clock())
+    client.away = ActuatorUnavailable("connect failure")
+    for _ in range(12):
+        await box.attempt(wanted)
+    client.before = lambda call: setattr(client, "away", None) if call == "look" else None
+    outcome, delay = await box.attempt(wanted)
+    assert (outcome.result, client.calls[-2:]) == (Result.RETRY, ["census", "look"])
+    assert delay <= 5.0 + spread_of_return(9)
+
+
+async def always() -> bool:
+    return True
+
+
 async def test_a_healthy_node_asks_no_more_often_while_the_scheduler_is_away() -> None:
     rig = Rig(
         Cluster(time.time, {"n1": Node()}),

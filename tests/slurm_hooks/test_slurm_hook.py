@@ -8,10 +8,11 @@ import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from support.slurm_hooks import PATIENCE, SCRIPTS, SHELLS, HookHost, require_root
+from support.slurm_hooks import PATIENCE, SCRIPTS, SHELLS, HookHost, require_root, uptime
 
 
 @pytest.fixture
@@ -161,6 +162,57 @@ def test_what_another_user_put_in_its_place_is_neither_followed_nor_waited_for(
     host.put_in_place_of_the_verdict(instead)
     host.give_away()
     assert said(host, shell).startswith("gpuwarden: there is no verdict")
+
+
+# --- the mark of a healthy node, where the run directory is another user's
+
+
+def marked(host: HookHost, shell: Sequence[str], **mark: Any) -> str:
+    """What is printed beside a verdict that says unknown."""
+    require_root()
+    host.verdict(state="unknown", reason="starting")
+    host.mark_healthy(**mark)
+    host.give_away()
+    return said(host, shell)
+
+
+@pytest.mark.parametrize("periods", [0, 1])
+def test_a_mark_of_the_present_period_or_the_next_says_healthy(
+    host: HookHost, shell: Sequence[str], periods: int
+) -> None:
+    while uptime() % 8 > 3:  # the present one is to last until the script has run
+        time.sleep(0.1)
+    assert marked(host, shell, periods=periods) == "gpuwarden: healthy"
+
+
+MARKS: dict[str, dict[str, Any]] = {
+    "of an earlier period": {"periods": -1},
+    "of a period far ahead": {"periods": 4},
+    "of another boot": {"boot_name": "0badb007"},
+    "that is a file": {"make": Path.touch},
+    "that is a folder": {"make": Path.mkdir},
+    "that is a pipe": {"make": os.mkfifo},
+}
+
+
+@pytest.mark.parametrize("mark", MARKS.values(), ids=MARKS)
+def test_no_other_mark_counts_and_the_verdict_is_read(
+    host: HookHost, shell: Sequence[str], mark: dict[str, Any]
+) -> None:
+    assert marked(host, shell, **mark) == "gpuwarden: unknown: starting"
+
+
+def test_a_mark_is_not_followed(host: HookHost, shell: Sequence[str]) -> None:
+    """It may lead anywhere, to a file system that hangs for instance: here to itself, which whoever follows it cannot."""
+    assert marked(host, shell, periods=1, make=lambda path: path.symlink_to(path.name)) == "gpuwarden: healthy"
+
+
+def test_where_the_run_directory_is_its_own_the_verdict_goes_before_a_mark(
+    host: HookHost, shell: Sequence[str]
+) -> None:
+    host.verdict(state="failure", reason="gpu_missing")
+    host.mark_healthy()
+    assert said(host, shell).startswith("gpuwarden: failure: gpu_missing;")
 
 
 def test_the_reading_of_the_verdict_is_the_same_in_both_scripts() -> None:

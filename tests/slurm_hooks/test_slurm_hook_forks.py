@@ -60,6 +60,17 @@ def test_in_a_run_directory_of_another_user_the_prolog_starts_nothing_either(
     assert births(host, "healthcheck", shell) >= 1, "a bounded read is a process"
 
 
+@pytest.mark.parametrize("shell", SHELLS.values(), ids=SHELLS)
+def test_a_healthy_node_is_known_in_a_run_directory_of_another_user_without_a_process(
+    host: HookHost, shell: Sequence[str]
+) -> None:
+    require_root()
+    host.verdict()
+    host.mark_healthy(periods=1)
+    host.give_away()
+    assert births(host, "healthcheck", shell) == 0
+
+
 def test_the_count_would_show_a_process(host: HookHost) -> None:
     host.verdict(age=100)
     assert births(host, "prolog", SHELLS["dash"], **JOB) > 0  # it logs

@@ -149,7 +149,7 @@ class RunningDaemon:
 
         self.wait(look, "to listen")
 
-    def wait(self, condition: Callable[[], object], what: str) -> None:
+    def wait(self, condition: Callable[[], object], what: str, *, every: float = 0.02) -> None:
         end = time.monotonic() + PATIENCE
         while not condition():
             if self.process.poll() is not None:
@@ -158,7 +158,7 @@ class RunningDaemon:
                 )
             if time.monotonic() > end:
                 raise AssertionError(f"waited {PATIENCE:g} s in vain for {what}:\n{self.lines()[-3000:]}")
-            time.sleep(0.02)
+            time.sleep(every)
 
     def lines(self) -> str:
         return self.log.read_text() if self.log.exists() else ""

@@ -60,6 +60,7 @@ class Attacker:
         }
         swaps = 0
         while True:
+            targets |= {self._mark(ahead): self._anything for ahead in (0, 1)}
             target = self._chance.choice(list(targets))
             with suppress(OSError):
                 one, other = (self._made(targets[target]) for _ in range(2))
@@ -80,6 +81,15 @@ class Attacker:
         if target.is_dir() and not target.is_symlink():
             shutil.rmtree(target)
         new.rename(target)
+
+    def _mark(self, ahead: int) -> Path:
+        """The name by which the health check knows a healthy node, now or in the next eight seconds."""
+        uptime = int(Path("/proc/uptime").read_text().split(".")[0])
+        return self._run / f".healthy.{self._boot[:8]}.{uptime // 8 + ahead}"
+
+    def _anything(self, new: Path) -> None:
+        make = self._chance.choice((self._verdict, self._socket, self._jobs, self._settings))
+        make(new)
 
     def _verdict(self, new: Path) -> None:
         match self._chance.randrange(7):

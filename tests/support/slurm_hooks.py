@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -82,6 +82,16 @@ class HookHost:
             keys["stamp"] = uptime() - int(str(keys.pop("age")))
         lines = {**HEALTHY, **keys}
         (self.run_dir / "verdict").write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+
+    def mark_healthy(
+        self, *, periods: int = 0, boot_name: str = boot()[:8], make: Callable[[Path], object] | None = None
+    ) -> None:
+        """The daemon's mark; `periods` later than the present one. `make`: something else than a link in its place."""
+        path = self.run_dir / f".healthy.{boot_name}.{uptime() // 8 + periods}"
+        if make is None:
+            path.symlink_to("verdict")
+        else:
+            make(path)
 
     def put_in_place_of_the_verdict(self, what: str) -> None:
         path = self.run_dir / "verdict"

@@ -17,8 +17,8 @@ _BAD, _SLOT = 3, "0000:42:00.0"  # text pci_bus_id of readings.def
 class SlurmHost(FakeHost):
     """Its daemon acts, restores as soon as it may, and lets every node of the three be out at once."""
 
-    def __init__(self, folder: Path, slurm: Slurm, node: str = "n1") -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, slurm: Slurm, node: str = "n1", *, gpus: int = 8) -> None:
+        super().__init__(folder, gpus)
         self.slurm = slurm
         self.node = node
         self.configure_slurm()

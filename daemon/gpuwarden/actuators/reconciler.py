@@ -77,6 +77,7 @@ class Reconciler:
         self._clock = clock
         self._chance = chance or random.Random()  # noqa: S311 - spreads load, guards nothing
         self._failed = 0  # failed attempts so far
+        self._was_away = False  # in the attempt before
         self._pool: int | None = None  # nodes, as last known
 
     async def read(self) -> None:
@@ -202,15 +203,20 @@ class Reconciler:
 
     def _next(self, outcome: Outcome, *, soon: bool) -> float:
         """Seconds until the next attempt: by chance up to half as long again, so that a fleet does not retry in step."""
-        limits = self.limits
+        limits, away = self.limits, self._away()
+        returned, self._was_away = self._was_away and not away, away
         if outcome.result is Result.REFUSED:
             return self._about(limits.refused)
         if outcome.result is not Result.RETRY:
             return 0.0
+        if returned:  # within this attempt: what failed for it says nothing of the next
+            self._failed = 0
         first, most = (limits.first, limits.most) if soon else (limits.breaker_first, limits.breaker_most)
         delay = self._about(min(most, first * 2.0 ** min(self._failed, 16)))
         self._failed += 1
-        if not self._away():
+        if returned and soon:
+            return self._until_return()
+        if not away:
             return delay
         return self._until_return() if self._pool is not None else min(delay, self._until_return())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -65,10 +66,13 @@ class Unsent:
             self._trimming = asyncio.get_running_loop().call_later(TRIM_AFTER, self._trim)
 
     def _trim(self) -> None:
-        """The allocator keeps what the overload took, in pieces between what is in use; loaded only where it was needed."""
+        """First what only refers to itself, as requests and their connections do; then the pieces that the allocator keeps between what
+        is in use. Of Python's own arenas those stay in which a pass has put something meanwhile.
+        """
         import ctypes  # noqa: PLC0415 - 1 MiB that a daemon without overload does not need
 
         self._trimming = None
+        gc.collect()
         with suppress(AttributeError):  # a C library without it
             ctypes.CDLL(None).malloc_trim(0)
 
