@@ -241,16 +241,16 @@ async def test_where_the_scheduler_returns_within_an_attempt_the_next_is_due_wit
     cluster = Cluster(time.time, {f"n{number}": Node() for number in range(1, 10)})
     client = Client(cluster, "n1", host_clock)
     box = Reconciler(
-        client, committed=always, wanted=lambda _: True, looked=lambda: None, limits=Limits(), clock=host_clock
+        client, committed=always, wanted=lambda _: True, on_read=lambda: None, limits=Limits(), clock=host_clock
     )
-    await box.look()
+    await box.read()
     wanted = Intent(act=Act.EXCLUDE, actuator="fake", why=Why.FAILURE, reason="gone", key="1", at=host_clock())
     client.away = ActuatorUnavailable("connect failure")
     for _ in range(12):
         await box.attempt(wanted)
-    client.before = lambda call: setattr(client, "away", None) if call == "look" else None
+    client.before = lambda call: setattr(client, "away", None) if call == "read" else None
     outcome, delay = await box.attempt(wanted)
-    assert (outcome.result, client.calls[-2:]) == (Result.RETRY, ["census", "look"])
+    assert (outcome.result, client.calls[-2:]) == (Result.RETRY, ["fleet_count", "read"])
     assert delay <= 5.0 + spread_of_return(9)
 
 

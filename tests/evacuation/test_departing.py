@@ -47,6 +47,7 @@ class Rig:
         *,
         enforce: bool = True,
         failing_gpu: str = "signal",
+        signal_again: bool = False,
         slurm: SlurmLooks | None = None,
     ) -> None:
         self.proc = proc = folder / "proc"
@@ -57,7 +58,7 @@ class Rig:
         self.written: list[Event] = []
         self.committed = asyncio.Event()
         self.departing = Evacuation(
-            DepartureSettings(failing_gpu=failing_gpu, slurm=slurm is not None),
+            DepartureSettings(failing_gpu=failing_gpu, signal_again=signal_again, slurm=slurm is not None),
             Looks(ReceiversReader(proc), slurm, lambda: self.holders),
             Answers(folder / "run", proc, boot_id=BOOT, clock=host_clock),
             enforce=enforce, append=self.append, committed=self._committed, names=False, boot_id=BOOT,
@@ -187,6 +188,48 @@ async def test_who_was_to_be_told_of_an_end_that_is_called_off_meanwhile_is_not(
         told = await rig.writes(EventKind.SIGNALLED)
         assert (told.data["result"], "called off" in str(told.data["text"])) == ("unsent", True)
         assert one.heard_all() == []
+
+
+async def test_a_process_that_was_not_signalled_since_the_end_was_called_off_is_once_it_is_announced_again(
+    tmp_path: Path, one: Rank
+) -> None:
+    notice = ending()
+    async with running(Rig(tmp_path, one)) as rig:
+        rig.acts(notice)
+        await rig.writes(EventKind.SIGNALLING)
+        rig.acts()
+        rig.committed.set()
+        await rig.writes(EventKind.SIGNALLED)
+        rig.acts(notice)
+        assert one.heard() == "TERM"
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_process_over_which_a_daemon_was_killed_gets_a_signal_only_where_the_site_asks_for_it(
+    tmp_path: Path, one: Rank, again: bool
+) -> None:
+    """All that the next daemon has is that it was to be sent."""
+    notice = ending()
+    async with running(Rig(tmp_path, one)) as killed:
+        killed.acts(notice)
+        await killed.writes(EventKind.SIGNALLING)
+        left = list(killed.written)
+        killed.acts()
+    assert one.process.poll() is None
+    rig = Rig(_folder(tmp_path), one, signal_again=again)
+    with rig.departing.rebuilding():
+        for event in left:
+            rig.departing.fold(event)
+    rig.committed.set()
+    async with running(rig):
+        rig.acts(notice)
+        told = await rig.writes(EventKind.SIGNALLED)
+        assert (told.data["result"], f"kill -TERM {one.pid}" in str(told.data["text"])) == ("unknown", True)
+        if again:
+            assert one.heard() == "TERM"
+            await rig.wait(lambda: rig.kinds().count(EventKind.SIGNALLED) == 2, "what came of it")
+    assert one.heard_all() == []
+    assert rig.kinds().count(EventKind.SIGNALLING) == again
 
 
 async def test_an_end_that_another_source_still_announces_goes_on(tmp_path: Path, one: Rank) -> None:

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gpuwarden.actuators.slurm.job_mark import Marking, MarkOutcome, mark, unmark
-from gpuwarden.actuators.slurm.job_signals import signal_job
 from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.evacuation.signalling import tell_all
 from gpuwarden.evacuation.slurm_job_scan import SlurmLooks
@@ -22,7 +21,7 @@ from gpuwarden_collectors.slurm.departing import read_job
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 from support.departures import local
 from support.slurm import SLURM, Slurm
-from support.slurm_ranks import Ranks, the_job
+from support.slurm_ranks import Ranks, signal_job, the_job
 
 pytestmark = SLURM
 
@@ -120,10 +119,12 @@ async def test_a_job_that_is_not_told_as_a_whole_after_all_keeps_no_mark_and_oth
     )
     job = await the_job(commands, number)
     looks = SlurmLooks(SlurmOptions(enabled=True, node="n1", conf=slurm.conf, timeout=60.0))
-    written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-    written.set_result(True)
+
+    async def sending() -> bool:
+        return not withdrawn
+
     delivery = Delivery(way=Way.JOB_WIDE, signal="USR1", text="")
-    told = await tell_all(looks, Tell(local(job.id), delivery, job), written, lambda: not withdrawn, time.time())
+    told = await tell_all(looks, Tell(local(job.id), delivery, job), sending, time.time())
     await looks.close()
     assert told.result is Sent.UNSENT
     assert "gpuwarden" not in await comment_of(commands, job)

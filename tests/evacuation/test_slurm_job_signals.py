@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.actuators.slurm.job_signals import Signalling, signal_batch, signal_job
+from gpuwarden.actuators.slurm.job_signals import Signalling, signal_batch, signal_steps
 from gpuwarden_collectors.slurm.commands import Commands
 from gpuwarden_collectors.slurm.departing import listpids
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 from support.slurm import SLURM, Slurm, require_slurm, running
-from support.slurm_ranks import Ranks, the_job
+from support.slurm_ranks import Ranks, signal_job, the_job
 
 pytestmark = SLURM
 
@@ -121,7 +121,8 @@ async def test_what_cannot_be_reached_is_said_and_nothing_is_sent(slurm: Slurm, 
 async def test_no_other_signal_is_ever_sent(signal: str) -> None:
     commands = Commands(folder=Path("/nonexistent"))
     job = SlurmJob(id=1, uid=1, state="running", nodes="n1", node_count=1, called="1")
-    for send in (signal_job, signal_batch):
-        with pytest.raises(ValueError, match="never"):
-            await send(commands, job, signal)
+    with pytest.raises(ValueError, match="never"):
+        await signal_steps(commands, job, ("1.0",), signal)
+    with pytest.raises(ValueError, match="never"):
+        await signal_batch(commands, job, signal)
     assert commands.calls == 0

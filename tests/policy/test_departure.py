@@ -87,7 +87,7 @@ def test_a_rank_that_begins_to_catch_the_signal_later_is_told_then_and_the_other
 def test_a_job_that_was_told_as_a_whole_was_so_whatever_comes_of_a_rank_that_comes_late() -> None:
     story = Story().spreads(7, process(1)).announces(announced()).acts()
     assert (story.known(7).way, story.known(7).result) == (Way.JOB_WIDE, Sent.SENT)
-    story.waits(1.0).spreads(7, process(1), process(2)).acts(1, dies_after_sending=True)
+    story.waits(1.0).spreads(7, process(1), process(2)).acts(1, dies="after sending")
     name = id_of(announced())
     story.took([signalled(name, "slurm/7", Way.LOCAL, Sent.UNSENT, text="it has ended", boot_id=BOOT, now=story.now)])
     assert (story.known(7).way, story.known(7).result, story.known(7).count) == (Way.JOB_WIDE, Sent.SENT, 1)
@@ -237,7 +237,7 @@ def test_of_more_jobs_than_are_remembered_the_rest_is_left_alone() -> None:
 
 def test_a_job_that_could_not_be_told_as_a_whole_is_told_on_this_host() -> None:
     story = Story(wide=Sent.UNSENT).spreads(7, process(1), process(2)).announces(announced()).acts()
-    assert [data["way"] for data in story.texts(EventKind.SIGNALLING)] == ["job_wide", "local"]
+    assert [data["way"] for data in story.texts(EventKind.SIGNALLING) if data["processes"]] == ["local"]
     assert story.signals == [(1, "TERM"), (2, "TERM")]
     assert (story.known(7).way, story.known(7).local_only, story.known(7).result) == (Way.LOCAL, True, Sent.SENT)
 
@@ -267,15 +267,17 @@ def test_a_job_that_comes_in_the_last_moment_is_told_on_this_host() -> None:
     assert story.known(7).way is Way.LOCAL
 
 
-def test_a_rank_that_is_told_here_while_its_job_is_told_as_a_whole_stays_told_whatever_comes_of_that() -> None:
+def test_a_rank_that_comes_while_its_job_is_told_as_a_whole_is_told_after_that() -> None:
     story = Story().spreads(7, process(1)).announces(announced())
+    story.under_way.add("slurm/7")
     (tell,) = story.steps()
     assert isinstance(tell, Tell)
     story.took(signalling(story.departure.id, tell.key, tell.delivery, tell.slurm, boot_id=BOOT, now=story.now))
     story.spreads(7, process(1), process(2)).acts()
-    assert (story.signals, story.known(7).result) == ([(2, "TERM")], Sent.UNKNOWN)
+    assert (story.signals, story.known(7).result) == ([], Sent.UNKNOWN)
     story.took([signalled(story.departure.id, tell.key, Way.JOB_WIDE, Sent.UNSENT, boot_id=BOOT, now=story.now)])
-    assert story.acts().signals == [(2, "TERM"), (1, "TERM")]
+    story.under_way.clear()
+    assert story.acts().signals == [(1, "TERM"), (2, "TERM")]
 
 
 # --- on several nodes

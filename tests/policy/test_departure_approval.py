@@ -157,7 +157,7 @@ def test_an_approval_that_is_not_taken_is_tried_a_few_times_and_then_told_as_suc
 def test_a_daemon_that_was_killed_before_it_knew_what_came_of_it_tries_it_again_and_not_for_ever() -> None:
     story = azure().waits(10.0)
     for _ in range(TRIES_MOST):
-        story.acts(1, dies_after_sending=True).restarts()
+        story.acts(1, dies="after sending").restarts()
         assert story.steps() == ()
         story.waits(60.0)
     assert (len(story.approvals), story.acts().steps()) == (TRIES_MOST, ())

@@ -20,8 +20,9 @@ from gpuwarden.policy.evacuation.plan import Approve, Requeue, Tell, slurm_of
 from gpuwarden.policy.model import Result
 from gpuwarden_collectors.cloud.facts import Approval
 from gpuwarden_collectors.receivers.facts import Kind
-from support.departures import BOOT, Story, announced, local, process, stamp
+from support.departures import BOOT, Dies, Story, announced, local, process, stamp
 
+DIES: tuple[Dies, ...] = ("before marking", "behind the mark", "before sending", "after sending")
 Action = Callable[[Story, int], object]
 DEAF: frozenset[str] = frozenset()
 
@@ -71,7 +72,7 @@ ACTIONS: dict[str, Action] = {
     "away": lambda story, n: setattr(story, "controller", n % 3 > 0),
     "mark": lambda story, n: setattr(story, "wide", (Sent.SENT, Sent.UNSENT, Sent.WATCHED, Sent.UNKNOWN)[n % 4]),
     "requeue": lambda story, n: setattr(story, "requeue_works", n % 2 == 0),
-    "dies": lambda story, n: story.acts(1 + n % 3, dies_before_sending=n % 2 == 0, dies_after_sending=n % 2 == 1).restarts(),
+    "dies": lambda story, n: story.acts(1 + n % 3, dies=DIES[n % 4]).restarts(),
     "sums up": lambda story, _: story.sums_up(),
 }  # fmt: skip
 scripts = st.lists(st.tuples(st.sampled_from(sorted(ACTIONS)), st.integers(0, 30)), max_size=16)
@@ -157,19 +158,19 @@ def test_stopping_after_any_step_and_starting_again_gives_the_remainder(
 
 
 @settings(deadline=None, max_examples=150)
-@given(script=scripts, step=st.integers(1, 4), before=st.booleans())
+@given(script=scripts, step=st.integers(1, 4), dies=st.sampled_from(DIES))
 def test_a_crash_in_the_midst_of_a_step_sends_nothing_a_second_time(
-    script: list[tuple[str, int]], step: int, before: bool
+    script: list[tuple[str, int]], step: int, dies: Dies
 ) -> None:
     story = play(Story(), script, act=False)
     already = list(story.sent)
-    story.acts(step, dies_before_sending=before, dies_after_sending=not before).restarts().acts()
+    story.acts(step, dies=dies).restarts().acts()
     sent = story.sent[len(already) :]
     assert len(sent) == len(set(sent))
 
 
 def test_what_was_begun_before_a_crash_is_shown_as_not_known() -> None:
-    story = Story().runs(7, process(1)).announces(announced()).acts(1, dies_before_sending=True).restarts()
+    story = Story().runs(7, process(1)).announces(announced()).acts(1, dies="before sending").restarts()
     assert story.known(7).result is Sent.UNKNOWN
     assert story.known(7).told == {(1, 10)}
     assert story.acts().sent == []
@@ -222,12 +223,19 @@ def test_text_that_comes_from_outside_is_held_to_a_length() -> None:
     assert len(story.departure.last_words.text) == TEXT_MOST
 
 
-ODD = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30)
+ODD = (
+    st.sampled_from(["unsure", "unsure_here", "undecided", "job_wide", "local", "unknown", "unsent", "1:10"])
+    | st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=30)
+)
 NAMES = [
     "notice", "job", "way", "result", "processes", "rank", "ranks", "pid", "started", "step", "kept", "more", "unsure", "earlier",
     "restarts", "count", "text", "by", "whole", "saved", "permanent", "named", "requeued", "deadline_boottime", "deadline_wall",
     "told_boottime", "told_wall", "requeued_boottime", "requeued_wall", "tries", "unsaved", "ended",
-    "remaining", "returned", "in_steps", "all_ranks",
+    "remaining", "returned", "in_steps", "all_ranks", "marking", "again", "due", "only", "wide", "signal",
 ]  # fmt: skip
 OURS = [
     EventKind.DEPARTING, EventKind.SIGNALLING, EventKind.SIGNALLED, EventKind.SAVED, EventKind.REQUEUED,
@@ -261,14 +269,16 @@ def test_a_job_that_many_departures_know_is_told_for_none_of_them_again() -> Non
     assert not any(isinstance(step, Tell) and step.delivery.receivers for step in story.steps())
 
 
-def test_a_mark_that_could_not_be_set_counts_wherever_the_job_was_taken_over() -> None:
-    story = Story(wide=Sent.UNSENT).spreads(7, process(1)).announces(announced())
+def test_what_comes_of_telling_a_job_as_a_whole_counts_wherever_it_was_taken_over() -> None:
+    """An earlier daemon was killed before its mark was set; then the controller is away, and another source announces the end."""
+    story = Story().spreads(7, process(1)).announces(announced())
     first, tell = story.departure.id, story.steps()[0]
     assert isinstance(tell, Tell)
     story.took(departure_events.signalling(first, tell.key, tell.delivery, tell.slurm, boot_id=BOOT, now=story.now))
-    story.announces(announced(), announced(30.0, source="operator")).acts()
+    story.controller = False
+    story.restarts().announces(announced(), announced(30.0, source="operator")).acts()
     assert story.sent == []
     assert story.known(7).told == {(1, 10)}
-    story.took([departure_events.signalled(first, tell.key, Way.JOB_WIDE, Sent.UNSENT, boot_id=BOOT, now=story.now)])
+    story.controller = True
     assert story.acts().signals == [(1, "TERM")]
-    assert story.known(7).way is Way.LOCAL
+    assert [departure.jobs["slurm/7"].unsure for departure in story.state.departures.values()] == [frozenset()] * 2

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from gpuwarden.health.model import Event, EventKind, Json
 from gpuwarden.policy.evacuation import events as departure_events
-from gpuwarden.policy.evacuation.delivery import Process, Way
+from gpuwarden.policy.evacuation.delivery import Process, Way, mark
 from gpuwarden.policy.evacuation.model import BY_STEP, Departure, DepartureState, JobState, Sent, id_of
 from gpuwarden.policy.evacuation.plan import (
     Approve,
@@ -23,6 +24,7 @@ from gpuwarden.policy.evacuation.plan import (
     plan,
 )
 from gpuwarden.policy.evacuation.state import fold
+from gpuwarden.policy.evacuation.unsettled import job_number, settle
 from gpuwarden.policy.model import Notice, Result
 from gpuwarden_collectors.cloud.facts import Approval
 from gpuwarden_collectors.facts import Stamp
@@ -31,8 +33,11 @@ from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 
 BOOT = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 BOOTED = 1_700_000_000.0
+NODE = "n1"
 UID = 1_000
 CATCHES = frozenset({"TERM", "USR1"})
+Dies = Literal["", "before marking", "behind the mark", "before sending", "after sending"]
+"""Where a daemon is killed while it tells a job; what is not told as a whole has no mark, and nothing to be killed over before that."""
 SETTINGS = DepartureSettings(slurm=True, last_words="down", approve=True)
 
 
@@ -77,7 +82,7 @@ def announced(
 class Story:
     """`sent`: each (notice, process) for which anybody sent a signal, in order. `wide`: what the mark and scancel come to.
 
-    `fresh`: the controller was asked for this look. `stepless`: jobs of which Slurm runs no step any more.
+    `under_way`: jobs for which this daemon is sending something. `fresh`: the controller was asked for this look. `stepless`: jobs of which Slurm runs no step any more.
     """
 
     settings: DepartureSettings = SETTINGS
@@ -87,6 +92,7 @@ class Story:
     controller: bool = True
     fresh: bool = True
     stepless: set[int] = field(default_factory=set)
+    under_way: set[str] = field(default_factory=set)
     unschedulable: bool = False
     concerned: frozenset[str] | None = None
     notices: dict[str, Notice] = field(default_factory=dict)
@@ -172,7 +178,7 @@ class Story:
         return Seen(
             jobs=tuple(self.jobs.values()), concerned=self.concerned, slurm=dict(self.slurm),
             controller=self.controller, unschedulable=self.unschedulable, closed=self.unschedulable,
-            fresh=self.controller and self.fresh,
+            fresh=self.controller and self.fresh, node=NODE,
         )  # fmt: skip
 
     @property
@@ -184,22 +190,33 @@ class Story:
     def steps(self) -> tuple[Step, ...]:
         return self.plan.steps
 
-    def acts(self, most: int = 1_000, *, dies_before_sending: bool = False, dies_after_sending: bool = False) -> Story:
+    def acts(self, most: int = 1_000, *, dies: Dies = "") -> Story:
         """Carry out what is due until nothing is, or `most` steps; the last of them may be cut short."""
         for number in range(most):
-            steps = self.steps()
+            self.settles()
+            steps = [step for step in self.steps() if not isinstance(step, Tell) or step.key not in self.under_way]
             if not steps:
                 return self
-            last = number == most - 1
-            self.carries_out(steps[0], unheard=last and dies_before_sending, unsaid=last and dies_after_sending)
+            self.carries_out(steps[0], dies if number == most - 1 else "")
         assert most < 1_000, f"there is no end to what is due: {self.steps()}"
         return self
 
-    def carries_out(self, step: Step, *, unheard: bool = False, unsaid: bool = False) -> None:
+    def settles(self) -> Story:
+        """What became of signals that an earlier daemon was killed over."""
+
+        def slurm_of(key: str) -> SlurmJob | None:
+            number = job_number(key)
+            return self.seen.slurm.get(number) if self.controller and number is not None else None
+
+        self.took(settle(self.state, slurm_of, NODE, self.under_way.__contains__, boot_id=BOOT, now=self.now))
+        return self
+
+    def carries_out(self, step: Step, dies: Dies = "") -> None:
         notice = id_of(self.notice) if self.notice else ""
+        unheard, unsaid = dies in ("before marking", "behind the mark", "before sending"), dies == "after sending"
         match step:
             case Tell():
-                self._tells(notice, step, unheard=unheard, unsaid=unsaid)
+                self._tells(notice, step, dies)
             case Requeue(key, slurm):
                 self._requeues(key, slurm, unheard=unheard, unsaid=unsaid)
             case NameNot(key, text, permanent):
@@ -218,24 +235,45 @@ class Story:
             case Approve(name):
                 self._approves(notice, name, unheard=unheard, unsaid=unsaid)
 
-    def _tells(self, notice: str, step: Tell, *, unheard: bool, unsaid: bool) -> None:
+    def _tells(self, notice: str, step: Tell, dies: Dies) -> None:
+        """In the order in which a daemon does it; one that is killed before its mark leaves nothing of a signal to this host either."""
+        way = step.delivery.way
+        result = self.wide if way in (Way.JOB_WIDE, Way.BATCH) else Sent.SENT
+        if way is Way.JOB_WIDE and not self._marks(notice, step, dies):
+            return
+        if dies in ("before marking", "behind the mark") and way not in (Way.NONE, Way.WATCH):
+            return
+        if way is not Way.JOB_WIDE or result is not Sent.UNSENT:
+            self.took(
+                departure_events.signalling(
+                    notice, step.key, step.delivery, step.slurm, remaining=step.remaining, again=step.again, boot_id=BOOT, now=self.now
+                )
+            )  # fmt: skip
+        if dies == "before sending" or way in (Way.NONE, Way.WATCH):
+            return
+        if result is Sent.SENT:
+            self.sent += [(notice, aim.process, aim.signal) for aim in step.delivery.receivers]
+        if dies != "after sending":
+            self.took([
+                departure_events.signalled(
+                    notice, step.key, way, result, count=len(step.delivery.receivers), again=step.again, boot_id=BOOT, now=self.now
+                )
+            ])  # fmt: skip
+
+    def _marks(self, notice: str, step: Tell, dies: Dies) -> bool:
+        """False if it dies over it."""
+        assert step.slurm is not None
         self.took(
-            departure_events.signalling(
+            departure_events.marking(
                 notice, step.key, step.delivery, step.slurm, remaining=step.remaining, boot_id=BOOT, now=self.now
             )
         )
-        way = step.delivery.way
-        if unheard or way in (Way.NONE, Way.WATCH):
-            return
-        result = self.wide if way in (Way.JOB_WIDE, Way.BATCH) else Sent.SENT
-        if result is Sent.SENT:
-            self.sent += [(notice, aim.process, aim.signal) for aim in step.delivery.receivers]
-        if not unsaid:
-            self.took([
-                departure_events.signalled(
-                    notice, step.key, way, result, count=len(step.delivery.receivers), boot_id=BOOT, now=self.now
-                )
-            ])  # fmt: skip
+        if dies == "before marking":
+            return False
+        node = {Sent.UNSENT: "", Sent.WATCHED: "n2"}.get(self.wide, NODE)
+        comment = mark(node, self.now.wall) if node else ""
+        self.slurm[step.slurm.id] = replace(self.slurm[step.slurm.id], admin_comment=comment)
+        return dies != "behind the mark"
 
     def _requeues(self, key: str, slurm: SlurmJob, *, unheard: bool, unsaid: bool) -> None:
         """Slurm's own memory makes the second try of one that was cut short a harmless one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from gpuwarden.actuators.slurm.job_signals import Signalling, SignalOutcome, find_steps, signal_steps
 from gpuwarden_collectors.slurm.commands import Commands
 from gpuwarden_collectors.slurm.departing import read_jobs
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
@@ -62,3 +63,9 @@ class Ranks:
 async def the_job(commands: Commands, number: int, node: str = "n1") -> SlurmJob:
     """As a node of it reads it."""
     return (await read_jobs(commands, node))[number]
+
+
+async def signal_job(commands: Commands, job: SlurmJob, signal: str) -> SignalOutcome:
+    """To all of its steps, as a daemon does once it has marked the job."""
+    found = await find_steps(commands, job)
+    return await signal_steps(commands, job, found.steps, signal) if found.result is Signalling.READY else found

@@ -114,6 +114,25 @@ class Process:
 
     async def ended(self, within: float) -> bool:
         """It ended within so many seconds. It is not reaped yet."""
+        if self.gone():
+            return True
+        try:
+            handle = os.pidfd_open(self.pid)
+        except OSError:  # before Linux 5.3; or no descriptor is left
+            return await self._polled(within)
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(handle, ended.set)
+        try:
+            async with asyncio.timeout(within):
+                await ended.wait()
+        except TimeoutError:
+            pass
+        finally:
+            loop.remove_reader(handle)
+            os.close(handle)
+        return self.gone()
+
+    async def _polled(self, within: float) -> bool:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
         pause, longest = _POLL

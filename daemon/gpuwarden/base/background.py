@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 
 Job = Callable[[], None]
+_POLL = (0.001, 0.005)  # seconds between two looks at the thread: soon at first, then less often
 
 
 def boottime() -> float:
@@ -76,13 +77,19 @@ class BackgroundWriter:
                 since = self._queue[0][1]
             return 0.0 if since is None else max(0.0, now - since)
 
-    async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - returns False at the deadline, which is no error here
-        """Wait until everything submitted so far is done; False if `timeout` seconds were not enough."""
+    async def flush(
+        self,
+        timeout: float,  # noqa: ASYNC109 - returns False at the deadline, which is no error here
+        enough: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Wait until everything submitted so far is done, or as much of it as is `enough`; False if `timeout` seconds were not."""
         target, deadline = self._submitted, time.monotonic() + timeout
-        while self._settled < target:
+        pause, longest = _POLL
+        while self._settled < target and not enough():
             if time.monotonic() >= deadline:
                 return False
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(pause)
+            pause = min(1.5 * pause, longest)
         return True
 
     def close(self, timeout: float) -> bool:

@@ -42,6 +42,9 @@ class JobOptions:
     """The state that Slurm is given for this node in its last seconds, so that a job that still hangs there is given up at once."""
     failing_gpu: Literal["ignore", "signal", "requeue"] = "ignore"
     """What becomes of jobs on a GPU that failed, once the node is excluded for it."""
+    signal_again: bool = False
+    """Send the signal once more to ranks of which it is not known whether they got it, since the daemon was killed while it sent it.
+    Ranks that have acknowledged get none."""
     docker: Path = Path("/run/docker.sock")
     """The socket from which the labels of containers are read."""
 
@@ -55,7 +58,7 @@ def departure_settings(jobs: JobOptions, *, slurm: bool, approve: bool = False) 
     return DepartureSettings(
         delivery=DeliveryRules(default=jobs.signal.upper(), rules=rules), requeue=jobs.requeue,
         last_words=jobs.last_words, failing_gpu=jobs.failing_gpu, slurm=slurm,
-        approve=approve,
+        approve=approve, signal_again=jobs.signal_again,
     )  # fmt: skip
 
 

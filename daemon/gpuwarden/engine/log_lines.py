@@ -99,7 +99,9 @@ def write_line(event: Event) -> None:
     if event.data.get("severity") == "failure" or event.data.get("to") == "failure":
         level = "error"
     if event.kind == EventKind.SIGNALLING and event.data.get("way") == "none":
-        text = "job not signalled"
+        text = "marking job before its signal" if event.data.get("marking") else "job not signalled"
+    if event.kind == EventKind.SIGNALLED and event.data.get("result") == "unknown":
+        level, text = "warning", "not known whether the job got its signal"
     about: dict[str, object] = {} if event.key is None else {"id": str(event.key)}
     if event.kind == EventKind.RAISED and event.key is not None:
         row = condition(event.key.code)

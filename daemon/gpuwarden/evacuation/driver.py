@@ -22,7 +22,7 @@ from gpuwarden.health.model import Event
 from gpuwarden.policy.evacuation import events
 from gpuwarden.policy.evacuation.budget import FAILING_GPU
 from gpuwarden.policy.evacuation.model import DepartureState, id_of, jobs_of, key_of, open_departures
-from gpuwarden.policy.evacuation.plan import DepartureSettings, Seen, Step, awaits_jobs, plan
+from gpuwarden.policy.evacuation.plan import DepartureSettings, Seen, Step, Tell, awaits_jobs, plan
 from gpuwarden.policy.evacuation.preview import preview, summary
 from gpuwarden.policy.evacuation.state import fold
 from gpuwarden.policy.model import Notice
@@ -265,13 +265,20 @@ class Evacuation:
     async def _carry_out(self, views: Sequence[tuple[Notice, Seen]], near: Near) -> float:
         """When to scan again (boottime). One notice after the other: a process signalled for one is not signalled again for the next."""
         due: list[tuple[Notice, Step]] = []
-        again = []
+        again, signalled = [], set[str]()
+        self._steps.settle(views[0][1])
         for notice, seen in views:
-            planned = plan(self.state, notice, seen, self._settings, self._clock())
+            planned = plan(self.state, notice, seen, self._settings, self._clock(), is_busy=self._steps.is_busy)
             again.append(planned.again)
             if planned.anew and self._looks.slurm is not None:
                 self._looks.slurm.ask_anew()
             for step in filter(self._steps.is_free, planned.steps):
+                if isinstance(step, Tell) and step.delivery.receivers:
+                    if (
+                        step.key in signalled
+                    ):  # for the notice before; for this one in the next turn, when that is written
+                        continue
+                    signalled.add(step.key)
                 self._steps.write_down(notice, step)
                 due.append((notice, step))
         await self._steps.tell(due)

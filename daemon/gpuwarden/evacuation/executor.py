@@ -1,4 +1,4 @@
-"""Carrying out what policy says is due: written down before it is done, and what came of it after.
+"""Carrying out what policy says is due: written down right before it is done, and what came of it after.
 
 What takes long goes on beside the turns, one thing at a time for each job, one question of its steps beside it, and one thing each
 for the node and its end.
@@ -23,10 +23,12 @@ from gpuwarden.policy.evacuation import events
 from gpuwarden.policy.evacuation.budget import FAILING_GPU
 from gpuwarden.policy.evacuation.delivery import Way
 from gpuwarden.policy.evacuation.model import BY_STEP, DepartureState, Sent, id_of, open_departures
-from gpuwarden.policy.evacuation.plan import Approve, CheckSteps, LastWords, NameNot, Requeue, Step, Tell
+from gpuwarden.policy.evacuation.plan import Approve, CheckSteps, LastWords, NameNot, Requeue, Seen, Step, Tell
+from gpuwarden.policy.evacuation.unsettled import job_number, settle
 from gpuwarden.policy.model import Notice, Result
 from gpuwarden.publish.snapshot import NOTICE_TO_SIGNAL
 from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 from gpuwarden_collectors.slurm.errors import SlurmError
 
 log = get_logger("gpuwarden")
@@ -75,18 +77,42 @@ class Steps:
             await self._approval.close()
 
     def is_free(self, step: Step) -> bool:
+        return not self.is_busy(_key(step))
+
+    def is_busy(self, key: str) -> bool:
+        """With a job, by its `key_of`, or with what `_key` says of a step that is of no job."""
         self._beside = {key: task for key, task in self._beside.items() if not task.done()}
-        return _key(step) not in self._beside
+        return key in self._beside
+
+    def settle(self, seen: Seen) -> None:
+        """Write down what became of signals that nobody is sending any more: an earlier daemon was killed over them."""
+
+        def slurm_of(job: str) -> SlurmJob | None:
+            number = job_number(job)
+            return seen.slurm.get(number) if seen.controller and number is not None else None
+
+        found = settle(self._state(), slurm_of, seen.node, self.is_busy, boot_id=self._boot_id, now=self._clock())
+        self.outcomes.update(str(event.data["result"]) for event in found)
+        self._take(found)
 
     def write_down(self, notice: Notice, step: Step) -> None:
-        """What is remembered of a step before anything is done."""
+        """What is remembered of a step before anything is done. Of who is sent a signal it is written right before that."""
         name, now = id_of(notice), self._clock()
         if isinstance(step, Tell):
-            self._take(
-                events.signalling(
-                    name, step.key, step.delivery, step.slurm, remaining=step.remaining, boot_id=self._boot_id, now=now
+            if step.delivery.way in (Way.WATCH, Way.NONE):
+                self._sending(notice, step)
+            elif step.delivery.way is Way.JOB_WIDE and step.slurm is not None:
+                self._take(
+                    events.marking(
+                        name,
+                        step.key,
+                        step.delivery,
+                        step.slurm,
+                        remaining=step.remaining,
+                        boot_id=self._boot_id,
+                        now=now,
+                    )
                 )
-            )
         elif isinstance(step, NameNot):
             self._take([self._not_requeued(step.key, step.text, permanent=step.permanent, named=True)])
         elif isinstance(step, Approve):
@@ -105,23 +131,30 @@ class Steps:
                 self._go(step, self._approve(notice, step))
 
     async def tell(self, due: Due) -> None:
-        """Once it is on disk: those of this host in one go, the others each beside the rest."""
+        """Those of this host in one go, the others each beside the rest. Nothing is sent before it is on disk."""
         sent = [(notice, step) for notice, step in due if isinstance(step, Tell) and step.delivery.receivers]
         if not sent:
             return
-        written = asyncio.ensure_future(self._committed())
         await self._answers.expect([step.job for _, step in sent])
         for notice, step in sent:
             if step.delivery.way in (Way.JOB_WIDE, Way.BATCH) and self._slurm is not None:
-                self._go(step, self._tell_all(notice, step, written))
+                self._go(step, self._tell_all(notice, step))
             elif step.delivery.way is Way.WATCH:
                 self._go(step, self._watch(notice, step))
-        await written
-        here = [(notice, step) for notice, step in sent if step.delivery.way is Way.LOCAL and self._goes_on(notice)]
-        for notice, step in sent:
-            if step.delivery.way is Way.LOCAL and not self._goes_on(notice):
-                self._told(notice, step, WITHDRAWN)
-        for (notice, step), told in zip(here, await tell_here([step for _, step in here]), strict=True):
+        await self._tell_here([(notice, step) for notice, step in sent if step.delivery.way is Way.LOCAL])
+
+    async def _tell_here(self, due: Sequence[tuple[Notice, Tell]]) -> None:
+        due = [(notice, step) for notice, step in due if self._goes_on(notice)]
+        if not due:
+            return
+        for notice, step in due:
+            self._sending(notice, step)
+        await self._committed()
+        withdrawn = [(notice, step) for notice, step in due if not self._goes_on(notice)]
+        for notice, step in withdrawn:
+            self._told(notice, step, WITHDRAWN)
+        due = [one for one in due if one not in withdrawn]
+        for (notice, step), told in zip(due, await tell_here([step for _, step in due]), strict=True):
             self._told(notice, step, told)
 
     # --- beside the turns
@@ -144,25 +177,58 @@ class Steps:
         of_gpu = notice.kind == FAILING_GPU
         return any((one.kind == FAILING_GPU) == of_gpu for one in open_departures(self._state()).values())
 
-    async def _tell_all(self, notice: Notice, step: Tell, written: Awaitable[bool]) -> None:
+    async def _tell_all(self, notice: Notice, step: Tell) -> None:
         assert self._slurm is not None  # noqa: S101 - checked by who calls
-        now, goes_on = self._clock().wall, lambda: self._goes_on(notice)
-        self._told(notice, step, await tell_all(self._slurm, step, written, goes_on, now))
+
+        told = Told(result=Sent.UNSENT, text="the daemon failed before it was sent; see its log")
+
+        async def sending() -> bool:
+            nonlocal told
+            if self._goes_on(notice):
+                told = Told(result=Sent.UNKNOWN, text="the daemon failed while it was sent; see its log")
+                self._sending(notice, step)
+                await self._committed()
+            return self._goes_on(notice)
+
+        await self._committed()  # that it is being marked
+        try:
+            told = (
+                await tell_all(self._slurm, step, sending, self._clock().wall) if self._goes_on(notice) else WITHDRAWN
+            )
+        except Exception:
+            self._told(notice, step, told)
+            raise
+        self._told(notice, step, told)
+
+    def _sending(self, notice: Notice, step: Tell) -> None:
+        self._take(
+            events.signalling(
+                id_of(notice), step.key, step.delivery, step.slurm, remaining=step.remaining, again=step.again,
+                boot_id=self._boot_id, now=self._clock(),
+            )
+        )  # fmt: skip
 
     async def _watch(self, notice: Notice, step: Tell) -> None:
         self._told(notice, step, await watch(step.delivery.text))
 
     def _told(self, notice: Notice, step: Tell, told: Told) -> None:
-        now = self._clock()
-        event = events.signalled(
-            id_of(notice), step.key, step.delivery.way, told.result, count=told.count, text=told.text,
-            boot_id=self._boot_id, now=now,
+        now, name, way = self._clock(), id_of(notice), step.delivery.way
+        came_of_it: Sequence[Event] = (
+            events.signalled(
+                name, step.key, way, told.result, count=told.count, text=told.text, again=step.again,
+                boot_id=self._boot_id, now=now,
+            ),
         )  # fmt: skip
+        if told.due and not step.again:
+            receivers = [aim.process for aim in step.delivery.receivers]
+            came_of_it = events.settled(
+                name, step.key, way, told.result, receivers, text=told.text, due=True, boot_id=self._boot_id, now=now
+            )
         local = step.delivery.local_only and told.result is Sent.SENT
         self.outcomes["local_only" if local else told.result.value] += 1
         if told.result is Sent.SENT and _was_here(step, notice):
             self.signal_seconds = self.signal_seconds.with_value(max(0.0, now.boottime - notice.at.boottime))
-        self._take([event])
+        self._take(came_of_it)
 
     async def _requeue(self, notice: Notice, step: Requeue) -> None:
         assert self._slurm is not None  # noqa: S101 - who knows the job has asked Slurm

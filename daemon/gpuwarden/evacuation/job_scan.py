@@ -88,7 +88,11 @@ class Looks:
         if any(job.kind is Kind.SLURM and job.id not in map(str, told.jobs) for job in jobs or ()):
             self.slurm.ask_anew()
         trouble = "; ".join(filter(None, (error, listed.trouble, told.trouble)))
-        return Look(seen=None if jobs is None else _seen(jobs, told), listed=not listed.trouble, trouble=trouble)
+        return Look(
+            seen=None if jobs is None else _seen(jobs, told, self.slurm.node),
+            listed=not listed.trouble,
+            trouble=trouble,
+        )
 
     async def _listed(self) -> Listed:
         return self._known() if self.slurm is None else await self.slurm.pids.listed()
@@ -171,8 +175,8 @@ def _keys(jobs: Iterable[LocalJob]) -> dict[Process, str]:
     return {(process.pid, process.started): key_of(job) for job in jobs for process in job.processes}
 
 
-def _seen(jobs: tuple[LocalJob, ...], told: SlurmLook) -> Seen:
-    return Seen(jobs=jobs, slurm=told.jobs, controller=told.answered, fresh=told.fresh, trees=told.trees)
+def _seen(jobs: tuple[LocalJob, ...], told: SlurmLook, node: str) -> Seen:
+    return Seen(jobs=jobs, slurm=told.jobs, controller=told.answered, fresh=told.fresh, trees=told.trees, node=node)
 
 
 def on_gpu(seen: Seen, holders: Collection[int]) -> Seen:

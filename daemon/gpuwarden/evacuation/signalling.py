@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gpuwarden.actuators import signals
 from gpuwarden.actuators.base import ActuatorError
 from gpuwarden.actuators.slurm.job_mark import Marking, mark, unmark
-from gpuwarden.actuators.slurm.job_signals import Signalling, signal_batch, signal_job
+from gpuwarden.actuators.slurm.job_signals import Signalling, SignalOutcome, find_steps, signal_batch, signal_steps
 from gpuwarden.base.log import get_logger
 from gpuwarden.evacuation.slurm_job_scan import SlurmLooks
 from gpuwarden.policy.evacuation.budget import MARK_TAKES
@@ -24,14 +24,17 @@ log = get_logger("gpuwarden")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """`count`: the processes of this host that got it, as far as is known."""
+    """`count`: the processes of this host that got it, as far as is known. `due`: nothing was sent, and it is sent as if it had never
+    been begun if it is to be sent after all.
+    """
 
     result: Sent
     count: int = 0
     text: str = ""
+    due: bool = False
 
 
-WITHDRAWN = Told(result=Sent.UNSENT, text="not sent: the end was called off in the meantime")
+WITHDRAWN = Told(result=Sent.UNSENT, text="not sent: the end was called off in the meantime", due=True)
 
 
 async def tell_here(steps: Sequence[Tell]) -> list[Told]:
@@ -56,29 +59,27 @@ def _told(delivery: Delivery, results: Sequence[signals.Sent]) -> Told:
     return Told(result=Sent.SENT if got else Sent.UNKNOWN if unknown else Sent.UNSENT, count=got, text=text)
 
 
-async def tell_all(
-    slurm: SlurmLooks, step: Tell, written: Awaitable[bool], goes_on: Callable[[], bool], now: float
-) -> Told:
-    """The whole job, or its batch script, through Slurm. Nothing is sent before it is `written`, nor once the departure does
-    not go on. `now` in Unix time.
+async def tell_all(slurm: SlurmLooks, step: Tell, sending: Callable[[], Awaitable[bool]], now: float) -> Told:
+    """The whole job, or its batch script, through Slurm. All that can be done before the signal is done before `sending`, which has it
+    written down that it is being sent, and says whether it still is to be. `now` in Unix time.
     """
     assert step.slurm is not None  # noqa: S101 - no other delivery goes this way
+    job = step.slurm
     if step.delivery.way is Way.BATCH:
-        await written
-        return await _through_slurm(slurm, step.slurm, step.delivery) if goes_on() else WITHDRAWN
+        if not await sending():
+            return WITHDRAWN
+        return await _sent(signal_batch(slurm.commands, job, step.delivery.signal), step)
     try:
-        marked = await mark(slurm.commands, step.slurm, slurm.node, now)
+        marked = await mark(slurm.commands, job, slurm.node, now)
     except ActuatorError as error:
         return Told(result=Sent.UNSENT, text=str(error))
-    finally:
-        await written
     if marked.result is Marking.TAKEN:
-        return await watch(marked.text)
+        return await watch(marked.text) if await sending() else WITHDRAWN
     if marked.result is not Marking.MARKED:
         return Told(result=Sent.UNSENT, text=marked.text)
-    told = await _through_slurm(slurm, step.slurm, step.delivery) if goes_on() else WITHDRAWN
+    told = await _tell_steps(slurm, job, step, sending)
     if told.result is Sent.UNSENT:
-        await _take_back(slurm, step.slurm, marked.mark)
+        await _take_back(slurm, job, marked.mark)
     return told
 
 
@@ -98,12 +99,23 @@ async def _take_back(slurm: SlurmLooks, job: SlurmJob, mark: str) -> None:
         log.warning("the mark of a job that was not told stands", job=job.called, reason=str(error))
 
 
-async def _through_slurm(slurm: SlurmLooks, job: SlurmJob, delivery: Delivery) -> Told:
-    send = signal_batch if delivery.way is Way.BATCH else signal_job
+async def _tell_steps(slurm: SlurmLooks, job: SlurmJob, step: Tell, sending: Callable[[], Awaitable[bool]]) -> Told:
     try:
-        sent = await send(slurm.commands, job, delivery.signal)
+        ready = await find_steps(slurm.commands, job)
+    except ActuatorError as error:
+        return Told(result=Sent.UNSENT, text=str(error))
+    if ready.result is not Signalling.READY:
+        return Told(result=Sent.UNSENT, text=ready.text)
+    if not await sending():
+        return WITHDRAWN
+    return await _sent(signal_steps(slurm.commands, job, ready.steps, step.delivery.signal), step)
+
+
+async def _sent(sending: Awaitable[SignalOutcome], step: Tell) -> Told:
+    try:
+        sent = await sending
     except ActuatorError as error:
         return Told(result=Sent.UNSENT if error.permanent else Sent.UNKNOWN, text=str(error))
     if sent.result is not Signalling.SENT:
         return Told(result=Sent.UNSENT, text=sent.text)
-    return Told(result=Sent.SENT, count=len(delivery.receivers), text=sent.text)
+    return Told(result=Sent.SENT, count=len(step.delivery.receivers), text=sent.text)

@@ -7,7 +7,7 @@ thread tries again, ever more rarely, and `error` is the reason.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gpuwarden.base.background import BackgroundWriter
@@ -122,11 +122,22 @@ class Ledger:
 
     async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - says False at the deadline, which is no error here
         """Try at once to commit everything appended so far; whether it is, after at most `timeout` seconds."""
+        committed = self._begin_commit()
+        await self._writer.flush(timeout)
+        return committed()
+
+    async def commit(self, timeout: float) -> bool:  # noqa: ASYNC109 - as in `flush`
+        """As `flush`, without waiting for what the thread does besides, such as to move the log into the database."""
+        committed = self._begin_commit()
+        await self._writer.flush(timeout, committed)
+        return committed()
+
+    def _begin_commit(self) -> Callable[[], bool]:
+        """Whether what was appended so far is committed."""
         target = self._waiting.added
         self._ledger_writer.hurry()
         self._writer.submit(self._ledger_writer.work)
-        await self._writer.flush(timeout)
-        return self._waiting.settled >= target
+        return lambda: self._waiting.settled >= target
 
     async def close(self, timeout: float) -> bool:  # noqa: ASYNC109 - as in `flush`
         """Flush and close; False if something could not be committed in time. A thread that hangs is left behind."""

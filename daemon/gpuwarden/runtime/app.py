@@ -355,4 +355,4 @@ class Daemon:
 
     async def committed(self, within: float = LEDGER_COMMITS_WITHIN) -> bool:
         """Whether everything appended so far is on disk, after so many seconds at most."""
-        return await self._ledger.flush(within)
+        return await self._ledger.commit(within)

@@ -8,6 +8,7 @@ TERM. Success of the command is no proof: it also succeeds during a prolog, when
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -24,6 +25,7 @@ _ENDED = ("Invalid job id", "Invalid job step", "already completing or completed
 
 
 class Signalling(StrEnum):
+    READY = "ready"  # nothing is sent yet
     SENT = "sent"  # the controller accepted it
     NO_STEPS = "no_steps"  # the job has no numbered step
     IN_PARTS = "in_parts"  # a step of it has several parts, of which Slurm signals the first only: nothing was sent
@@ -41,10 +43,17 @@ class SignalOutcome:
     """The steps that were signalled, as Slurm names them."""
 
 
-async def signal_job(commands: Commands, job: SlurmJob, signal: str) -> SignalOutcome:
-    """One of SIGNALS to every numbered step of the job, wherever it runs. Raises ActuatorError; it may be sent even then."""
+async def find_steps(commands: Commands, job: SlurmJob) -> SignalOutcome:
+    """Every numbered step of the job, wherever it runs: READY for `signal_steps`, or why there is nobody to signal. Sends nothing.
+    Raises ActuatorError.
+    """
+    return await as_actuator_errors(_find_steps(commands, job))
+
+
+async def signal_steps(commands: Commands, job: SlurmJob, steps: Sequence[str], signal: str) -> SignalOutcome:
+    """One of SIGNALS to these steps of the job. Raises ActuatorError; it may be sent even then."""
     _allowed(signal)
-    return await as_actuator_errors(_signal_job(commands, job, signal))
+    return await as_actuator_errors(_signal_steps(commands, job, steps, signal))
 
 
 async def signal_batch(commands: Commands, job: SlurmJob, signal: str) -> SignalOutcome:
@@ -58,7 +67,7 @@ def _allowed(signal: str) -> None:
         raise ValueError(f"a job gets one of {', '.join(SIGNALS)}, never {signal!r}")
 
 
-async def _signal_job(commands: Commands, job: SlurmJob, signal: str) -> SignalOutcome:
+async def _find_steps(commands: Commands, job: SlurmJob) -> SignalOutcome:
     steps = await _steps(commands, job)
     if steps is None:
         return SignalOutcome(result=Signalling.GONE, text="it had ended")
@@ -67,14 +76,22 @@ async def _signal_job(commands: Commands, job: SlurmJob, signal: str) -> SignalO
     if parts := [step for step in steps if "+" in step]:  # `srun a : b`: scancel has no name for the second
         text = f"its step {parts[0]} is one of several parts, of which Slurm signals the first only"
         return SignalOutcome(result=Signalling.IN_PARTS, text=text)
+    return SignalOutcome(result=Signalling.READY, text=f"step {_named(steps)}", steps=steps)
+
+
+async def _signal_steps(commands: Commands, job: SlurmJob, steps: Sequence[str], signal: str) -> SignalOutcome:
     ended = False
     for first in range(0, len(steps), _STEPS_AT_ONCE):
         command = ("scancel", f"--signal={signal}", *steps[first : first + _STEPS_AT_ONCE])
         ended |= not await _sent(commands, f"cannot signal job {job.called}", *command)
-    text = f"SIG{signal} to step {', '.join(steps[:8])}{' …' if len(steps) > 8 else ''}"
+    text = f"SIG{signal} to step {_named(steps)}"
     if ended:
         text += "; one of them had ended"
-    return SignalOutcome(result=Signalling.SENT, text=text, steps=steps)
+    return SignalOutcome(result=Signalling.SENT, text=text, steps=tuple(steps))
+
+
+def _named(steps: Sequence[str]) -> str:
+    return f"{', '.join(steps[:8])}{' …' if len(steps) > 8 else ''}"
 
 
 async def _signal_batch(commands: Commands, job: SlurmJob, signal: str) -> SignalOutcome:

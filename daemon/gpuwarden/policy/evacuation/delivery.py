@@ -117,7 +117,7 @@ def parse_mark(text: str) -> Mark | None:
 def standing_mark(admin_comment: str | None, started: float, now: float) -> Mark | None:
     """The mark that counts now: of this run of the job, and not too old. `now` and `started` in Unix time.
 
-    Of this node too: then it was told before, and who lost the memory of it does not tell it twice.
+    Of this node too: then it may have been told before, and who lost the memory of it does not tell it twice.
     """
     found = None if admin_comment is None else parse_mark(admin_comment)
     if found is None or found.at < int(started) or abs(now - found.at) > MARK_STANDS:
@@ -149,22 +149,33 @@ def delivery(
     *,
     now: float,
     told: frozenset[Process] = frozenset(),
+    again: frozenset[Process] = frozenset(),
     trees: bool | None = None,
     wide: bool = True,
+    unused_mark: str = "",
 ) -> Delivery:
     """How `job` is told. `slurm`: what the controller says of it, None if it says nothing. `now` in Unix time.
 
-    `told`: who was told before. `trees`: a signal through Slurm reaches all processes of a step, not only the leaders of its
-    tasks; unknown counts as yes. `wide` False: there is no time or no controller for anything but this host.
+    `told`: who was told before; if there is anybody in it, `again`: those of them who alone get it, once more. `trees`: a signal through
+    Slurm reaches all processes of a step, not only the leaders of its tasks; unknown counts as yes. `wide` False: there is no time or no
+    controller for anything but this host. `unused_mark`: a node whose mark counts for nothing, since no signal followed it.
     """
     trees = trees is not False
     if slurm is not None and slurm.state not in ALIVE:
         return Delivery(way=Way.NONE, text=f"it is {slurm.state}: it ends by itself")
     several = slurm is not None and slurm.node_count > 1
     chosen = _chosen(job, slurm, rules)
-    if slurm is not None and several and not told and (watched := _watched(slurm, chosen, now, trees=trees)):
+    if (
+        slurm is not None
+        and several
+        and not told
+        and (watched := _watched(slurm, chosen, now, unused_mark, trees=trees))
+    ):
         return watched
-    aims = tuple(aim for aim in chosen if _hears(aim) and aim.process not in told)[: max(TOLD_MOST - len(told), 0)]
+    if again:
+        aims = tuple(aim for aim in chosen if _hears(aim) and aim.process in again)
+    else:
+        aims = tuple(aim for aim in chosen if _hears(aim) and aim.process not in told)[: max(TOLD_MOST - len(told), 0)]
     if not aims:
         return Delivery(way=Way.NONE, text=_why_nobody(job, chosen, told))
     whole = slurm is not None and several and wide and not told and slurm.state == RUNNING
@@ -212,11 +223,11 @@ def _hears(aim: Aim) -> bool:
 # --- which way
 
 
-def _watched(slurm: SlurmJob, chosen: tuple[Aim, ...], now: float, *, trees: bool) -> Delivery | None:
+def _watched(slurm: SlurmJob, chosen: tuple[Aim, ...], now: float, unused: str, *, trees: bool) -> Delivery | None:
     """A mark stands: whoever its signal reaches here counts as told, whether by us or by another node. Who comes later does not."""
     found = standing_mark(slurm.admin_comment, slurm.started, now)
     reached = tuple(aim for aim in chosen if _in_reach(aim.receiver, trees=trees))[:TOLD_MOST]
-    if found is None or not reached:
+    if found is None or found.node == unused or not reached:
         return None
     signals = " ".join(sorted({aim.signal for aim in reached if aim.signal in SIGNALS}))
     text = f"{found.node} tells the whole job, {_ranks(len(reached))} of it here"

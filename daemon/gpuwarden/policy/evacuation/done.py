@@ -57,7 +57,7 @@ def _all_acknowledged(known: JobState, job: LocalJob) -> bool:
         return False
     if len(said.ranks) >= max(len(known.told), len(waited)):  # each has acknowledged, under whatever number
         return True
-    return all(_acknowledged(process, said) for process in waited)
+    return all(has_acknowledged(process, said) for process in waited)
 
 
 def _told_here(known: JobState, job: LocalJob) -> list[Receiver]:
@@ -68,7 +68,8 @@ def _ranks(job: LocalJob) -> list[Receiver]:
     return [process for process in job.processes if process.role is Role.RANK]
 
 
-def _acknowledged(process: Receiver, said: Acknowledged) -> bool:
+def has_acknowledged(process: Receiver, said: Acknowledged) -> bool:
+    """By its number, or as the rank that it is."""
     if process.rank is not None and process.rank in said.ranks:
         return True
     return (process.pid, process.started) in said.processes or (process.pid, 0) in said.processes

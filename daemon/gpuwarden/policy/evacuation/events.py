@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from gpuwarden.health.model import Event, EventKind, Json
 from gpuwarden.policy.evacuation.delivery import Delivery, Process, Way
@@ -46,11 +47,24 @@ def _departing(notice: Notice, boot_id: str, now: Stamp) -> Event:
     return Event(kind=EventKind.DEPARTING, at=now, boot_id=boot_id, data=data)
 
 
-def signalling(
-    notice: str, job: str, delivery: Delivery, slurm: SlurmJob | None, *, remaining: Sequence[Receiver] = (),
+def marking(
+    notice: str, job: str, delivery: Delivery, slurm: SlurmJob, *, remaining: Sequence[Receiver] = (),
     boot_id: str, now: Stamp,
 ) -> tuple[Event, ...]:  # fmt: skip
-    """Before anything is sent: one event, and one more for each hundred processes. The arguments are those of the step Tell."""
+    """Before the mark of a job that is to be told as a whole is set: nobody is told by it, and nothing is sent before `signalling`.
+
+    The arguments are those of the step Tell.
+    """
+    nobody = replace(delivery, way=Way.NONE, receivers=(), text=f"its mark is set first, then {delivery.text}")
+    planned = signalling(notice, job, nobody, slurm, remaining=remaining, boot_id=boot_id, now=now)
+    return tuple(replace(event, data={**event.data, "marking": True}) for event in planned)
+
+
+def signalling(
+    notice: str, job: str, delivery: Delivery, slurm: SlurmJob | None, *, remaining: Sequence[Receiver] = (),
+    again: bool = False, boot_id: str, now: Stamp,
+) -> tuple[Event, ...]:  # fmt: skip
+    """Right before anything is sent: one event, and one more for each hundred processes. The arguments are those of the step Tell."""
     data: dict[str, Json] = {
         "notice": notice, "job": job, "way": delivery.way.value, "signal": delivery.signal,
         "local_only": delivery.local_only, "text": delivery.text,
@@ -60,7 +74,8 @@ def signalling(
     data |= {"in_steps": bool(steps) and all(map(is_number, steps))}
     told = _texts_of(aim.process for aim in delivery.receivers)
     others = _texts_of((process.pid, process.started) for process in remaining)
-    more = {name: data[name] for name in ("notice", "job", "way", "signal", "local_only", "text", "in_steps")}
+    data |= {"again": True} if again else {}
+    more = {name: value for name, value in data.items() if name != "restarts"}
     parts = max(len(told), len(others))
     named = zip(told + [""] * (parts - len(told)), others + [""] * (parts - len(others)), strict=True)
     return tuple(
@@ -73,13 +88,28 @@ def signalling(
 
 
 def signalled(
-    notice: str, job: str, way: Way, result: Sent, *, count: int = 0, text: str = "", boot_id: str, now: Stamp
-) -> Event:
-    """UNSENT only where surely nothing was sent: a job that was to be told as a whole is then told on this host."""
+    notice: str, job: str, way: Way, result: Sent, *, count: int = 0, text: str = "", again: bool = False,
+    boot_id: str, now: Stamp,
+) -> Event:  # fmt: skip
+    """UNSENT only where surely nothing was sent: a job that was to be told as a whole is then told on this host. `again` as in Tell."""
     data: dict[str, Json] = {
         "notice": notice, "job": job, "way": way.value, "result": result.value, "count": count, "text": text,
     }  # fmt: skip
+    data |= {"again": True} if again else {}
     return Event(kind=EventKind.SIGNALLED, at=now, boot_id=boot_id, data=data)
+
+
+def settled(
+    notice: str, job: str, way: Way, result: Sent, processes: Iterable[Process], *, text: str, due: bool = False,
+    boot_id: str, now: Stamp,
+) -> tuple[Event, ...]:  # fmt: skip
+    """What came of `signalling` for these processes, in whatever departure they are: one event, and one more for each hundred.
+
+    `due`: nothing was sent, and they are to be told as if there had been no `signalling`.
+    """
+    found = signalled(notice, job, way, result, text=text, boot_id=boot_id, now=now)
+    more: dict[str, Json] = {"due": True} if due else {}
+    return tuple(replace(found, data={**found.data, **more, "processes": part}) for part in _texts_of(processes))
 
 
 def saved(
@@ -167,19 +197,22 @@ def _kept(departure: Departure, boot: str) -> Iterator[Event]:
 
 
 def _job(known: JobState) -> Iterator[Mapping[str, Json]]:
-    sure = _texts_of(known.told - known.unsure)
+    told = _texts_of(known.told)
     yield {
         "way": known.way.value, "signal": known.signal, "text": known.text, "local_only": known.local_only,
         "result": known.result.value, "count": known.count, "wide": known.wide, "restarts": known.restarts,
         "requeued": known.requeued.value, "requeued_text": known.requeued_text, "named": known.named, "returned": known.returned, "in_steps": known.in_steps,
-        **_stamp("told", known.told_at), **_stamp("requeued", known.requeued_at), "processes": sure[0],
+        **_stamp("told", known.told_at), **_stamp("requeued", known.requeued_at), "processes": told[0],
+        **({"marking": True} if known.marking else {}),
     }  # fmt: skip
-    for text in sure[1:]:
+    for text in told[1:]:
         yield {"processes": text, "more": True}
-    for kind, processes in (("unsure", known.unsure), ("earlier", known.earlier)):
-        for text in _texts_of(processes):
-            if text:
-                yield {"processes": text, "more": True, kind: True}
+    for text in filter(None, _texts_of(known.earlier)):
+        yield {"processes": text, "more": True, "earlier": True}
+    not_known = {"unsure": known.unsure, "unsure_here": known.unsure_here, "undecided": known.undecided}
+    for name, processes in not_known.items():
+        for text in filter(None, _texts_of(processes)):
+            yield {"processes": text, "more": True, "only": name}
 
 
 def _acknowledged(known: JobState) -> Iterator[Mapping[str, Json]]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from gpuwarden.policy.evacuation.delivery import Process, Way
+from gpuwarden.policy.evacuation.delivery import TOLD_MOST, Process, Way
 from gpuwarden.policy.model import Notice, Result
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.facts import LocalJob
@@ -76,7 +76,9 @@ class JobState:
     """What was done for one run of a job. `restarts`: how often it was requeued before this run, None where nobody said.
 
     `told`: for good; `earlier`: in an earlier run, or before the notice was withdrawn; `returned`: it was withdrawn, has come back, and
-    who of them is still here is not known yet. `wide`: it may still be told as a whole; `unsure`: those told that way of which the outcome is not known yet.
+    who of them is still here is not known yet. `wide`: it may still be told as a whole. `marking`: this node's mark was begun for it, and no
+    signal through Slurm since: where that mark stands, nothing was sent by it. `unsure`: those told through Slurm of which the outcome
+    is not known yet; `unsure_here`: the same of those told on this host; `undecided`: of these it was not found out either.
     `in_steps`: all of those told are tasks of Slurm's steps, or were started by one.
     `named`: it was said that it is not requeued. `way`, `signal`, `text`, `local_only` as in Delivery; `count`: how many got it.
     """
@@ -92,7 +94,10 @@ class JobState:
     result: Sent = Sent.NOTHING
     count: int = 0
     wide: bool = True
+    marking: bool = False
     unsure: frozenset[Process] = frozenset()
+    unsure_here: frozenset[Process] = frozenset()
+    undecided: frozenset[Process] = frozenset()
     in_steps: bool = False
     restarts: int | None = None
     acknowledged: Acknowledged = field(default_factory=Acknowledged)
@@ -171,3 +176,37 @@ def id_of(notice: Notice) -> str:
 def key_of(job: LocalJob) -> str:
     """Such as `slurm/123`; what a departure, an event and a person call the job."""
     return f"{job.kind}/{job.id}"[:NAME_MOST]
+
+
+# --- changing it
+
+
+def with_departure(state: DepartureState, departure: Departure) -> DepartureState:
+    """Beyond DEPARTURES_MOST those that are over go first, then the oldest."""
+    departures = {**state.departures, departure.id: departure}
+    if len(departures) > DEPARTURES_MOST:
+        others = (known for known in departures.values() if known.id != departure.id)
+        first = min(others, key=lambda known: (known.over is None, known.at.boottime))
+        del departures[first.id]
+    return replace(state, departures=departures)
+
+
+def with_job(departure: Departure, job: str, known: JobState) -> Departure:
+    return replace(departure, jobs={**departure.jobs, job: known})
+
+
+def with_job_everywhere(
+    state: DepartureState, job: str, change: Callable[[JobState], JobState], *, notice: str = ""
+) -> DepartureState:
+    """In every departure that has the job, or in that of `notice` alone: one death may have several notices."""
+    changed = {
+        name: with_job(departure, job, change(departure.jobs[job]))
+        for name, departure in state.departures.items()
+        if job in departure.jobs and notice in ("", name)
+    }
+    return replace(state, departures={**state.departures, **changed}) if changed else state
+
+
+def at_most(processes: frozenset[Process]) -> frozenset[Process]:
+    """TOLD_MOST of them."""
+    return processes if len(processes) <= TOLD_MOST else frozenset(sorted(processes)[:TOLD_MOST])

@@ -11,7 +11,7 @@ end is let happen early once nothing is left to wait for (`departure_approval`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpuwarden.policy.evacuation.approval import pauses, refusal, rests_until
@@ -19,7 +19,8 @@ from gpuwarden.policy.evacuation.budget import FAILING_GPU, MARK_TAKES, Budget, 
 from gpuwarden.policy.evacuation.delivery import ALIVE, Delivery, DeliveryRules, delivery
 from gpuwarden.policy.evacuation.done import done, steps_decide
 from gpuwarden.policy.evacuation.model import JOBS_MOST, Departure, DepartureState, JobState, Requeued, id_of, key_of
-from gpuwarden.policy.evacuation.state import told_before
+from gpuwarden.policy.evacuation.signals import told_before
+from gpuwarden.policy.evacuation.unsettled import has_unused_mark, repeated
 from gpuwarden.policy.model import Notice, Result
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.facts import Kind, LocalJob, Receiver
@@ -41,7 +42,8 @@ PENDING = "pending"
 class DepartureSettings:
     """`last_words`: none, down or power_down. `failing_gpu`: ignore, signal or requeue. `slurm`: a controller is configured.
 
-    `approve`: an announced end is let happen early where its cloud allows that, once nothing is left to wait for.
+    `approve`: an announced end is let happen early where its cloud allows that, once nothing is left to wait for. `signal_again`: ranks of
+    which it will never be known whether they got their signal get it once more, unless they have acknowledged.
     """
 
     delivery: DeliveryRules = field(default_factory=DeliveryRules)
@@ -50,6 +52,7 @@ class DepartureSettings:
     failing_gpu: str = "ignore"
     slurm: bool = False
     approve: bool = False
+    signal_again: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +62,7 @@ class Seen:
 
     `slurm`: the jobs that have this node, by number, as `controller` said; False: it did not answer, and nothing is known.
     `trees` as in `delivery`. `unschedulable`: this node was read back as one that takes no work, whoever sees to that; `closed`: by
-    every scheduler there is, or there is none. `fresh`: the controller was asked for this very look.
+    every scheduler there is, or there is none. `fresh`: the controller was asked for this very look. `node`: what Slurm calls this one.
     """
 
     jobs: tuple[LocalJob, ...] = ()
@@ -70,19 +73,23 @@ class Seen:
     unschedulable: bool = False
     closed: bool = False
     fresh: bool = False
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Write `departure_events.signalling`, then send; with the ways watch and none there is nothing to send.
+    """Write `departure_events.signalling`, then send; with the ways watch and none there is nothing to send. A job that is told as a
+    whole is marked first, and `departure_events.marking` written before that.
 
-    `remaining`: those of the job's processes that were told before it came into this departure.
+    `remaining`: those of the job's processes that were told before it came into this departure. `again`: it is not known whether the
+    receivers got an earlier one.
     """
 
     job: LocalJob
     delivery: Delivery
     slurm: SlurmJob | None
     remaining: tuple[Receiver, ...] = ()
+    again: bool = False
 
     @property
     def key(self) -> str:
@@ -154,8 +161,18 @@ class Scene:
     now: Stamp
 
 
-def plan(state: DepartureState, notice: Notice, seen: Seen, settings: DepartureSettings, now: Stamp) -> Plan:
-    """What is due for `notice`, whose DEPARTING was folded; nothing before that."""
+def plan(
+    state: DepartureState,
+    notice: Notice,
+    seen: Seen,
+    settings: DepartureSettings,
+    now: Stamp,
+    *,
+    is_busy: Callable[[str], bool] = lambda _: False,
+) -> Plan:
+    """What is due for `notice`, whose DEPARTING was folded; nothing before that. `is_busy`: a job, by its key, for which something is
+    under way that takes long; what is due for it waits for that.
+    """
     departure = state.departures.get(id_of(notice))
     if departure is None or departure.over is not None or is_ignored(departure.kind, settings):
         return Plan((), now.boottime + LOOK_EVERY)
@@ -163,7 +180,7 @@ def plan(state: DepartureState, notice: Notice, seen: Seen, settings: DepartureS
     tell = tuple(_tell(scene))
     addressed = frozenset(step.key for step in tell if step.delivery.receivers)
     steps = (*tell, *_after(scene, addressed), *_step_checks(scene), *_last_words(scene))
-    again = _again(scene, told=bool(tell))
+    again = _again(scene, told=not all(is_busy(step.key) for step in tell))
     if steps or not _is_to_be_approved(scene, notice):
         return Plan(steps, again)
     if settings.slurm and not seen.fresh:
@@ -218,6 +235,10 @@ def _tell(scene: Scene) -> Iterator[Tell]:
         if found.receivers or is_new or (known is not None and _came_back(known, slurm)):
             room -= known is None
             yield Tell(job, found, slurm, _remaining(scene, key, job) if is_new else ())
+        elif scene.settings.signal_again and (
+            again := repeated(scene.state, key, job, slurm, rules=scene.settings.delivery, now=scene.now)
+        ):
+            yield Tell(job, again, slurm, again=True)
 
 
 def _remaining(scene: Scene, key: str, job: LocalJob) -> tuple[Receiver, ...]:
@@ -229,10 +250,13 @@ def delivery_now(scene: Scene, key: str, job: LocalJob) -> Delivery:
     """As a whole only if there is time, and if that was not tried in vain."""
     known, left = scene.departure.jobs.get(key), scene.times.end - scene.now.boottime
     in_time = scene.times.wide and (left >= MARK_TAKES or left <= 0.0)
+    slurm = slurm_of(job, scene.seen)
+    unused = slurm is not None and has_unused_mark(scene.state, key, slurm.restarts)
     return delivery(
-        job, slurm_of(job, scene.seen), scene.settings.delivery, now=scene.now.wall, trees=scene.seen.trees,
+        job, slurm, scene.settings.delivery, now=scene.now.wall, trees=scene.seen.trees,
         told=told_before(scene.state, scene.departure, key, scene.now),
         wide=scene.seen.controller and in_time and (known is None or known.wide),
+        unused_mark=scene.seen.node if unused else "",
     )  # fmt: skip
 
 

@@ -268,7 +268,8 @@ METRICS: tuple[Metric, ...] = (
            "1 while this source of termination notices answers."),
     Metric("gpuwarden_jobs_signalled_total", COUNTER, ("outcome",), departures.signalled,
            "Jobs signalled because their machine ends, by outcome. Outcome local_only: it has other nodes, whose "
-           "ranks were not signalled by this one; watched: another node signalled it."),
+           "ranks were not signalled by this one; watched: another node signalled it; unknown: the daemon was killed, or the controller "
+           "did not answer, while the signal was sent."),
     Metric("gpuwarden_jobs_acknowledged_total", COUNTER, ("answer",), departures.acknowledged,
            "Jobs by their acknowledgement of the notice. Answer saved: something is saved; unsaved: a rank reports that there is nothing to "
            "save; ended: all signalled processes ended without acknowledgement. A job that gives two answers counts for both."),

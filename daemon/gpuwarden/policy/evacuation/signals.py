@@ -1,0 +1,220 @@
+"""How the events of a signal change what is known of a job: before it is sent, and what came of it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpuwarden.health.model import Event
+from gpuwarden.policy.evacuation.budget import FAILING_GPU
+from gpuwarden.policy.evacuation.delivery import Process, Way
+from gpuwarden.policy.evacuation.event_fields import processes_in, says, stamp_in, text_in, whole_in, word_in
+from gpuwarden.policy.evacuation.model import (
+    JOBS_MOST,
+    NAME_MOST,
+    TOLD_STANDS,
+    Departure,
+    DepartureState,
+    JobState,
+    Requeued,
+    Sent,
+    at_most,
+    with_departure,
+    with_job,
+    with_job_everywhere,
+)
+from gpuwarden_collectors.facts import Stamp
+
+
+def told_before(state: DepartureState, departure: Departure, job: str, now: Stamp) -> frozenset[Process]:
+    """Who of `job` is not to be told in this departure: told in it, or lately in another."""
+    own = departure.jobs.get(job)
+    told = frozenset() if own is None else own.told | own.earlier
+    return told.union(*(other.told | other.earlier for _, other in _others(state, departure.id, job, now)))
+
+
+def _others(state: DepartureState, own: str, job: str, now: Stamp) -> list[tuple[Departure, JobState]]:
+    """What other departures know of `job` and still counts, the newest last."""
+    found = [
+        (departure, known)
+        for departure in state.departures.values()
+        if departure.id != own and (known := departure.jobs.get(job)) is not None and known.told_at is not None
+        if now.boottime - known.told_at.boottime <= TOLD_STANDS
+    ]  # fmt: skip
+    return sorted(found, key=lambda pair: pair[1].told_at.boottime if pair[1].told_at else 0.0)
+
+
+def _first(state: DepartureState, departure: Departure, job: str, event: Event) -> JobState:
+    """What is known of a job that comes into this departure: all, where another one goes on or has given way to this."""
+    others = _others(state, departure.id, job, event.at)
+    base = JobState(restarts=whole_in(event, "restarts"))
+    told: frozenset[Process] = frozenset()
+    for other, known in others:
+        if None not in (known.restarts, base.restarts) and known.restarts != base.restarts:
+            continue
+        told |= known.told
+        same_end = (other.kind == FAILING_GPU) == (departure.kind == FAILING_GPU)
+        if same_end and (other.over is None or other.over.boottime >= departure.at.boottime):
+            base = replace(known, restarts=known.restarts if base.restarts is None else base.restarts)
+    if "remaining" not in event.data:  # of a version that did not say which of them were still here
+        return replace(base, told=at_most(base.told | told))
+    return _remaining(replace(base, earlier=at_most(base.earlier | (told - base.told))), event)
+
+
+def _remaining(known: JobState, event: Event) -> JobState:
+    """Of those told in an earlier departure only who is still here is waited for in this one: what ended between them has
+    nothing to answer.
+    """
+    here = processes_in(event, "remaining") & known.earlier
+    in_steps = _in_steps(known, event) if here else known.in_steps
+    return replace(
+        known, told=at_most(known.told | here), earlier=known.earlier - here, returned=False, in_steps=in_steps
+    )
+
+
+def _in_steps(known: JobState, event: Event) -> bool:
+    """Of those told so far and those of the event."""
+    return says(event, "in_steps") and (known.in_steps or not known.told)
+
+
+def signalling(state: DepartureState, event: Event) -> DepartureState:
+    name, job = text_in(event, "notice", NAME_MOST), text_in(event, "job", NAME_MOST)
+    if not name or not job:
+        return state
+    departure = state.departures.get(name) or Departure(id=name, kind="", at=event.at)
+    known = departure.jobs.get(job)
+    if known is None and len(departure.jobs) >= JOBS_MOST:
+        return state
+    if says(event, "kept"):
+        return with_departure(state, with_job(departure, job, _kept(known, event)))
+    restarts = whole_in(event, "restarts")
+    if known is None:
+        known = _first(state, departure, job, event)
+    elif restarts is not None and known.restarts is not None and restarts > known.restarts:
+        earlier = at_most(known.earlier | known.told)
+        known = JobState(earlier=earlier, told_at=known.told_at, restarts=restarts)  # it came back here
+    else:
+        known = _remaining(known, event)
+    state = with_departure(state, with_job(departure, job, _telling(known, event)))
+    return with_job_everywhere(state, job, lambda known: _sending(known, event))
+
+
+_THROUGH_SLURM = (Way.JOB_WIDE, Way.BATCH)
+
+
+def _is_whole(known: JobState) -> bool:
+    """It was told as a whole, by us or by another node."""
+    return known.way in (*_THROUGH_SLURM, Way.WATCH) and known.result is not Sent.UNSENT
+
+
+def _telling(known: JobState, event: Event) -> JobState:
+    """A job that was told as a whole stays so for people when a rank that came late is told on this host."""
+    processes, way = processes_in(event), word_in(Way, event, "way", Way.NONE)
+    restarts = known.restarts if known.restarts is not None else whole_in(event, "restarts")
+    if not processes:
+        known = replace(known, restarts=restarts, marking=known.marking or says(event, "marking"))
+        return known if known.told else replace(known, text=text_in(event, "text"))
+    changed = replace(
+        known,
+        told=at_most(known.told | processes),
+        told_at=event.at,
+        restarts=restarts,
+        in_steps=_in_steps(known, event),
+    )
+    if not says(event, "again"):  # who was sent it a second time is not sent it a third time, whatever came of that
+        changed = _awaiting(changed, processes, way)
+    if _is_whole(known):
+        return changed
+    return replace(
+        changed, way=way, signal=text_in(event, "signal"), text=text_in(event, "text"),
+        local_only=says(event, "local_only"), result=Sent.WATCHED if way is Way.WATCH else Sent.UNKNOWN,
+    )  # fmt: skip
+
+
+def _awaiting(known: JobState, processes: frozenset[Process], way: Way) -> JobState:
+    if way in _THROUGH_SLURM:
+        return replace(known, unsure=at_most(known.unsure | processes))
+    return replace(known, unsure_here=at_most(known.unsure_here | processes)) if way is Way.LOCAL else known
+
+
+def _sending(known: JobState, event: Event) -> JobState:
+    """In every departure that has the job: a second signal is the last one, and one through Slurm stands behind the mark from now on."""
+    processes = processes_in(event)
+    if says(event, "again"):
+        return replace(known, undecided=known.undecided - processes)
+    if processes and word_in(Way, event, "way", Way.NONE) in _THROUGH_SLURM:
+        return replace(known, marking=False)
+    return known
+
+
+def _kept(known: JobState | None, event: Event) -> JobState:
+    """From a checkpoint: as it was; what one event has no room for follows in `more`."""
+    processes = processes_in(event)
+    if known is not None and says(event, "earlier"):
+        return replace(known, earlier=at_most(known.earlier | processes))
+    if known is not None and (only := text_in(event, "only", NAME_MOST)):
+        return _kept_only(known, only, processes)
+    unsure = processes if says(event, "unsure") else frozenset()  # of an earlier version
+    if known is not None and says(event, "more"):
+        return replace(known, told=at_most(known.told | processes), unsure=at_most(known.unsure | unsure))
+    return JobState(
+        told=processes, unsure=unsure, told_at=stamp_in(event, "told"), way=word_in(Way, event, "way", Way.NONE),
+        signal=text_in(event, "signal"), text=text_in(event, "text"), local_only=says(event, "local_only"),
+        result=word_in(Sent, event, "result", Sent.UNKNOWN), count=whole_in(event, "count") or 0,
+        wide=event.data.get("wide") is not False, restarts=whole_in(event, "restarts"),
+        requeued=word_in(Requeued, event, "requeued", Requeued.NO), requeued_at=stamp_in(event, "requeued"),
+        requeued_text=text_in(event, "requeued_text"), named=says(event, "named"), returned=says(event, "returned"),
+        in_steps=says(event, "in_steps"), marking=says(event, "marking"),
+    )  # fmt: skip
+
+
+def _kept_only(known: JobState, only: str, processes: frozenset[Process]) -> JobState:
+    """Those who were told, or told earlier, of which it is not known whether they got their signal."""
+    return replace(
+        known, unsure=at_most(known.unsure | processes) if only == "unsure" else known.unsure,
+        unsure_here=at_most(known.unsure_here | processes) if only == "unsure_here" else known.unsure_here,
+        undecided=at_most(known.undecided | processes) if only == "undecided" else known.undecided,
+    )  # fmt: skip
+
+
+# --- what came of it
+
+
+def signalled(state: DepartureState, event: Event) -> DepartureState:
+    """Where the event says; and in every other departure that waits for the outcome, or that has any of the processes it names."""
+    job, notice = text_in(event, "job", NAME_MOST), text_in(event, "notice", NAME_MOST)
+    state = with_job_everywhere(state, job, lambda known: _came_of(known, event, named=True), notice=notice)
+    unnamed = replace(event, data={**event.data, "count": 0})
+    return with_job_everywhere(state, job, lambda known: _came_of(known, unnamed, named=False))
+
+
+def _came_of(known: JobState, event: Event, *, named: bool) -> JobState:
+    """Of a job that is told as a whole, what came of a rank that was told here besides changes nothing for people."""
+    result, way = word_in(Sent, event, "result", Sent.UNKNOWN), word_in(Way, event, "way", known.way)
+    through_slurm = way in _THROUGH_SLURM
+    awaited = known.unsure if through_slurm else known.unsure_here
+    processes = processes_in(event) or awaited
+    changed = _settled(known, processes, unsent=result is Sent.UNSENT and (through_slurm or says(event, "due")))
+    if result is Sent.UNKNOWN:
+        changed = replace(changed, undecided=at_most(known.undecided | processes & (known.told | known.earlier)))
+    if not named and not processes & awaited:
+        return changed
+    if through_slurm and result is Sent.UNSENT:
+        due = says(event, "due")
+        changed = replace(changed, wide=known.wide and due, marking=known.marking or due)
+    text, count = text_in(event, "text") or known.text, known.count + (whole_in(event, "count") or 0)
+    if through_slurm or says(event, "again"):
+        return replace(changed, result=result, text=text, count=count)
+    if known.unsure:
+        return changed
+    if _is_whole(known) and result is not Sent.UNKNOWN:
+        return replace(changed, count=count)
+    return replace(changed, result=result, text=text, count=count)
+
+
+def _settled(known: JobState, processes: frozenset[Process], *, unsent: bool) -> JobState:
+    """Nobody waits for the outcome any more; who was surely not sent anything was not told, neither now nor earlier."""
+    not_told = processes if unsent else frozenset[Process]()
+    return replace(
+        known, unsure=known.unsure - processes, unsure_here=known.unsure_here - processes,
+        told=known.told - not_told, earlier=known.earlier - not_told,
+    )  # fmt: skip

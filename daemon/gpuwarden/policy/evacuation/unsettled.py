@@ -1,0 +1,167 @@
+"""What became of signals that an earlier daemon was killed over, and who may get one once more. Pure.
+
+    SIGNALLING on disk, SIGNALLED not      what is done
+    through Slurm, no mark at the job      nothing was sent, for the mark comes first: it is told now
+    through Slurm, another node's mark     that node tells it
+    through Slurm, our mark, or a text     not known: the signal is sent behind the mark
+    through Slurm, no answer, no job       nothing yet
+    batch script, ranks on this host       not known: there is no mark
+
+What is not known is not sent again, unless the site asks for it: once, on this host alone, to ranks that have not acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from gpuwarden.health.model import Event
+from gpuwarden.policy.evacuation.delivery import (
+    MARK_STANDS,
+    Delivery,
+    DeliveryRules,
+    Process,
+    Way,
+    delivery,
+    parse_mark,
+)
+from gpuwarden.policy.evacuation.done import has_acknowledged
+from gpuwarden.policy.evacuation.event_fields import is_number
+from gpuwarden.policy.evacuation.events import settled
+from gpuwarden.policy.evacuation.model import Departure, DepartureState, JobState, Sent
+from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.receivers.facts import Kind, LocalJob
+from gpuwarden_collectors.slurm.departing_facts import SlurmJob
+
+PIDS_SHOWN = 8
+
+
+def settle(
+    state: DepartureState,
+    slurm_of: Callable[[str], SlurmJob | None],
+    node: str,
+    is_busy: Callable[[str], bool],
+    *,
+    boot_id: str,
+    now: Stamp,
+) -> tuple[Event, ...]:
+    """The outcome of each signal that nobody is sending any more, as far as it can be known now.
+
+    `slurm_of`: what the controller says of a job, by `key_of`, since this daemon began; None if it says nothing. `node`: what Slurm calls
+    this one. `is_busy`: a signal for the job is being sent by this daemon.
+    """
+    waiting: dict[str, list[Departure]] = {}
+    for departure in state.departures.values():
+        for key, known in departure.jobs.items():
+            if (known.unsure or known.unsure_here) and not is_busy(key):
+                waiting.setdefault(key, []).append(departure)
+    events: list[Event] = []
+    for key, departures in waiting.items():
+        for way, processes, result, text in _found_out(key, departures, slurm_of(key), node):
+            events += settled(
+                departures[0].id, key, way, result, processes, text=text, due=result is Sent.UNSENT,
+                boot_id=boot_id, now=now,
+            )  # fmt: skip
+    return tuple(events)
+
+
+def _found_out(
+    key: str, departures: Sequence[Departure], slurm: SlurmJob | None, node: str
+) -> Iterator[tuple[Way, frozenset[Process], Sent, str]]:
+    """Of all departures that wait for it: the later ones have taken it over from the first."""
+    jobs = [departure.jobs[key] for departure in departures]
+    if here := frozenset[Process]().union(*(job.unsure_here for job in jobs)):
+        yield Way.LOCAL, here, Sent.UNKNOWN, _not_known(jobs[0].signal, here, _kill(jobs[0].signal, here))
+    unsure = frozenset[Process]().union(*(job.unsure for job in jobs))
+    began = min(departure.at.wall for departure in departures)
+    known = next((job for job in jobs if job.unsure), None)
+    if known is not None and (found := _through_slurm(key, known, slurm, node, began)) is not None:
+        result, command = found
+        yield Way.JOB_WIDE, unsure, result, _TEXTS.get(result) or _not_known(known.signal, unsure, command)
+
+
+_TEXTS = {
+    Sent.WATCHED: "another node signals the whole job: its mark stands",
+    Sent.UNSENT: "not sent: gpuwarden was killed before it had marked the job",
+}
+
+
+def _through_slurm(
+    key: str, known: JobState, slurm: SlurmJob | None, node: str, began: float
+) -> tuple[Sent, str] | None:
+    """And what an operator may type. `began`: of the first notice that it was to be sent for, Unix time."""
+    number = key.rpartition("/")[2]
+    if known.way is Way.BATCH:
+        return Sent.UNKNOWN, f"scancel --signal={known.signal} --batch {number}"
+    if slurm is None or (known.restarts is not None and slurm.restarts != known.restarts):
+        return None
+    mark = None if slurm.admin_comment is None else parse_mark(slurm.admin_comment)
+    if mark is not None and mark.at < max(int(slurm.started), began - MARK_STANDS):
+        return Sent.UNSENT, ""  # the mark of an earlier run or notice
+    if mark is not None and node and mark.node != node:
+        return Sent.WATCHED, ""
+    if slurm.admin_comment is not None and not slurm.admin_comment.strip():
+        return Sent.UNSENT, ""
+    return (
+        Sent.UNKNOWN,
+        f"scancel --signal={known.signal} {number}.STEP for each STEP of squeue --steps --jobs={number}",
+    )
+
+
+def _not_known(signal: str, processes: frozenset[Process], command: str) -> str:
+    ranks = "1 rank" if len(processes) == 1 else f"{len(processes)} ranks"
+    return (
+        f"gpuwarden was killed while it sent SIG{signal.replace(' ', ', SIG')}: whether {ranks} here got it is not known. "
+        f"It is not sent again: a second signal can end a save. If the job does not save: {command}"
+    )
+
+
+def _kill(signal: str, processes: frozenset[Process]) -> str:
+    """Of ranks that want different signals it is not known which wants which."""
+    pids = sorted(pid for pid, _ in processes)
+    shown = " ".join(map(str, pids[:PIDS_SHOWN])) + (" …" if len(pids) > PIDS_SHOWN else "")
+    return f"kill -{signal.replace(' ', ' or ')} {shown}"
+
+
+def repeated(
+    state: DepartureState, key: str, job: LocalJob, slurm: SlurmJob | None, *, rules: DeliveryRules, now: Stamp
+) -> Delivery | None:
+    """To whom the signal is sent once more, if to anybody: on this host alone, for of ranks on other nodes it is not known whether
+    they have acknowledged.
+    """
+    again = repeatable(state, key, job, None if slurm is None else slurm.restarts)
+    if not again:
+        return None
+    found = delivery(job, slurm, rules, now=now.wall, told=again, again=again, wide=False)
+    return replace(found, text=f"{found.text}, perhaps once more") if found.receivers else None
+
+
+def repeatable(state: DepartureState, key: str, job: LocalJob, restarts: int | None) -> frozenset[Process]:
+    """Who of `job` may get a signal once more: it is not known whether they got it, and none of them has acknowledged any notice.
+
+    An acknowledgement by a rank's number may be of any process whose rank is not known.
+    """
+    known = [departure.jobs[key] for departure in state.departures.values() if key in departure.jobs]
+    known = [one for one in known if None in (restarts, one.restarts) or one.restarts == restarts]
+    said = [one.acknowledged for one in known]
+    if any(one.whole or one.all_ranks for one in said):
+        return frozenset()
+    undecided = frozenset[Process]().union(*(one.undecided for one in known))
+    return frozenset(
+        (process.pid, process.started)
+        for process in job.processes
+        if (process.pid, process.started) in undecided
+        and not any(has_acknowledged(process, one) or (process.rank is None and one.ranks) for one in said)
+    )
+
+
+def has_unused_mark(state: DepartureState, key: str, restarts: int | None) -> bool:
+    """Our mark was begun for this run of the job, and no signal followed it."""
+    known = (departure.jobs[key] for departure in state.departures.values() if key in departure.jobs)
+    return any(one.marking and (None in (restarts, one.restarts) or one.restarts == restarts) for one in known)
+
+
+def job_number(key: str) -> int | None:
+    """Slurm's, of a key such as slurm/123."""
+    kind, _, number = key.partition("/")
+    return int(number) if kind == Kind.SLURM and is_number(number) else None

@@ -1,0 +1,271 @@
+"""A daemon that is killed while it signals a job: what the next one finds out, and what it does then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwarden.health.model import EventKind
+from gpuwarden.policy.evacuation.delivery import MARK_STANDS, Way, mark
+from gpuwarden.policy.evacuation.events import checkpoint, saved, settled, signalling
+from gpuwarden.policy.evacuation.model import TOLD_STANDS, Sent
+from gpuwarden.policy.evacuation.plan import Tell
+from gpuwarden.policy.evacuation.unsettled import has_unused_mark, repeatable
+from gpuwarden_collectors.receivers.facts import Kind
+from support.departures import BOOT, BOOTED, SETTINGS, Dies, Story, announced, local, process
+
+ONE = frozenset({(1, 10)})
+"""Rank 1, as it is remembered."""
+AGAIN = replace(SETTINGS, signal_again=True)
+DECIDABLE: tuple[Dies, ...] = ("before marking", "behind the mark")
+
+
+def killed_before_its_mark(story: Story) -> Story:
+    """As by versions that wrote that a job is being signalled before they marked it."""
+    (tell,) = [step for step in story.steps() if isinstance(step, Tell)]
+    event = signalling(story.departure.id, tell.key, tell.delivery, tell.slurm, boot_id=BOOT, now=story.now)
+    story.took(event)
+    return story.restarts()
+
+
+def comments(story: Story, admin_comment: str | None) -> Story:
+    story.slurm[7] = replace(story.slurm[7], admin_comment=admin_comment)
+    return story
+
+
+# --- through Slurm
+
+
+@pytest.mark.parametrize("dies", DECIDABLE)
+def test_a_job_whose_daemon_was_killed_before_it_was_written_down_is_signalled_as_a_whole(dies: Dies) -> None:
+    story = Story().spreads(7, process(1), process(2)).announces(announced(30.0)).acts(1, dies=dies).restarts()
+    assert story.sent == []
+    story.waits(8.0).acts()
+    assert story.signals == [(1, "TERM"), (2, "TERM")]
+    assert (story.known(7).way, story.known(7).result, story.known(7).wide) == (Way.JOB_WIDE, Sent.SENT, True)
+
+
+@given(script=st.lists(st.sampled_from(DECIDABLE), max_size=4), announced_by=st.lists(st.sampled_from(["aws", "operator"]), min_size=1, max_size=3), summed=st.booleans())  # fmt: skip
+@settings(deadline=None, max_examples=100)
+def test_however_often_a_daemon_is_killed_before_it_sends_each_rank_is_signalled_once(
+    script: list[Dies], announced_by: list[str], summed: bool
+) -> None:
+    story = Story().spreads(7, process(1), process(2)).runs(8, process(3))
+    for source in announced_by:
+        story.announces(announced(120.0, source=source))
+        for dies in script:
+            story.waits(1.0).acts(1, dies=dies).restarts()
+            if summed:
+                story.sums_up()
+    assert sorted(story.acts().signals) == [(1, "TERM"), (2, "TERM"), (3, "TERM")]
+
+
+def test_a_ledger_of_before_without_a_mark_at_the_job_says_that_nothing_was_sent() -> None:
+    story = killed_before_its_mark(Story().spreads(7, process(1)).announces(announced()))
+    assert story.known(7).unsure == {(1, 10)}
+    story.acts()
+    assert (story.signals, story.known(7).way, story.known(7).result) == ([(1, "TERM")], Way.JOB_WIDE, Sent.SENT)
+
+
+@pytest.mark.parametrize(
+    ("stands", "result"),
+    [
+        (mark("n1", BOOTED + 1_000.0), Sent.UNKNOWN),
+        (mark("n2", BOOTED + 1_000.0), Sent.WATCHED),
+        ("ticket 4711", Sent.UNKNOWN),
+        (None, Sent.UNKNOWN),
+    ],
+)
+def test_behind_a_mark_or_the_text_of_somebody_else_nothing_is_sent_again(stands: str | None, result: Sent) -> None:
+    story = killed_before_its_mark(Story().spreads(7, process(1)).announces(announced()))
+    comments(story, stands).acts()
+    assert (story.sent, story.known(7).result, story.known(7).told) == ([], result, ONE)
+    assert story.waits(5.0).restarts().sums_up().acts().sent == []
+
+
+@pytest.mark.parametrize("at", [BOOTED + 1_000.0 - MARK_STANDS - 9.0, BOOTED - 5.0])
+def test_a_mark_of_an_earlier_notice_or_run_is_none_for_this_one(at: float) -> None:
+    story = killed_before_its_mark(Story().spreads(7, process(1), started=BOOTED).announces(announced()))
+    assert comments(story, mark("n1", at)).acts().signals == [(1, "TERM")]
+
+
+def test_a_mark_that_has_grown_old_since_it_was_set_still_stands() -> None:
+    story = killed_before_its_mark(Story().spreads(7, process(1)).announces(announced(9_000.0)))
+    comments(story, mark("n1", BOOTED + 1_000.0)).waits(MARK_STANDS + 60.0)
+    assert (story.acts().sent, story.known(7).result) == ([], Sent.UNKNOWN)
+
+
+def test_a_notice_that_comes_long_after_finds_the_mark_of_the_one_for_which_it_was_to_be_sent() -> None:
+    story = killed_before_its_mark(Story().spreads(7, process(1)).announces(announced(9_000.0)))
+    first, story.controller = next(iter(story.notices.values())), False
+    story.waits(TOLD_STANDS - 1.0).announces(first, announced(600.0, source="operator", at=story.now.boottime)).acts()
+    story.waits(60.0).controller = True
+    assert comments(story, mark("n1", BOOTED + 1_000.0)).acts().sent == []
+    assert {one.jobs["slurm/7"].result for one in story.state.departures.values()} == {Sent.UNKNOWN}
+
+
+def test_while_the_controller_is_away_nothing_is_found_out() -> None:
+    story = killed_before_its_mark(Story().spreads(7, process(1)).announces(announced()))
+    story.controller = False
+    assert (story.acts().sent, story.known(7).unsure) == ([], ONE)
+    story.controller = True
+    assert story.waits(3.0).acts().signals == [(1, "TERM")]
+
+
+def test_what_runs_anew_by_now_is_another_matter() -> None:
+    story = killed_before_its_mark(Story().spreads(7, process(1)).announces(announced()))
+    story.spreads(7, process(11), restarts=1)
+    assert story.acts().signals == [(11, "TERM")]
+
+
+def test_what_this_daemon_is_sending_is_not_found_out_meanwhile() -> None:
+    story = killed_before_its_mark(Story().spreads(7, process(1)).announces(announced()))
+    story.under_way.add("slurm/7")
+    assert (story.acts().sent, story.known(7).unsure) == ([], ONE)
+
+
+def test_a_batch_script_has_no_mark_and_is_not_signalled_again() -> None:
+    script = process(1, step="batch")
+    story = Story().spreads(7, script).announces(announced()).acts(1, dies="before sending").restarts().acts()
+    assert (story.sent, story.known(7).way, story.known(7).result) == ([], Way.BATCH, Sent.UNKNOWN)
+    assert "scancel --signal=TERM --batch 7" in story.known(7).text
+
+
+def test_who_lost_the_memory_of_his_mark_signals_nobody() -> None:
+    story = Story().spreads(7, process(1), admin_comment=mark("n1", BOOTED + 1_000.0)).announces(announced()).acts()
+    assert (story.sent, story.known(7).way) == ([], Way.WATCH)
+
+
+def test_an_unused_mark_is_of_one_run_and_is_used_up_by_the_signal() -> None:
+    story = Story().spreads(7, process(1)).announces(announced()).acts(1, dies="behind the mark").restarts()
+    assert [has_unused_mark(story.state, "slurm/7", restarts) for restarts in (0, 1, None)] == [True, False, True]
+    assert not has_unused_mark(story.acts().state, "slurm/7", 0)
+
+
+# --- a notice that is withdrawn, or another one
+
+
+@pytest.mark.parametrize("source", ["aws", "operator"])
+def test_who_was_not_sent_the_signal_of_a_withdrawn_notice_gets_that_of_the_next_one(source: str) -> None:
+    story = killed_before_its_mark(Story().spreads(7, process(1)).announces(announced()))
+    story.waits(5.0).announces().waits(5.0)
+    story.announces(announced(source=source, at=1_000.0 if source == "aws" else story.now.boottime))
+    assert story.acts().signals == [(1, "TERM")]
+
+
+@pytest.mark.parametrize("way", [Way.LOCAL, Way.JOB_WIDE])
+def test_who_was_surely_sent_nothing_since_the_end_was_called_off_is_signalled_once_it_comes_back(way: Way) -> None:
+    story = Story().announces(announced())
+    story.spreads(7, process(1)) if way is Way.JOB_WIDE else story.runs(7, process(1))
+    story.acts(1, dies="before sending")
+    name = story.departure.id
+    story.took(settled(name, "slurm/7", way, Sent.UNSENT, [(1, 10)], text="", due=True, boot_id=BOOT, now=story.now))
+    assert story.announces().waits(3.0).announces(announced()).acts().signals == [(1, "TERM")]
+    assert story.known(7).way is way
+
+
+# --- on this host
+
+
+def test_ranks_of_this_host_over_which_a_daemon_was_killed_are_left_to_the_operator() -> None:
+    ranks = [process(n, rank=n) for n in range(1, 13)]
+    story = Story().runs(7, *ranks).announces(announced()).acts(1, dies="before sending").restarts().acts()
+    assert (story.sent, story.known(7).result) == ([], Sent.UNKNOWN)
+    text = story.known(7).text
+    assert "12 ranks here" in text
+    assert "kill -TERM 1 2 3 4 5 6 7 8 …" in text
+    assert story.texts(EventKind.SIGNALLED)[-1]["result"] == "unknown"
+
+
+def test_a_container_too() -> None:
+    job = local("c0ffee", process(5), kind=Kind.CONTAINER)
+    story = Story().hosts(job).announces(announced()).acts(1, dies="before sending").restarts().acts()
+    known = story.departure.jobs["container/c0ffee"]
+    assert (story.sent, known.result, known.undecided) == ([], Sent.UNKNOWN, frozenset({(5, 50)}))
+
+
+def test_a_rank_that_comes_later_is_signalled_whatever_came_of_those_before() -> None:
+    story = Story().runs(7, process(1)).announces(announced()).acts(1, dies="before sending").restarts().acts()
+    assert story.runs(7, process(1), process(2)).acts().signals == [(2, "TERM")]
+
+
+# --- once more, where the site asks for it
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_where_the_site_asks_for_it_ranks_here_get_it_once_more_and_no_third_time(several: bool) -> None:
+    """Ranks on other nodes may have acknowledged to their own."""
+    story = Story(settings=AGAIN)
+    story.spreads(7, process(1), process(2)) if several else story.runs(7, process(1), process(2))
+    story.announces(announced()).acts(1, dies="after sending").restarts()
+    assert len(story.sent) == 2
+    story.acts()
+    assert story.signals[2:] == [(1, "TERM"), (2, "TERM")]
+    assert [data["way"] for data in story.texts(EventKind.SIGNALLING)][-1] == "local"
+    assert (story.known(7).result, story.known(7).undecided) == (Sent.SENT, frozenset())
+    assert len(story.restarts().sums_up().waits(60.0).acts().sent) == 4
+
+
+def test_whoever_is_killed_over_the_second_signal_sends_no_third_one() -> None:
+    story = Story(settings=AGAIN).runs(7, process(1)).announces(announced()).acts(1, dies="after sending").restarts()
+    story.acts(1, dies="after sending").restarts().acts()
+    assert story.signals == [(1, "TERM"), (1, "TERM")]
+
+
+def test_a_rank_that_has_acknowledged_gets_no_second_signal() -> None:
+    story = Story(settings=AGAIN).runs(7, process(1, rank=0), process(2, rank=1)).announces(announced())
+    story.acts(1, dies="after sending").says_saved(7, 0).restarts().acts()
+    assert story.signals == [(1, "TERM"), (2, "TERM"), (2, "TERM")]
+
+
+@pytest.mark.parametrize("said", ["its own number", "no rank known", "all ranks"])
+def test_what_may_be_an_acknowledgement_of_a_rank_is_taken_for_one(said: str) -> None:
+    rank = None if said == "no rank known" else 0
+    story = Story(settings=AGAIN).runs(7, process(1, rank=rank)).announces(announced())
+    story.acts(1, dies="after sending")
+    if said == "its own number":
+        story.took([saved("slurm/7", "socket", saved=True, process=(1, 10), boot_id=BOOT, now=story.now)])
+    else:
+        story.says_saved(7, 0, all_ranks=said == "all ranks")
+    assert len(story.restarts().acts().sent) == 1
+
+
+def test_a_rank_that_acknowledged_before_the_notice_was_withdrawn_gets_no_second_signal() -> None:
+    story = Story(settings=AGAIN).runs(7, process(1, rank=0)).announces(announced()).acts(1, dies="after sending")
+    story.restarts().settles().says_saved(7, 0).announces().waits(3.0).announces(announced())
+    assert len(story.acts().sent) == 1
+
+
+def test_without_that_key_nobody_gets_a_second_one() -> None:
+    story = Story().runs(7, process(1)).announces(announced()).acts(1, dies="after sending").restarts().acts()
+    job = story.jobs["slurm/7"]
+    assert repeatable(story.state, "slurm/7", job, 0) == {(1, 10)}
+    assert len(story.waits(TOLD_STANDS / 2).acts().sent) == 1
+
+
+# --- ledgers
+
+
+def test_a_checkpoint_of_a_version_that_named_only_what_went_through_slurm_means_the_same() -> None:
+    story = killed_before_its_mark(Story().spreads(7, process(1)).announces(announced()))
+    for event in checkpoint(story.state):
+        if event.data.get("only") == "unsure":
+            data = {**event.data, "unsure": True}
+            del data["only"]
+            story.took([replace(event, data=data)])
+    assert story.known(7) == replace(story.known(7), told=frozenset({(1, 10)}), unsure=frozenset({(1, 10)}))
+    assert story.acts().signals == [(1, "TERM")]
+
+
+def test_what_is_not_known_is_kept_in_a_checkpoint() -> None:
+    marking = Story().spreads(7, process(1)).announces(announced()).acts(1, dies="behind the mark")
+    unsure = killed_before_its_mark(Story().spreads(7, process(1)).announces(announced()))
+    here = Story().runs(7, process(1)).announces(announced()).acts(1, dies="before sending")
+    undecided = Story().runs(7, process(1)).announces(announced()).acts(1, dies="before sending").settles()
+    for story, name in ((marking, "marking"), (unsure, "unsure"), (here, "unsure_here"), (undecided, "undecided")):
+        before = story.known(7)
+        assert getattr(before, name)
+        assert story.sums_up().known(7) == before

@@ -1,0 +1,121 @@
+"""A daemon that is killed while it signals a job of two nodes of a real Slurm, and the one that is started after it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.daemons import RunningDaemon
+from support.slurm import SLURM_BESIDE, Slurm
+from support.slurm_hosts import SlurmHost
+from support.slurm_trainings import Training
+
+pytestmark = SLURM_BESIDE
+
+OURS = "USR1"
+"""Declared by the job: what Slurm sends besides is another one."""
+
+
+class Killed:
+    """A training with the signal only, and the node that goes. `hanging`: a command of Slurm's that the first daemon never gets
+    past when it has `word` among its words.
+    """
+
+    def __init__(self, slurm: Slurm, hanging: str, word: str) -> None:
+        self.slurm = slurm
+        self.training = Training(slurm, answers=False, declares=OURS)
+        self.node = min(self.training.nodes())
+        self.folder = slurm.folder / "hosts" / self.node
+        self.folder.mkdir(parents=True)
+        self.host = SlurmHost(self.folder, slurm, self.node)
+        self.reached = self.folder / "reached"
+        self._programs = self._made(hanging, word)
+
+    def _made(self, hanging: str, word: str) -> Path:
+        programs = self.folder / "programs"
+        programs.mkdir()
+        os.mkfifo(self.folder / "never")
+        for name in ("squeue", "scontrol", "scancel", "sinfo", "sacct"):
+            if (real := shutil.which(name)) is None:
+                continue
+            hangs = f'case "$*" in *{word}*) touch {self.reached}; read line <{self.folder}/never;; esac\n'
+            (programs / name).write_text(f'#!/bin/sh\n{hangs if name == hanging else ""}exec {real} "$@"\n')
+            (programs / name).chmod(0o755)
+        return programs
+
+    def dies(self) -> None:
+        """The daemon, in that command."""
+        self.configures(f'folder = "{self._programs}"')
+        with self.host.acting() as daemon:
+            daemon.wait_status("healthy")
+            done = self.host.command("notify-termination", "--in", "300s", "--run-dir", self.host.run_dir)
+            assert done.returncode == 0, done.stderr
+            daemon.wait(self.reached.exists, "the command to hang")
+            daemon.wait(lambda: b'"departing"' in daemon.get("/v1/events")[1], "the notice to be on disk")
+            daemon.kill()
+
+    def configures(self, slurm: str = "", jobs: str = "") -> None:
+        self.host.configure_slurm(more=slurm)
+        self.host.config.write_text(f"{self.host.config.read_text()}[jobs]\nrequeue = false\n{jobs}\n")
+
+    def signals(self) -> list[int]:
+        return [self.training.signals(rank).count(f"SIG{OURS}") for rank in range(2)]
+
+    def job(self, daemon: RunningDaemon) -> dict[str, Any]:
+        jobs = [job for one in daemon.status()["jobs"]["departures"] for job in one["jobs"]]
+        return next((job for job in jobs if job["job"] == f"slurm/{self.training.job}"), {})
+
+
+@pytest.fixture
+def before_the_mark(slurm: Slurm) -> Iterator[Killed]:
+    yield Killed(slurm, "scontrol", "AdminComment=gpuwarden")
+    shutil.rmtree(slurm.folder / "hosts")
+
+
+@pytest.fixture
+def in_the_send(slurm: Slurm) -> Iterator[Killed]:
+    yield Killed(slurm, "scancel", f"--signal={OURS}")
+    shutil.rmtree(slurm.folder / "hosts")
+
+
+def test_a_job_whose_daemon_was_killed_before_it_was_marked_is_signalled_as_a_whole(before_the_mark: Killed) -> None:
+    killed = before_the_mark
+    killed.dies()
+    assert killed.signals() == [0, 0]
+    killed.configures()
+    with killed.host.acting() as daemon:
+        daemon.wait(lambda: killed.signals() == [1, 1], "both ranks to be signalled")
+        daemon.wait(lambda: killed.job(daemon)["result"] == "sent", "to say so")
+        assert killed.job(daemon)["way"] == "job_wide"
+        daemon.wait_passes(5)
+    assert killed.signals() == [1, 1]
+
+
+def test_a_job_whose_daemon_was_killed_in_the_send_is_left_to_the_operator(in_the_send: Killed) -> None:
+    killed = in_the_send
+    killed.dies()
+    killed.configures()
+    with killed.host.acting() as daemon:
+        daemon.wait(lambda: "killed while it sent" in killed.job(daemon).get("text", ""), "to say so")
+        assert killed.job(daemon)["result"] == "unknown"
+        shown = killed.host.command("status", "--run-dir", killed.host.run_dir).stdout
+        assert f"scancel --signal={OURS} {killed.training.job}.STEP" in shown
+        daemon.wait_passes(10)
+    assert killed.signals() == [0, 0]
+
+
+def test_where_the_site_asks_for_it_the_ranks_of_this_node_are_signalled_then(in_the_send: Killed) -> None:
+    killed = in_the_send
+    killed.dies()
+    killed.configures(jobs="signal_again = true")
+    with killed.host.acting() as daemon:
+        daemon.wait(lambda: sum(killed.signals()) == 1, "the rank here to be signalled")
+        daemon.wait(lambda: killed.job(daemon)["result"] == "sent", "to say so")
+        daemon.wait_passes(10)
+    here = [said["node"] for said in killed.training.said("signal")]
+    assert here == [killed.node]
