@@ -139,5 +139,5 @@ def test_how_a_code_is_judged_can_be_said_of_each() -> None:
     sentences = [judged(row) for row in (*DCGM_CODES.values(), dcgm_row(4711))]
     assert all(sentence.endswith(".") and " inf " not in sentence for sentence in sentences)
     assert judged(dcgm_row(52)) == (
-        "At worst a failure: it is a finding of its own, dcgm_faulty_memory; DCGM's word alone counts after 15 s."
+        "At worst a failure: it is a finding of its own, dcgm_faulty_memory; DCGM alone counts after 15 s."
     )

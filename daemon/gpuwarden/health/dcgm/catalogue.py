@@ -338,7 +338,7 @@ def judged(row: DcgmCode) -> str:
     if row.worst is HEALTHY:
         return f"At worst healthy: it is {where}, and never a finding by itself." if row.agrees else "Healthy."
     alone = "never counts" if row.lasts == math.inf else f"counts after {row.lasts:g} s"
-    return f"At worst a {row.worst.value}: it is {where}; without NVML {alone}."
+    return f"At worst a {row.worst.value}: it is {where}; DCGM alone {alone}."
 
 
 _REPORTED = {0: HEALTHY, 10: WARNING, 20: FAILURE}  # dcgm_structs.h: DCGM_HEALTH_RESULT_*
