@@ -1,6 +1,6 @@
-"""The operating system is told to go down: on some clouds that is all the notice there is.
+"""The shutdown of the operating system: on some clouds that is all the notice there is.
 
-logind announces it (PrepareForShutdown) and waits for whoever holds a delay inhibitor, InhibitDelayMaxSec at most: 5 s unless the
+logind announces it (PrepareForShutdown) and waits for the holders of a delay inhibitor, InhibitDelayMaxSec at most: 5 s unless the
 operator raised it. That a service is stopped, ours too, is announced by nobody, and is no notice.
 """
 
@@ -86,7 +86,7 @@ class Shutdown:
         return going_down(now, self._ends - now.boottime)
 
     def ends_in(self) -> float:
-        """The daemon is told to stop. Seconds that it may take for that because the machine goes down; 0 if it may not."""
+        """Seconds that the daemon may take to stop because the machine goes down; 0 if it may not."""
         return 0.0 if self._ends is None or not self._stop else max(0.0, self._ends - self._clock().boottime)
 
     async def _connect(self) -> None:
