@@ -36,7 +36,7 @@ async def interposer(run_dir: Path, port: int, *, speaks: bool = True, **more: A
     reader = Reader(run_dir, "dstack", boot_id=BOOT)
     served = Interposer(
         shim=Address("127.0.0.1", port), reader=reader, enabled=speaks, mode="enforce", log=structlog.get_logger(),
-        **{"silent_after": 0.3, **more},
+        **{"shim_within": 0.3, **more},
     )  # fmt: skip
     task = asyncio.create_task(served.serve(listener, stop))
     try:
@@ -146,7 +146,7 @@ async def test_in_mode_observe_and_while_it_is_not_enabled_health_goes_through_t
     verdict(tmp_path, "failure", mode="observe" if speaks else "enforce")
     marker(tmp_path, "dstack")
     odd = b'HTTP/1.1 200 Fine\r\ncontent-LENGTH: 48\r\n\r\n{"dcgm":{"overall_health":15,"incidents":null}}\n'
-    async with scripted(canned(odd)) as port, interposer(tmp_path, port, speaks=speaks) as between:
+    async with scripted(canned(odd)) as port, interposer(tmp_path, port, enabled=speaks) as between:
         assert await ask(between, GET) == odd
 
 

@@ -95,7 +95,7 @@ def test_what_is_no_marker_is_doubt_and_no_exclusion(tmp_path: Path) -> None:
         path.write_text(text)
         found = reader(tmp_path).read()
         assert found.marker is None
-        assert "no marker" in found.doubt
+        assert "not a marker" in found.doubt
 
 
 def test_nothing_waits_for_a_pipe_follows_a_link_or_reads_without_end(tmp_path: Path) -> None:

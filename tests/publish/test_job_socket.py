@@ -70,7 +70,7 @@ class Daemon:
 async def listening(run_dir: Path, daemon: Daemon, **options: Any) -> AsyncIterator[JobSocket]:
     """With a `deadline` that no slow machine misses, and no look at the file that a test did not ask for."""
     daemon.known.set()
-    served = daemon.socket(run_dir, **{"deadline": PATIENCE, "look_every": 3600.0, **options})
+    served = daemon.socket(run_dir, **{"deadline": PATIENCE, "check_every": 3600.0, **options})
     await served.start()
     assert served.error(host_clock()) == ""
     try:
@@ -500,7 +500,7 @@ async def test_a_socket_left_behind_by_a_killed_daemon_is_replaced(tmp_path: Pat
 
 
 async def test_a_socket_that_somebody_removed_is_made_anew(tmp_path: Path) -> None:
-    async with listening(tmp_path, Daemon(), look_every=0.05) as served:
+    async with listening(tmp_path, Daemon(), check_every=0.05) as served:
         running = asyncio.create_task(served.run())
         for _ in range(3):
             served.path.unlink()

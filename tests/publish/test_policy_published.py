@@ -41,7 +41,7 @@ def file_of(shown: Snapshot) -> dict[str, str]:
 
 @pytest.mark.parametrize(("standing", "owner"), [(OURS, "failure"), (FOREIGN, "foreign")])
 def test_an_excluded_node_takes_no_work_whoever_excluded_it(standing: Standing, owner: str) -> None:
-    shown = acted(snapshot(), excluded=(("slurm", owner),), standings={"slurm": standing})
+    shown = acted(snapshot(), excluded=(("slurm", owner),), node_states={"slurm": standing})
     code, beat = heartbeat(shown, NOW)
     assert (code, beat["status"], beat["excluded_by"]) == (503, "healthy", [f"slurm:{owner}"])
     assert (file_of(shown)["excluded"], file_of(shown)["schedulable"]) == ("1", "0")
@@ -109,7 +109,7 @@ def test_an_operator_s_exclusion_says_who_and_why_where_no_scheduler_does() -> N
 def test_what_stands_in_the_way_is_told() -> None:
     away = Standing(at=NOW, reachable=False, trouble="slurmctld does not answer")
     text = text_of(
-        acted(FAILING, standings={"slurm": away}, blocked={"slurm": "reboot"}, person=("xid.79@gpu/0000:51:00.0",))
+        acted(FAILING, node_states={"slurm": away}, blocked={"slurm": "reboot"}, person=("xid.79@gpu/0000:51:00.0",))
     )
     for told in ("slurmctld does not answer", "nothing is done: reboot", "only a person", "xid.79@gpu/0000:51:00.0"):
         assert told in text

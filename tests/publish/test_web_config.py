@@ -116,7 +116,7 @@ def test_what_is_wrong_is_told_with_its_key(site: Site, text: str, told: str) ->
     [
         ("  max_version: TLS11", "max_version: expected TLS12 or TLS13"),
         ("  min_version: TLS13\n  max_version: TLS12", "expected no less than min_version"),
-        ("  cipher_suites: [TLS_RSA_WITH_RC4_128_SHA]", "unknown cipher 'TLS_RSA_WITH_RC4_128_SHA'; known here are TLS_AES"),
+        ("  cipher_suites: [TLS_RSA_WITH_RC4_128_SHA]", "unknown cipher 'TLS_RSA_WITH_RC4_128_SHA'; supported are TLS_AES"),
         ("  cipher_suites: [TLS_AES_128_GCM_SHA256]\n  max_version: TLS12", "expected one for TLS 1.2"),
         ("  curve_preferences: [P256]", "expected one of CurveP256"),
         ("  client_auth_type: RequireAnyClientCert", "expected RequireAndVerifyClientCert"),
@@ -187,7 +187,7 @@ def test_what_protects_no_less_though_not_as_asked_is_a_warning(site: Site) -> N
     served = site.serve()
     assert "HTTP/2 is not supported" in warnings(site, served, "http_server_config: {http2: true}")
     assert "TLS12 is the lowest" in warnings(site, f"{served}  min_version: TLS10")
-    assert "CurveP256 is used, and nothing else" in warnings(site, f"{served}  curve_preferences: [CurveP256, X25519]")
+    assert "CurveP256 is used, and no other" in warnings(site, f"{served}  curve_preferences: [CurveP256, X25519]")
     assert "no certificate is requested" in warnings(site, f"{served}  client_auth_type: RequestClientCert")
     assert "any authority that this host trusts" in warnings(
         site, f"{served}  client_auth_type: VerifyClientCertIfGiven"
@@ -210,7 +210,7 @@ def test_secrets_that_anybody_may_read_are_a_warning(site: Site) -> None:
 def test_a_file_that_is_none_or_too_large_is_refused(site: Site) -> None:
     with pytest.raises(WebConfigError, match="cannot read it: No such file or directory"):
         read(site.path)
-    with pytest.raises(WebConfigError, match="cannot read it: it is no file"):
+    with pytest.raises(WebConfigError, match="cannot read it: it is not a file"):
         read(Path("/dev/zero"))
     with pytest.raises(WebConfigError, match="more than 1048576 bytes"):
         read(site.write("#" * (1 << 20) + "\n"))
