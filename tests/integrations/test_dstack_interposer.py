@@ -146,7 +146,7 @@ async def test_in_mode_observe_and_while_it_is_not_enabled_health_goes_through_t
     verdict(tmp_path, "failure", mode="observe" if speaks else "enforce")
     marker(tmp_path, "dstack")
     odd = b'HTTP/1.1 200 Fine\r\ncontent-LENGTH: 48\r\n\r\n{"dcgm":{"overall_health":15,"incidents":null}}\n'
-    async with scripted(canned(odd)) as port, interposer(tmp_path, port, enabled=speaks) as between:
+    async with scripted(canned(odd)) as port, interposer(tmp_path, port, speaks=speaks) as between:
         assert await ask(between, GET) == odd
 
 
