@@ -63,7 +63,7 @@ async def serving(
     *,
     host: str = "127.0.0.1",
     config: Path | None = None,
-    look_every: float = 0.05,
+    check_every: float = 0.05,
     connections: int = Limits().connections,
     deadline: float = 10.0,
     handshake: float = 5.0,
@@ -79,7 +79,7 @@ async def serving(
     limits = Limits(connections=connections, deadline=deadline, handshake=handshake)
     web = Web(
         holder, events, structlog.get_logger(), clock=lambda: now[0], notices=notices, config=config, limits=limits,
-        check_every=look_every,
+        check_every=check_every,
     )  # fmt: skip
     served = Served(web, holder, now, notices)
     await web.start(host, 0)
