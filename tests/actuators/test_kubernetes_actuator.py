@@ -114,7 +114,7 @@ async def test_the_taints_of_others_survive_a_hundred_edits_beside_ours(
             try:
                 await step(acts)
             except ActuatorUnavailable as error:  # it was written twenty times meanwhile, or between look and write
-                assert "somebody else" in str(error) or "changed since" in str(error)  # noqa: PT017
+                assert "conflicted with others" in str(error) or "changed since" in str(error)  # noqa: PT017
     server.before_patch = lambda: None
     await exclude(acts)
     keys = [taint["key"] for taint in server.nodes["n1"]["spec"]["taints"]]
@@ -292,7 +292,7 @@ def _stamp(found: Json, time: str) -> None:
         (refusing(400), True, "kubernetes.pool"),
         (refusing(404), False, "kubectl get nodes"),
         (refusing(422), True, "invalid"),
-        (refusing(429, **{"Retry-After": "1"}), False, "too often"),
+        (refusing(429, **{"Retry-After": "1"}), False, "too many requests"),
         (refusing(500), False, "500"),
         (refusing(301, Location="http://127.0.0.1:9/elsewhere"), False, "301"),
         (garbage, False, "not a JSON"),
@@ -321,7 +321,7 @@ async def test_conflicts_without_end_are_given_up_and_nothing_is_written(
     monkeypatch.setattr(module, "PAUSE", 0.0)
     server.before_patch = lambda: server.edit("n1", lambda found: _taint(found, "other.io/x"))
     acts = actuator(server, tmp_path)
-    with pytest.raises(ActuatorUnavailable, match="20 times"):
+    with pytest.raises(ActuatorUnavailable, match="20 writes in a row"):
         await exclude(acts)
     assert KEY not in server.nodes["n1"]["metadata"]["labels"]
     await acts.close()

@@ -86,7 +86,7 @@ async def test_no_message_has_a_secret_of_a_file_that_is_wrong(tmp_path: Path) -
         assert SECRET not in str(caught.value)
     broken = tmp_path / "broken"
     broken.write_text(f"users:\n- name: u\n  user:\n    token: {SECRET}\n   odd: [\n")
-    with pytest.raises(ActuatorRefused, match="no YAML in line 5") as refused:
+    with pytest.raises(ActuatorRefused, match="invalid YAML in line 5") as refused:
         await actuator(broken).read()
     assert SECRET not in str(refused.value)
 

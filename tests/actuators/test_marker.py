@@ -191,7 +191,7 @@ async def test_a_file_system_that_hangs_holds_nobody_up_and_no_second_call_is_be
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A FIFO in place of the folder's file would not hang it; a thread that waits stands for a dead file system."""
-    monkeypatch.setattr("gpuwarden.actuators.marker_file.ANSWERS_WITHIN", 0.05)
+    monkeypatch.setattr("gpuwarden.actuators.marker_file.RESPONSE_WITHIN", 0.05)
     one = marker(tmp_path / "out")
     reading, writing = os.pipe()
     with pytest.raises(ActuatorUnavailable, match="does its file system hang"):

@@ -47,7 +47,7 @@ def counter(port: int, **more: object) -> PrometheusCounter:
 def site(scraped: float = NOW - 10, at: float = NOW, pool: int = 4, **held: float) -> Callable[..., Answer]:
     """`held`: since when these are out."""
     answers = {
-        "ours": [series(at, scraped, named("n1"))],
+        "own": [series(at, scraped, named("n1"))],
         "pool": [series(at, pool, {})],
         "held": [series(at, 1, named(node)) for node in held],
         "since": [series(at, since, named(node)) for node, since in held.items()],
@@ -80,7 +80,7 @@ async def test_a_node_that_two_jobs_scrape_does_not_stand_before_itself() -> Non
     twice = {**named("n1"), "job": "again"}
 
     def respond(path: str, query: str, headers: dict[str, str]) -> Answer:
-        if query == QUERIES["ours"]:
+        if query == QUERIES["own"]:
             return vector([series(NOW, NOW - 10, named("n1")), series(NOW, NOW - 12, twice)])
         if query == QUERIES["held"]:
             return vector([series(NOW, 1, twice), series(NOW, 1, named("n1"))])
@@ -110,7 +110,7 @@ async def test_what_cannot_be_counted_by_is_no_count(
     respond: Callable[..., Answer], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "within" in told:
-        monkeypatch.setattr("gpuwarden.actuators.prometheus_count.ANSWERS_WITHIN", 0.2)
+        monkeypatch.setattr("gpuwarden.actuators.prometheus_count.RESPONSE_WITHIN", 0.2)
     with pytest.raises(BudgetUnknown, match="budget_unknown") as raised:
         await census(respond)
     assert told in str(raised.value)
@@ -147,7 +147,7 @@ async def test_credentials_come_from_a_file_and_are_read_anew_each_time(
         token.unlink()
         with pytest.raises(BudgetUnknown, match=f"cannot read {token}"):
             await asking.fleet_count()
-        monkeypatch.setattr("gpuwarden.actuators.prometheus_count.ANSWERS_WITHIN", 0.0)
+        monkeypatch.setattr("gpuwarden.actuators.prometheus_count.RESPONSE_WITHIN", 0.0)
         monkeypatch.setattr("gpuwarden.actuators.prometheus_count.READ_WITHIN", 0.1)
         os.mkfifo(token)
         with pytest.raises(BudgetUnknown, match="does their file system hang"):

@@ -289,7 +289,7 @@ def test_a_gpu_that_is_mute_on_the_bus_fails_by_its_address(tmp_path: Path) -> N
 
 async def test_an_engine_of_dcgm_is_asked_and_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake, place = FakeDcgm(tmp_path), tmp_path / "engine"
-    monkeypatch.setattr(of_host, "ANSWERS_WITHIN", 300.0)  # a worker may be long in starting here
+    monkeypatch.setattr(of_host, "RESPONSE_WITHIN", 300.0)  # a worker may be long in starting here
     for name, value in fake.environment.items():
         monkeypatch.setenv(name, value)
     file = tmp_path / "gpuwarden.toml"
