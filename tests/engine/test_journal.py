@@ -220,7 +220,10 @@ def journal(*projections: Projected) -> Iterator[tuple[Journal, list[Step]]]:
         ledger = Ledger(path / "ledger.db", machine=HERE, boot_id="b1", clock=host_clock)
         made = Journal(ledger, (), request_step=steps.append, clock=host_clock)
         made.projections = projections
-        yield made, steps
+        try:
+            yield made, steps
+        finally:
+            asyncio.run(ledger.close(PATIENCE))  # its thread would write into a folder that is being removed
 
 
 def test_an_event_that_one_projection_cannot_fold_is_lost_to_that_one_alone() -> None:
