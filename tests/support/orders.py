@@ -69,7 +69,7 @@ ORDERS = (
     Order("exclude", {"verb": "exclude", "reason": "a fan"}, _nothing, lambda d: "operator" in str(d.heartbeat()["excluded_by"])),
     Order("restore", {"verb": "restore"}, _excluded, lambda d: "operator" not in str(d.heartbeat()["excluded_by"])),
     Order("ack", {"verb": "ack", "finding": ACK}, _latched, lambda d: bool(events(d, "acknowledged"))),
-    Order("accept", {"verb": "accept"}, _pulled, lambda d: d.heartbeat()["gpus"]["expected"] == 1),
+    Order("accept", {"verb": "accept"}, _pulled, lambda d: bool(events(d, "gpu_unpinned"))),
     Order(
         "notify-termination", {"verb": "notify-termination", "within": 3600, "reason": "a fan"}, _nothing,
         lambda d: bool(events(d, "noticed")),
