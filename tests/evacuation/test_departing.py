@@ -201,6 +201,7 @@ async def test_a_process_that_was_not_signalled_since_the_end_was_called_off_is_
         rig.committed.set()
         await rig.writes(EventKind.SIGNALLED)
         rig.acts(notice)
+        await rig.wait(lambda: rig.kinds().count(EventKind.SIGNALLED) == 2, "it to be signalled")
         assert one.heard() == "TERM"
 
 
@@ -226,8 +227,8 @@ async def test_a_process_over_which_a_daemon_was_killed_gets_a_signal_only_where
         told = await rig.writes(EventKind.SIGNALLED)
         assert (told.data["result"], f"kill -TERM {one.pid}" in str(told.data["text"])) == ("unknown", True)
         if again:
+            await rig.wait(lambda: rig.kinds().count(EventKind.SIGNALLED) == 2, "it to be signalled")
             assert one.heard() == "TERM"
-            await rig.wait(lambda: rig.kinds().count(EventKind.SIGNALLED) == 2, "what came of it")
     assert one.heard_all() == []
     assert rig.kinds().count(EventKind.SIGNALLING) == again
 
