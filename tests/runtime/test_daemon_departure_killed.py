@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,21 +44,22 @@ class Killed:
         for name in ("squeue", "scontrol", "scancel", "sinfo", "sacct"):
             if (real := shutil.which(name)) is None:
                 continue
-            hangs = f'case "$*" in *{word}*) touch {self.reached}; read line <{self.folder}/never;; esac\n'
+            hangs = f'case "$*" in *{word}*) echo $$ >{self.reached}; read line <{self.folder}/never;; esac\n'
             (programs / name).write_text(f'#!/bin/sh\n{hangs if name == hanging else ""}exec {real} "$@"\n')
             (programs / name).chmod(0o755)
         return programs
 
     def dies(self) -> None:
-        """The daemon, in that command."""
+        """The daemon, in that command, and the command with it, as systemd ends what a unit leaves behind."""
         self.configures(f'folder = "{self._programs}"')
         with self.host.acting() as daemon:
             daemon.wait_status("healthy")
             done = self.host.command("notify-termination", "--in", "300s", "--run-dir", self.host.run_dir)
             assert done.returncode == 0, done.stderr
-            daemon.wait(self.reached.exists, "the command to hang")
+            daemon.wait(lambda: self.reached.exists() and self.reached.read_text(), "the command to hang")
             daemon.wait(lambda: b'"departing"' in daemon.get("/v1/events")[1], "the notice to be on disk")
             daemon.kill()
+        os.kill(int(self.reached.read_text()), signal.SIGKILL)
 
     def configures(self, slurm: str = "", jobs: str = "") -> None:
         self.host.configure_slurm(more=slurm)
