@@ -21,8 +21,23 @@ REMOVED = {
     "configuration": {
         "slurm.stale_grace": 'was for on_stale = "drain"; ignored with a warning for one release',
         "slurm.on_stale = drain": "no second process drains for a silent daemon; ignored with a warning for one release",
+        "dstack.stop_shim_when_idle": "dstack's agent is no longer stopped; ignored with a warning for one release",
+    },
+    "metrics": {
+        "gpuwarden_intents_waiting": "counted what waited for dstack's agent to be idle",
     },
     "keys": {
+        **dict.fromkeys(
+            ("Job", "InvocationID", "IPAddressAllow", "IPAddressDeny", "SYSTEMD_LOG_LEVEL", "stopped"),
+            "properties of systemd's for stopping dstack's agent, which is gone, and its mark",
+        ),
+        **dict.fromkeys("biutxy", "types of the own wire format of D-Bus; jeepney has its own"),
+        **dict.fromkeys(
+            ("Gid", "Groups", "directory", "imprint"), "the reader of a job's folder of checkpoints is gone"
+        ),
+        **dict.fromkeys(("ssl_handshake_timeout", "ssl_shutdown_timeout"), "arguments of asyncio's private class"),
+        "says": "the label of a line that `explain` printed for people",
+        "places": "an examination's name within doctor; its rows keep theirs",
         "written_by": "evidence of an Xid line that a process wrote; such lines are no events any more",
     },
 }

@@ -260,15 +260,20 @@ def _written() -> Iterator[tuple[str, list[str]]]:
 
 @cache
 def fields() -> frozenset[str]:
-    """Names of the fields of all dataclasses: what was the key of a dictionary may have become one."""
+    """Names of the fields of all dataclasses: what was the key of a dictionary may have become one. A Stamp is two keys."""
     return frozenset(
-        statement.target.id
+        name
         for _, tree in _rooms()
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef)
         for statement in node.body
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+        for name in _names_of(statement.target.id, ast.unparse(statement.annotation))
     )
+
+
+def _names_of(field: str, annotation: str) -> tuple[str, ...]:
+    return (field, f"{field}_boottime", f"{field}_wall") if "Stamp" in annotation else (field,)
 
 
 def _keys_in(tree: ast.AST) -> Iterator[str]:
