@@ -222,7 +222,7 @@ async def test_nobody_speaks_for_another_s_job_nor_without_one_and_the_log_has_i
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"notice": "aws/spot:stop@900"}, "no notice 'aws/spot:stop@900' now"),
+        ({"notice": "aws/spot:stop@900"}, "no notice 'aws/spot:stop@900' to acknowledge"),
         ({"notice": ""}, '"notice"'),
         ({"notice": 7}, '"notice"'),
         ({"notice": "x" * 201}, '"notice"'),

@@ -111,5 +111,5 @@ def test_what_stands_in_the_way_is_told() -> None:
     text = text_of(
         acted(FAILING, node_states={"slurm": away}, blocked={"slurm": "reboot"}, person=("xid.79@gpu/0000:51:00.0",))
     )
-    for told in ("slurmctld does not answer", "nothing is done: reboot", "only a person", "xid.79@gpu/0000:51:00.0"):
+    for told in ("slurmctld does not answer", "no action: reboot", "needs an operator", "xid.79@gpu/0000:51:00.0"):
         assert told in text
