@@ -274,9 +274,7 @@ class Evacuation:
                 self._looks.slurm.ask_anew()
             for step in filter(self._steps.is_free, planned.steps):
                 if isinstance(step, Tell) and step.delivery.receivers:
-                    if (
-                        step.key in signalled
-                    ):  # for the notice before; for this one in the next turn, when that is written
+                    if step.key in signalled:  # for the notice before; for this one once that is written
                         continue
                     signalled.add(step.key)
                 self._steps.write_down(notice, step)

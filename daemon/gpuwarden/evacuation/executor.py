@@ -92,7 +92,8 @@ class Steps:
             return seen.slurm.get(number) if seen.controller and number is not None else None
 
         found = settle(self._state(), slurm_of, seen.node, self.is_busy, boot_id=self._boot_id, now=self._clock())
-        self.outcomes.update(str(event.data["result"]) for event in found)
+        jobs = {(event.data["job"], event.data["way"]): event.data["result"] for event in found}
+        self.outcomes.update(map(str, jobs.values()))
         self._take(found)
 
     def write_down(self, notice: Notice, step: Step) -> None:
@@ -102,17 +103,10 @@ class Steps:
             if step.delivery.way in (Way.WATCH, Way.NONE):
                 self._sending(notice, step)
             elif step.delivery.way is Way.JOB_WIDE and step.slurm is not None:
-                self._take(
-                    events.marking(
-                        name,
-                        step.key,
-                        step.delivery,
-                        step.slurm,
-                        remaining=step.remaining,
-                        boot_id=self._boot_id,
-                        now=now,
-                    )
+                marking = events.marking(
+                    name, step.key, step.delivery, step.slurm, remaining=step.remaining, boot_id=self._boot_id, now=now
                 )
+                self._take(marking)
         elif isinstance(step, NameNot):
             self._take([self._not_requeued(step.key, step.text, permanent=step.permanent, named=True)])
         elif isinstance(step, Approve):
@@ -192,9 +186,8 @@ class Steps:
 
         await self._committed()  # that it is being marked
         try:
-            told = (
-                await tell_all(self._slurm, step, sending, self._clock().wall) if self._goes_on(notice) else WITHDRAWN
-            )
+            goes_on = self._goes_on(notice)
+            told = await tell_all(self._slurm, step, sending, self._clock().wall) if goes_on else WITHDRAWN
         except Exception:
             self._told(notice, step, told)
             raise
