@@ -11,7 +11,7 @@ import pytest
 
 from gpuwarden.actuators.slurm.job_mark import Marking, MarkOutcome, mark, unmark
 from gpuwarden.config.slurm import SlurmOptions
-from gpuwarden.evacuation.signalling import tell_all
+from gpuwarden.evacuation.signalling import signal_through_slurm
 from gpuwarden.evacuation.slurm_job_scan import SlurmLooks
 from gpuwarden.policy.evacuation.delivery import MARK_STANDS, Delivery, Way
 from gpuwarden.policy.evacuation.model import Sent
@@ -124,7 +124,7 @@ async def test_a_job_that_is_not_told_as_a_whole_after_all_keeps_no_mark_and_oth
         return not withdrawn
 
     delivery = Delivery(way=Way.JOB_WIDE, signal="USR1", text="")
-    told = await tell_all(looks, Tell(local(job.id), delivery, job), sending, time.time())
+    told = await signal_through_slurm(looks, Tell(local(job.id), delivery, job), sending, time.time())
     await looks.close()
     assert told.result is Sent.UNSENT
     assert "gpuwarden" not in await comment_of(commands, job)

@@ -136,16 +136,18 @@ def test_a_process_that_does_not_answer_to_the_kernel_is_left_alone() -> None:
 
 def test_who_was_told_is_not_told_again_and_who_came_later_is() -> None:
     job = local(7, process(1), process(2))
-    assert told(deliver(job, told=frozenset({(1, 10)}))) == {2: "TERM"}
-    assert told(deliver(job, told=frozenset({(1, 99)}))) == {1: "TERM", 2: "TERM"}, "another process had that number"
-    assert deliver(job, told=frozenset({(1, 10), (2, 20)})).text == "all of its ranks here were told before"
+    assert told(deliver(job, signalled=frozenset({(1, 10)}))) == {2: "TERM"}
+    assert told(deliver(job, signalled=frozenset({(1, 99)}))) == {1: "TERM", 2: "TERM"}, (
+        "another process had that number"
+    )
+    assert deliver(job, signalled=frozenset({(1, 10), (2, 20)})).text == "all of its ranks here were signalled before"
 
 
 def test_of_ten_thousand_processes_as_many_are_told_as_can_be_remembered() -> None:
     job = local(7, *(process(n) for n in range(1, 10_001)))
     first = deliver(job)
     assert len(first.receivers) == TOLD_MOST
-    assert deliver(job, told=frozenset(aim.process for aim in first.receivers)).receivers == ()
+    assert deliver(job, signalled=frozenset(aim.process for aim in first.receivers)).receivers == ()
 
 
 @pytest.mark.parametrize("state", ["completing", "completed", "cancelled", "timeout", "preempted", "node_fail"])
@@ -175,7 +177,7 @@ def helper(pid: int) -> Receiver:
         (local(7, process(1)), slurm_job(7, state="suspended"), {}),
         (local(7, process(1)), slurm_job(7, admin_comment="ticket 4711"), {}),
         (local(7, process(1)), slurm_job(7), {"wide": False}),
-        (local(7, process(1)), slurm_job(7), {"told": frozenset({(5, 50)})}),
+        (local(7, process(1)), slurm_job(7), {"signalled": frozenset({(5, 50)})}),
         (local(7, process(1), process(2, catches=DEAF)), slurm_job(7), {}),
         (local(7, process(1), process(2, Role.LAUNCHER, leader=True)), slurm_job(7), {}),
         (local(7, process(1), process(2, Role.SHELL, leader=True)), slurm_job(7), {}),
@@ -212,7 +214,7 @@ def test_what_a_signal_for_all_steps_does_not_reach_is_told_on_this_host_afterwa
     )
     first = deliver(job, slurm_job(7))
     assert (first.way, told(first)) == (Way.JOB_WIDE, {1: "TERM"})
-    second = deliver(job, slurm_job(7), told=frozenset({(1, 10)}))
+    second = deliver(job, slurm_job(7), signalled=frozenset({(1, 10)}))
     assert (second.way, told(second)) == (Way.LOCAL, {2: "TERM"})
 
 
@@ -230,7 +232,11 @@ def test_the_batch_script_is_told_by_slurm_only_where_it_is_the_rank_itself() ->
 def test_a_fresh_mark_of_this_run_means_that_whoever_it_reaches_counts_as_told() -> None:
     slurm = slurm_job(7, admin_comment=mark("n2", NOW - 1.0))
     found = deliver(local(7, process(1), helper(2)), slurm)
-    assert (found.way, told(found), found.text) == (Way.WATCH, {1: "TERM"}, "n2 tells the whole job, 1 rank of it here")
+    assert (found.way, told(found), found.text) == (
+        Way.WATCH,
+        {1: "TERM"},
+        "n2 signals the whole job, 1 rank of it here",
+    )
 
 
 @pytest.mark.parametrize(

@@ -464,7 +464,7 @@ def test_a_rank_of_a_withdrawn_notice_that_has_ended_is_none_of_the_next_one_tho
     story.waits(60.0).ends(1).hosts(local(412, process(2), kind=Kind.PROCESS)).announces(announced(at=1_060.0)).acts()
     known = story.departure.jobs["process/412"]
     assert story.signals == [(1, "TERM"), (2, "TERM")]
-    assert (known.told == {(2, 20)}, known.earlier == {(1, 10)}) == (True, True)
+    assert (known.signalled == {(2, 20)}, known.earlier == {(1, 10)}) == (True, True)
     assert story.sums_up().departure.jobs["process/412"] == known
 
 
@@ -480,7 +480,7 @@ def test_what_was_answered_to_a_notice_before_it_was_withdrawn_does_not_count_wh
     story = Story(unschedulable=True).runs(7, process(1, rank=0), process(2, rank=1), node_count=1)
     story.announces(announced()).acts().says_saved(7, 0).announces().waits(60.0).ends(2).sums_up()
     story.announces(announced(180.0)).sums_up().acts()
-    assert story.known(7).told == {(1, 10)}
+    assert story.known(7).signalled == {(1, 10)}
     assert story.known(7).acknowledged.at is None
     assert (story.requeues, len(story.signals)) == ([], 2)
     assert story.says_saved(7, 0).acts().requeues == [(7, 1_060.0)]
@@ -490,7 +490,7 @@ def test_more_ranks_than_one_event_holds_stay_told_from_one_notice_to_the_next()
     ranks = [process(4_000_000 + n) for n in range(400)]
     story = Story().runs(7, *ranks, node_count=1).announces(announced()).acts().announces()
     story.waits(60.0).ends(4_000_399).announces(announced(at=1_060.0)).acts()
-    assert len(story.known(7).told) == 399
+    assert len(story.known(7).signalled) == 399
     assert (len(story.known(7).earlier), len(story.signals)) == (1, 400)
 
 
@@ -501,7 +501,7 @@ def test_a_ledger_that_does_not_say_who_was_still_here_means_what_it_meant() -> 
         replace(event, data={name: value for name, value in event.data.items() if name != "remaining"})
         for event in story.ledger
     ]
-    assert story.restarts().known(7).told == {(1, 10), (2, 20)}
+    assert story.restarts().known(7).signalled == {(1, 10), (2, 20)}
 
 
 def test_one_that_comes_again_after_ten_minutes_tells_them_once_more() -> None:
@@ -608,10 +608,10 @@ def test_what_was_done_shows_in_it_too() -> None:
     )
     story.runs(7, state="completing")
     assert preview(story.state, announced(None), story.seen, DepartureSettings(slurm=True, last_words="down"), story.now) == (
-        "aws/aws-1, interruption: this machine ends in 30 s, as is assumed: nobody says when",
-        f"slurm/8 (train): told: SIGTERM to 1 rank here; {WAITS.format('it is', 25)}",
-        "slurm/7 (train): told: SIGTERM to 1 rank here",
-        "no last words: nobody says when this machine ends",
+        "aws/aws-1, interruption: this machine ends in 30 s, assumed: the notice has no deadline",
+        f"slurm/8 (train): signalled: SIGTERM to 1 rank here; {WAITS.format('it is', 25)}",
+        "slurm/7 (train): signalled: SIGTERM to 1 rank here",
+        "no last words: the notice has no deadline",
     )  # fmt: skip
 
 

@@ -102,14 +102,14 @@ def requeued_on_the_word_of_one(story: Story, step: Requeue) -> bool:
 def may_be_lost(story: Story) -> bool:
     """Somebody who was told, here or on another node of the job, may be at it still."""
     jobs = story.departure.jobs.items()
-    return any(name in story.jobs and job.told and not _answered(story, name, job) for name, job in jobs)
+    return any(name in story.jobs and job.signalled and not _answered(story, name, job) for name, job in jobs)
 
 
 def _answered(story: Story, name: str, job: JobState) -> bool:
     said, slurm = job.acknowledged, slurm_of(story.jobs[name], story.seen)
     if slurm is not None and slurm.several:
         return said.all_ranks
-    return said.whole or len(said.ranks) >= len(job.told) or job.told <= said.processes
+    return said.whole or len(said.ranks) >= len(job.signalled) or job.signalled <= said.processes
 
 
 @settings(deadline=None, max_examples=150)
@@ -172,7 +172,7 @@ def test_a_crash_in_the_midst_of_a_step_sends_nothing_a_second_time(
 def test_what_was_begun_before_a_crash_is_shown_as_not_known() -> None:
     story = Story().runs(7, process(1)).announces(announced()).acts(1, dies="before sending").restarts()
     assert story.known(7).result is Sent.UNKNOWN
-    assert story.known(7).told == {(1, 10)}
+    assert story.known(7).signalled == {(1, 10)}
     assert story.acts().sent == []
 
 
@@ -199,7 +199,7 @@ def test_a_hundred_processes_and_more_go_through_the_ledger_s_texts() -> None:
     assert all(len(str(event.data["processes"])) <= departure_events.WORDS_MOST for event in events)
     story = Story()
     story.took(events)
-    assert story.state.departures["n"].jobs["slurm/7"].told == {aim.process for aim in aims}
+    assert story.state.departures["n"].jobs["slurm/7"].signalled == {aim.process for aim in aims}
     before = story.state
     assert story.sums_up().state == before
 
@@ -278,7 +278,7 @@ def test_what_comes_of_telling_a_job_as_a_whole_counts_wherever_it_was_taken_ove
     story.controller = False
     story.restarts().announces(announced(), announced(30.0, source="operator")).acts()
     assert story.sent == []
-    assert story.known(7).told == {(1, 10)}
+    assert story.known(7).signalled == {(1, 10)}
     story.controller = True
     assert story.acts().signals == [(1, "TERM")]
     assert [departure.jobs["slurm/7"].unsure for departure in story.state.departures.values()] == [frozenset()] * 2

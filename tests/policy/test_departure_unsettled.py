@@ -82,7 +82,7 @@ def test_a_ledger_of_before_without_a_mark_at_the_job_says_that_nothing_was_sent
 def test_behind_a_mark_or_the_text_of_somebody_else_nothing_is_sent_again(stands: str | None, result: Sent) -> None:
     story = killed_before_its_mark(Story().spreads(7, process(1)).announces(announced()))
     comments(story, stands).acts()
-    assert (story.sent, story.known(7).result, story.known(7).told) == ([], result, ONE)
+    assert (story.sent, story.known(7).result, story.known(7).signalled) == ([], result, ONE)
     assert story.waits(5.0).restarts().sums_up().acts().sent == []
 
 
@@ -256,7 +256,7 @@ def test_a_checkpoint_of_a_version_that_named_only_what_went_through_slurm_means
             data = {**event.data, "unsure": True}
             del data["only"]
             story.took([replace(event, data=data)])
-    assert story.known(7) == replace(story.known(7), told=frozenset({(1, 10)}), unsure=frozenset({(1, 10)}))
+    assert story.known(7) == replace(story.known(7), signalled=frozenset({(1, 10)}), unsure=frozenset({(1, 10)}))
     assert story.acts().signals == [(1, "TERM")]
 
 

@@ -184,7 +184,7 @@ def test_who_does_not_catch_the_signal_or_is_to_get_none_gets_none_and_that_is_s
         ends(host)
         job = wait_job(daemon, one.pid, result="")
         assert why in job["text"]
-        assert f"job process/{one.pid}: not told: {job['text']}" in command(host, "status")
+        assert f"job process/{one.pid}: not signalled: {job['text']}" in command(host, "status")
         wait_passes(daemon)
         assert one.process.poll() is None
         assert one.heard_all() == []
@@ -320,8 +320,8 @@ def test_who_announces_the_end_is_told_how_many_jobs_were_told_and_why_not(host:
     with training(host) as one, training(host, "", gpus=(1,)) as deaf, acting(host) as daemon:
         daemon.wait_status("healthy")
         assert ends(host, "2h").endswith("the heartbeat shows it 600 s before it\n")
-        why = f"not told: process/{deaf.pid}: no rank of it here catches SIGTERM: it would die of it"
-        wait_said(daemon, "this machine ends in 120 s", "; 1 job is told to save; ", why)
+        why = f"not signalled: process/{deaf.pid}: no rank of it here catches SIGTERM: it would die of it"
+        wait_said(daemon, "this machine ends in 120 s", "; 1 job is signalled to save; ", why)
         assert one.heard() == "TERM"
 
 
@@ -329,7 +329,7 @@ def test_in_mode_observe_who_announces_the_end_is_told_what_would_be_done(host: 
     with training(host) as one, acting(host, "observe") as daemon:
         daemon.wait_status("healthy")
         would = f"; process/{one.pid}: SIGTERM to 1 rank here"
-        wait_said(daemon, "; mode is observe: no job is told; in mode enforce: ", ": this machine ends in ", would)
+        wait_said(daemon, "; mode is observe: no job is signalled; in mode enforce: ", ": this machine ends in ", would)
         assert one.heard_all() == []
 
 
@@ -349,7 +349,7 @@ def test_a_flood_of_announcements_fills_no_ledger_and_holds_up_none_that_counts(
         assert "this one is not taken; try again in" in str(refused[0])
         ends(host)
         assert daemon.heartbeat()["notice"]["reason"].endswith(": spot")
-        wait_said(daemon, "; no job is here that could be told")
+        wait_said(daemon, "; no job is here that could be signalled")
         daemon.wait(
             lambda: taken < kinds(daemon).count("noticed") < 4 * BURST, "the ledger to have those that were taken"
         )
@@ -384,7 +384,7 @@ def test_by_default_nobody_is_told_of_a_failing_gpu(host: FakeHost) -> None:
         daemon.wait_status("healthy")
         host.xid(0, 95)
         daemon.wait_status("failure")
-        daemon.wait(lambda: "nobody is told: jobs.failing_gpu is ignore" in command(host, "status"), "to say so")
+        daemon.wait(lambda: "no job is signalled: jobs.failing_gpu is ignore" in command(host, "status"), "to say so")
         wait_passes(daemon)
         assert one.heard_all() == []
 

@@ -1,4 +1,4 @@
-"""The keys of `[file]`: a marker for whoever takes a node out by the presence of a file, such as a load balancer."""
+"""The keys of `[file]`: a marker file for programs that take a node out by its presence, such as a load balancer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keys of `[jobs]`: how jobs are told that their machine ends, and what becomes of them then."""
+"""The keys of `[jobs]`: how jobs are signalled before their machine ends, and what is done with them then."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The keys of the configuration, what they may be, and what must fit together.
 
-Read once, before anything starts; every fault is told in one go as `file: key: what was expected, what was found`.
+Read once, before anything starts; all faults are reported together as `file: key: what was expected, what was found`.
 Where the values come from is in `config_sources.py`, how they become these classes in `config_structure.py`.
 """
 
@@ -273,7 +273,7 @@ def _misfits(config: Config) -> Iterator[Misfit]:
 
 
 def _uncounted(config: Config) -> Iterator[Misfit]:
-    """Nobody may be held out for a failure where nobody counts who is: told before it matters."""
+    """Exclusion for a failure needs a count of the excluded nodes: reported before it matters."""
     scheduler = config.slurm.enabled or config.kubernetes.enabled
     counts = scheduler or config.breaker.prometheus or config.breaker.uncounted == "allow"
     acts = [name for name, enabled in _uncounting(config) if enabled]

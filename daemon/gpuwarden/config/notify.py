@@ -1,4 +1,4 @@
-"""The keys of `[notify]`: who is told what happens to this node, in both modes. Nothing of it keeps work away."""
+"""The keys of `[notify]`: the targets of notifications about this node, in both modes. They keep no work away."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def notify_misfits(options: NotifyOptions) -> Iterator[Misfit]:
         found = len(options.webhook) + len(options.exec)
         yield (
             ("notify",),
-            f"expected at most {TARGETS_MOST} who are told, found {found}: let one of them tell the others",
+            f"expected at most {TARGETS_MOST} targets, found {found}: let one of them forward to the others",
         )
     for name in (*options.webhook, *options.exec):
         if not _NAME.fullmatch(name):

@@ -1,4 +1,4 @@
-"""The keys of `[nvhcd]`: whether ft_launcher is told of this node."""
+"""The keys of `[nvhcd]`: whether ft_launcher is sent the state of this node."""
 
 from __future__ import annotations
 

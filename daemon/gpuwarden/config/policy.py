@@ -26,7 +26,7 @@ class BreakerOptions(Budget):
     """How many of the nodes that share a budget may be held out for failures, at least one, and who counts them."""
 
     recount_after: float = bounded(
-        2.0, RECOUNT_LEAST, 60.0, "schedulers keep whole seconds, and whoever writes later must be seen to be later"
+        2.0, RECOUNT_LEAST, 60.0, "schedulers keep whole seconds, and a later write must have a later time"
     )
     """How long after an exclusion it is counted once more."""
     uncounted: Literal["refuse", "allow"] = "refuse"

@@ -2,7 +2,7 @@
 
     defaults < gpuwarden.toml < conf.d/*.toml beside it, by name < environment < command line
 
-A layer is a tree of plain TOML values and the name by which a fault in it is told. Tables merge, everything else is
+A layer is a tree of plain TOML values and the name by which a fault in it is reported. Tables merge, everything else is
 replaced. Nothing is judged here but whether a file can be read and is TOML.
 """
 

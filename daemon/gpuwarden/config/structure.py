@@ -90,7 +90,7 @@ def _tables(converter: Converter, cls: type) -> Callable[[Any, Any], Any]:
         for name, item in value.items():
             try:
                 filled[name] = converter.structure(item, cls)
-            except Exception as error:  # noqa: BLE001 - whatever a hook raises is told with its key
+            except Exception as error:  # noqa: BLE001 - whatever a hook raises is reported with its key
                 error.add_note(AttributeValidationNote(f"table {name}", name, cls))
                 errors.append(error)
         if errors:

@@ -61,8 +61,8 @@ class _Notify:
             except ValueError as error:
                 raise VerbError(str(error)) from error
             return "called off"
-        told = self._announced(_within(arguments), _reason(arguments), by, peer)
-        return "; ".join(filter(None, (told, await self._service.jobs_signalled())))
+        announced = self._announced(_within(arguments), _reason(arguments), by, peer)
+        return "; ".join(filter(None, (announced, await self._service.jobs_signalled())))
 
     def _announced(self, within: float, text: str, by: str, peer: Peer) -> str:
         acting, now = self._service.enforcement, self._clock()

@@ -22,7 +22,7 @@ class Service(Protocol):
 
 
 def slurm_verbs(service: Service, hook_asked: Callable[[], None], clock: Clock) -> Mapping[str, Verb]:
-    """`hook_asked`: whoever waits for HealthCheckProgram may go on."""
+    """`hook_asked`: called at each run of HealthCheckProgram."""
 
     async def look(_: dict[str, Any], __: Peer) -> Any:
         service.look()

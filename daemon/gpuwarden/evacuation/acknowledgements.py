@@ -48,7 +48,7 @@ class Answers:
     # --- folders
 
     async def expect(self, jobs: Sequence[LocalJob]) -> None:
-        """Whoever is told finds a folder to answer in. Users name it: of two jobs with one name the first has it."""
+        """Makes a folder for the acknowledgements of each job. Users name it: of two jobs with one name the first has it."""
         taken = {folder for folder, _ in self._folders.values()}
         new: dict[str, tuple[str, int]] = {}
         for job in jobs:
@@ -77,10 +77,10 @@ class Answers:
 
     # --- what is found out
 
-    def by_socket(self, said: BySocket) -> Event:
+    def by_socket(self, reported: BySocket) -> Event:
         return saved(
-            said.job, "socket", saved=said.saved, rank=said.rank, process=(said.pid, said.started), step=said.step,
-            all_ranks=said.all_ranks, boot_id=self._boot_id, now=self._clock(),
+            reported.job, "socket", saved=reported.saved, rank=reported.rank, process=(reported.pid, reported.started), step=reported.step,
+            all_ranks=reported.all_ranks, boot_id=self._boot_id, now=self._clock(),
         )  # fmt: skip
 
     async def look(self, state: DepartureState) -> list[Event]:
@@ -94,18 +94,18 @@ class Answers:
         return [*self._of_files(read.files, known, notices), *self._of_ended(read.ended, known)]
 
     def misses(self, state: DepartureState, jobs: Sequence[LocalJob]) -> bool:
-        """Somebody who was told is alive and not among `jobs`: who is not seen has not ended, and may be saving."""
+        """A signalled process is alive and not among `jobs`: it has not ended, and may be saving."""
         here = {(process.pid, process.started) for job in jobs for process in job.processes}
-        told = {process for job in jobs_of(state).values() for process in job.told} - here
-        return bool(told - ended(told, self._proc))
+        signalled = {process for job in jobs_of(state).values() for process in job.signalled} - here
+        return bool(signalled - ended(signalled, self._proc))
 
     async def _read(self, known: Mapping[str, JobState]) -> _Read | None:
         """None while an earlier read hangs."""
         if self._reading is None:
             folders = dict(self._folders.values())
-            told = {process for job in known.values() for process in job.told - job.acknowledged.processes}
+            signalled = {process for job in known.values() for process in job.signalled - job.acknowledged.processes}
             self._reading = detached(
-                "acknowledgements", lambda: _Read(self._files.read(folders), ended(told, self._proc))
+                "acknowledgements", lambda: _Read(self._files.read(folders), ended(signalled, self._proc))
             )
         reading = self._reading
         await asyncio.wait((reading,), timeout=READ_WITHIN)
@@ -116,21 +116,21 @@ class Answers:
 
     def _of_files(self, found: FilesRead, known: Mapping[str, JobState], notices: frozenset[str]) -> Iterator[Event]:
         keys = {folder: job for job, (folder, _) in self._folders.items()}
-        for folder, all_said in found.acknowledgements.items():
+        for folder, acknowledgements in found.acknowledgements.items():
             job = keys.get(folder, "")
             if job not in known:
                 continue
-            answers = (said for said in all_said if said.notice in notices)
-            news = (said for said in answers if is_news(known[job], said.rank, all_ranks=said.all_ranks))
-            for said in islice(news, TOLD_MOST):
+            answers = (one for one in acknowledgements if one.notice in notices)
+            news = (one for one in answers if is_news(known[job], one.rank, all_ranks=one.all_ranks))
+            for one in islice(news, TOLD_MOST):
                 yield saved(
-                        job, "file", saved=said.saved, rank=said.rank, step=said.step,
-                        all_ranks=said.all_ranks, boot_id=self._boot_id, now=self._clock(),
+                        job, "file", saved=one.saved, rank=one.rank, step=one.step,
+                        all_ranks=one.all_ranks, boot_id=self._boot_id, now=self._clock(),
                     )  # fmt: skip
 
     def _of_ended(self, gone: frozenset[Process], known: Mapping[str, JobState]) -> Iterator[Event]:
         for job, state in known.items():
-            for process in sorted(state.told & gone - state.acknowledged.processes):
+            for process in sorted(state.signalled & gone - state.acknowledged.processes):
                 yield saved(job, BY_EXIT, saved=False, process=process, boot_id=self._boot_id, now=self._clock())
 
     def _complain(self, found: FilesRead) -> None:
@@ -141,10 +141,10 @@ class Answers:
 
 
 def is_news(known: JobState, rank: int, process: Process | None = None, *, all_ranks: bool = False) -> bool:
-    """Else it was said before, or so much that no more is kept: a user may repeat it as often as they like."""
-    said = known.acknowledged
-    if all_ranks and not said.all_ranks:
+    """Else it was acknowledged before, or the limit is reached: a user may repeat it as often as they like."""
+    before = known.acknowledged
+    if all_ranks and not before.all_ranks:
         return True
-    if len(said.ranks) >= TOLD_MOST or len(said.processes) >= 2 * TOLD_MOST:
+    if len(before.ranks) >= TOLD_MOST or len(before.processes) >= 2 * TOLD_MOST:
         return False
-    return rank not in said.ranks or (process is not None and process not in said.processes)
+    return rank not in before.ranks or (process is not None and process not in before.processes)

@@ -16,7 +16,7 @@ from gpuwarden.actuators.azure_approval import AzureApproval
 from gpuwarden.base.log import get_logger
 from gpuwarden.evacuation.acknowledgements import Answers
 from gpuwarden.evacuation.scheduler import give_up_node, put_elsewhere, steps_ended
-from gpuwarden.evacuation.signalling import WITHDRAWN, Told, tell_all, tell_here, watch
+from gpuwarden.evacuation.signalling import WITHDRAWN, Delivered, signal_local, signal_through_slurm, watch
 from gpuwarden.evacuation.slurm_job_scan import SlurmLooks
 from gpuwarden.health.model import Event
 from gpuwarden.policy.evacuation import events
@@ -113,7 +113,7 @@ class Steps:
             self._take([events.approving(name, boot_id=self._boot_id, now=now)])
 
     def begin(self, due: Due, reason: str) -> None:
-        """All but telling. `reason`: what our termination is called at the scheduler."""
+        """All but signalling. `reason`: what our termination is called at the scheduler."""
         for notice, step in due:
             if isinstance(step, Requeue):
                 self._go(step, self._requeue(notice, step))
@@ -146,10 +146,10 @@ class Steps:
         await self._committed()
         withdrawn = [(notice, step) for notice, step in due if not self._goes_on(notice)]
         for notice, step in withdrawn:
-            self._told(notice, step, WITHDRAWN)
+            self._delivered(notice, step, WITHDRAWN)
         due = [one for one in due if one not in withdrawn]
-        for (notice, step), told in zip(due, await tell_here([step for _, step in due]), strict=True):
-            self._told(notice, step, told)
+        for (notice, step), delivered in zip(due, await signal_local([step for _, step in due]), strict=True):
+            self._delivered(notice, step, delivered)
 
     # --- beside the turns
 
@@ -174,12 +174,12 @@ class Steps:
     async def _tell_all(self, notice: Notice, step: Tell) -> None:
         assert self._slurm is not None  # noqa: S101 - checked by who calls
 
-        told = Told(result=Sent.UNSENT, text="the daemon failed before it was sent; see its log")
+        delivered = Delivered(result=Sent.UNSENT, text="the daemon failed before it was sent; see its log")
 
         async def sending() -> bool:
-            nonlocal told
+            nonlocal delivered
             if self._goes_on(notice):
-                told = Told(result=Sent.UNKNOWN, text="the daemon failed while it was sent; see its log")
+                delivered = Delivered(result=Sent.UNKNOWN, text="the daemon failed while it was sent; see its log")
                 self._sending(notice, step)
                 await self._committed()
             return self._goes_on(notice)
@@ -187,11 +187,13 @@ class Steps:
         await self._committed()  # that it is being marked
         try:
             goes_on = self._goes_on(notice)
-            told = await tell_all(self._slurm, step, sending, self._clock().wall) if goes_on else WITHDRAWN
+            delivered = (
+                await signal_through_slurm(self._slurm, step, sending, self._clock().wall) if goes_on else WITHDRAWN
+            )
         except Exception:
-            self._told(notice, step, told)
+            self._delivered(notice, step, delivered)
             raise
-        self._told(notice, step, told)
+        self._delivered(notice, step, delivered)
 
     def _sending(self, notice: Notice, step: Tell) -> None:
         self._take(
@@ -202,24 +204,32 @@ class Steps:
         )  # fmt: skip
 
     async def _watch(self, notice: Notice, step: Tell) -> None:
-        self._told(notice, step, await watch(step.delivery.text))
+        self._delivered(notice, step, await watch(step.delivery.text))
 
-    def _told(self, notice: Notice, step: Tell, told: Told) -> None:
+    def _delivered(self, notice: Notice, step: Tell, delivered: Delivered) -> None:
         now, name, way = self._clock(), id_of(notice), step.delivery.way
         came_of_it: Sequence[Event] = (
             events.signalled(
-                name, step.key, way, told.result, count=told.count, text=told.text, again=step.again,
+                name, step.key, way, delivered.result, count=delivered.count, text=delivered.text, again=step.again,
                 boot_id=self._boot_id, now=now,
             ),
         )  # fmt: skip
-        if told.due and not step.again:
+        if delivered.due and not step.again:
             receivers = [aim.process for aim in step.delivery.receivers]
             came_of_it = events.settled(
-                name, step.key, way, told.result, receivers, text=told.text, due=True, boot_id=self._boot_id, now=now
+                name,
+                step.key,
+                way,
+                delivered.result,
+                receivers,
+                text=delivered.text,
+                due=True,
+                boot_id=self._boot_id,
+                now=now,
             )
-        local = step.delivery.local_only and told.result is Sent.SENT
-        self.outcomes["local_only" if local else told.result.value] += 1
-        if told.result is Sent.SENT and _was_here(step, notice):
+        local = step.delivery.local_only and delivered.result is Sent.SENT
+        self.outcomes["local_only" if local else delivered.result.value] += 1
+        if delivered.result is Sent.SENT and _was_here(step, notice):
             self.signal_seconds = self.signal_seconds.with_value(max(0.0, now.boottime - notice.at.boottime))
         self._take(came_of_it)
 
@@ -282,7 +292,7 @@ def _key(step: Step) -> str:
 
 
 def _was_here(step: Tell, notice: Notice) -> bool:
-    """Before the end was announced; who came later could not be told sooner. Of a GPU nothing was announced."""
+    """Before the end was announced: a later process could not be signalled sooner. Of a GPU nothing was announced."""
     if notice.kind == FAILING_GPU:
         return False
     return any(aim.receiver.started / _TICKS < notice.at.boottime for aim in step.delivery.receivers)

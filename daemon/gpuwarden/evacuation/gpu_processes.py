@@ -1,4 +1,4 @@
-"""Who holds each GPU: as NVML last said, for a GPU that is lost says no more who was on it."""
+"""The processes on each GPU by NVML's last answer: NVML lists none for a lost GPU."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _CALL = "nvmlDeviceGetComputeRunningProcesses"
 
 
 def holders(before: Holders, gpus: Iterable[GpuFacts]) -> Holders:
-    """Of a GPU that does not say, those that had it before and are still there: their numbers may become others'."""
-    said = {gpu.slot: frozenset(process.pid for process in gpu.processes) for gpu in gpus if _says(gpu)}
-    return said | {slot: frozenset(filter(is_there, pids)) for slot, pids in before.items() if slot not in said}
+    """For a GPU without an answer, its former processes that still exist: the kernel reuses their numbers."""
+    listed = {gpu.slot: frozenset(process.pid for process in gpu.processes) for gpu in gpus if _says(gpu)}
+    return listed | {slot: frozenset(filter(is_there, pids)) for slot, pids in before.items() if slot not in listed}
 
 
 def _says(gpu: GpuFacts) -> bool:

@@ -28,8 +28,8 @@ Early = Callable[[Seen], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """`seen` None: the processes of this host could not be read. `listed` False: of Slurm's jobs those may be missing that only slurmd
-    tells of, for it is silent. `trouble` is for people, empty if all answered.
+    """`seen` None: the processes of this host could not be read. `listed` False: jobs of Slurm that only slurmd
+    lists may be missing, for it does not answer. `trouble` is for people, empty if all answered.
     """
 
     seen: Seen | None
@@ -79,17 +79,17 @@ class Looks:
                 await self._containers(early)
             listed = await listing
             jobs, error = await self._scan(listed)
-            told = await asking
+            answer = await asking
         finally:
             asking.cancel()
             listing.cancel()
-        if told.answered:
-            self._owners = {number: job.uid for number, job in told.jobs.items()}
-        if any(job.kind is Kind.SLURM and job.id not in map(str, told.jobs) for job in jobs or ()):
+        if answer.answered:
+            self._owners = {number: job.uid for number, job in answer.jobs.items()}
+        if any(job.kind is Kind.SLURM and job.id not in map(str, answer.jobs) for job in jobs or ()):
             self.slurm.ask_anew()
-        trouble = "; ".join(filter(None, (error, listed.trouble, told.trouble)))
+        trouble = "; ".join(filter(None, (error, listed.trouble, answer.trouble)))
         return Look(
-            seen=None if jobs is None else _seen(jobs, told, self.slurm.node),
+            seen=None if jobs is None else _seen(jobs, answer, self.slurm.node),
             listed=not listed.trouble,
             trouble=trouble,
         )
@@ -116,7 +116,7 @@ class Looks:
 
     async def key_of(self, process: Process) -> str | None:
         """The job that a process belongs to, None for none. For one that is new the host is looked at once more, and once a second
-        at most; whoever asks meanwhile waits for that look, and for the next one if slurmd did not list for it.
+        at most; concurrent callers wait for that scan, and for the next one if slurmd did not list for it.
 
         It returns when that is known: give it a time.
         """
@@ -134,7 +134,7 @@ class Looks:
         await self._scan(await self._listed())
 
     async def _scan(self, listed: Listed) -> tuple[tuple[LocalJob, ...] | None, str]:
-        """All jobs here, or why they cannot be told. A scan that hangs is left to its thread, and no other begun beside it.
+        """All jobs here, or why they cannot be read. A scan that hangs is left to its thread, and no other begun beside it.
 
         One that goes on already does if it was begun with a list as new.
         """
@@ -175,8 +175,10 @@ def _keys(jobs: Iterable[LocalJob]) -> dict[Process, str]:
     return {(process.pid, process.started): key_of(job) for job in jobs for process in job.processes}
 
 
-def _seen(jobs: tuple[LocalJob, ...], told: SlurmLook, node: str) -> Seen:
-    return Seen(jobs=jobs, slurm=told.jobs, controller=told.answered, fresh=told.fresh, trees=told.trees, node=node)
+def _seen(jobs: tuple[LocalJob, ...], answer: SlurmLook, node: str) -> Seen:
+    return Seen(
+        jobs=jobs, slurm=answer.jobs, controller=answer.answered, fresh=answer.fresh, trees=answer.trees, node=node
+    )
 
 
 def on_gpu(seen: Seen, holders: Collection[int]) -> Seen:

@@ -33,19 +33,19 @@ class NotRequeued:
 
 async def put_elsewhere(slurm: SlurmLooks, job: SlurmJob, pending: Callable[[str], None]) -> NotRequeued | None:
     """`pending` is called once the job is requeued, for people and for policy; its processes may take KillWait to end."""
-    said = False
+    reported = False
     for _ in range(ENDING_TURNS):
         try:
-            settles = 0.0 if said else SETTLES_AFTER  # it was said after a turn that took longer
+            settles = 0.0 if reported else SETTLES_AFTER  # reported after a turn that took longer
             outcome = await requeue(slurm.commands, job, slurm.node, settles=settles)
         except ActuatorError as error:
-            return None if said else NotRequeued(str(error), error.permanent)
-        if outcome.result in (Requeueing.REQUEUED, Requeueing.WAITS) and not said:
-            said = True
+            return None if reported else NotRequeued(str(error), error.permanent)
+        if outcome.result in (Requeueing.REQUEUED, Requeueing.WAITS) and not reported:
+            reported = True
             pending(outcome.text)
         if outcome.result is not Requeueing.WAITS:
             break
-    return None if said else NotRequeued(outcome.text, outcome.result is not Requeueing.NOT_YET)
+    return None if reported else NotRequeued(outcome.text, outcome.result is not Requeueing.NOT_YET)
 
 
 async def steps_ended(slurm: SlurmLooks, job: SlurmJob) -> bool:

@@ -1,4 +1,4 @@
-"""Who is to be told is told, the way that was chosen; and what came of it, in the words of policy."""
+"""Signals are delivered the way that policy chose, and the result is given in policy's terms."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = get_logger("gpuwarden")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class Delivered:
     """`count`: the processes of this host that got it, as far as is known. `due`: nothing was sent, and it is sent as if it had never
     been begun if it is to be sent after all.
     """
@@ -34,10 +34,10 @@ class Told:
     due: bool = False
 
 
-WITHDRAWN = Told(result=Sent.UNSENT, text="not sent: the end was called off in the meantime", due=True)
+WITHDRAWN = Delivered(result=Sent.UNSENT, text="not sent: the end was called off in the meantime", due=True)
 
 
-async def tell_here(steps: Sequence[Tell]) -> list[Told]:
+async def signal_local(steps: Sequence[Tell]) -> list[Delivered]:
     """All ranks of these jobs that are on this host, in one go."""
     aims = [(number, aim) for number, step in enumerate(steps) for aim in step.delivery.receivers]
     orders = [
@@ -48,20 +48,22 @@ async def tell_here(steps: Sequence[Tell]) -> list[Told]:
     of_job: list[list[signals.Sent]] = [[] for _ in steps]
     for (number, _), one in zip(aims, sent, strict=True):
         of_job[number].append(one)
-    return [_told(step.delivery, results) for step, results in zip(steps, of_job, strict=True)]
+    return [_delivered(step.delivery, results) for step, results in zip(steps, of_job, strict=True)]
 
 
-def _told(delivery: Delivery, results: Sequence[signals.Sent]) -> Told:
+def _delivered(delivery: Delivery, results: Sequence[signals.Sent]) -> Delivered:
     got = sum(one.result is signals.Result.SENT for one in results)
     unknown = any(one.result is signals.Result.UNKNOWN for one in results)
     missed = Counter(one.text for one in results if one.result is not signals.Result.SENT)
     text = "; ".join([delivery.text, *(f"{n} not: {why}" if n > 1 else why for why, n in missed.items())][:8])
-    return Told(result=Sent.SENT if got else Sent.UNKNOWN if unknown else Sent.UNSENT, count=got, text=text)
+    return Delivered(result=Sent.SENT if got else Sent.UNKNOWN if unknown else Sent.UNSENT, count=got, text=text)
 
 
-async def tell_all(slurm: SlurmLooks, step: Tell, sending: Callable[[], Awaitable[bool]], now: float) -> Told:
-    """The whole job, or its batch script, through Slurm. All that can be done before the signal is done before `sending`, which has it
-    written down that it is being sent, and says whether it still is to be. `now` in Unix time.
+async def signal_through_slurm(
+    slurm: SlurmLooks, step: Tell, sending: Callable[[], Awaitable[bool]], now: float
+) -> Delivered:
+    """The whole job, or its batch script, through Slurm. All that can be done before the signal is done before `sending`, which records
+    that it is being sent, and returns whether it still is to be. `now` in Unix time.
     """
     assert step.slurm is not None  # noqa: S101 - no other delivery goes this way
     job = step.slurm
@@ -72,23 +74,23 @@ async def tell_all(slurm: SlurmLooks, step: Tell, sending: Callable[[], Awaitabl
     try:
         marked = await mark(slurm.commands, job, slurm.node, now)
     except ActuatorError as error:
-        return Told(result=Sent.UNSENT, text=str(error))
+        return Delivered(result=Sent.UNSENT, text=str(error))
     if marked.result is Marking.TAKEN:
         return await watch(marked.text) if await sending() else WITHDRAWN
     if marked.result is not Marking.MARKED:
-        return Told(result=Sent.UNSENT, text=marked.text)
-    told = await _tell_steps(slurm, job, step, sending)
-    if told.result is Sent.UNSENT:
+        return Delivered(result=Sent.UNSENT, text=marked.text)
+    delivered = await _signal_steps(slurm, job, step, sending)
+    if delivered.result is Sent.UNSENT:
         await _take_back(slurm, job, marked.mark)
-    return told
+    return delivered
 
 
-async def watch(text: str) -> Told:
-    """Another node tells the job, and has MARK_TAKES seconds for it: requeued before that, a rank would get Slurm's SIGTERM in
+async def watch(text: str) -> Delivered:
+    """Another node signals the job, and has MARK_TAKES seconds for it: requeued before that, a rank would get Slurm's SIGTERM in
     place of the signal that it asks for. Nothing else is begun for the job meanwhile.
     """
     await asyncio.sleep(MARK_TAKES)
-    return Told(result=Sent.WATCHED, text=text)
+    return Delivered(result=Sent.WATCHED, text=text)
 
 
 async def _take_back(slurm: SlurmLooks, job: SlurmJob, mark: str) -> None:
@@ -96,26 +98,28 @@ async def _take_back(slurm: SlurmLooks, job: SlurmJob, mark: str) -> None:
     try:
         await unmark(slurm.commands, job, mark)
     except ActuatorError as error:
-        log.warning("the mark of a job that was not told stands", job=job.called, reason=str(error))
+        log.warning("cannot remove the mark of a job that was not signalled", job=job.called, reason=str(error))
 
 
-async def _tell_steps(slurm: SlurmLooks, job: SlurmJob, step: Tell, sending: Callable[[], Awaitable[bool]]) -> Told:
+async def _signal_steps(
+    slurm: SlurmLooks, job: SlurmJob, step: Tell, sending: Callable[[], Awaitable[bool]]
+) -> Delivered:
     try:
         ready = await find_steps(slurm.commands, job)
     except ActuatorError as error:
-        return Told(result=Sent.UNSENT, text=str(error))
+        return Delivered(result=Sent.UNSENT, text=str(error))
     if ready.result is not Signalling.READY:
-        return Told(result=Sent.UNSENT, text=ready.text)
+        return Delivered(result=Sent.UNSENT, text=ready.text)
     if not await sending():
         return WITHDRAWN
     return await _sent(signal_steps(slurm.commands, job, ready.steps, step.delivery.signal), step)
 
 
-async def _sent(sending: Awaitable[SignalOutcome], step: Tell) -> Told:
+async def _sent(sending: Awaitable[SignalOutcome], step: Tell) -> Delivered:
     try:
         sent = await sending
     except ActuatorError as error:
-        return Told(result=Sent.UNSENT if error.permanent else Sent.UNKNOWN, text=str(error))
+        return Delivered(result=Sent.UNSENT if error.permanent else Sent.UNKNOWN, text=str(error))
     if sent.result is not Signalling.SENT:
-        return Told(result=Sent.UNSENT, text=sent.text)
-    return Told(result=Sent.SENT, count=len(step.delivery.receivers), text=sent.text)
+        return Delivered(result=Sent.UNSENT, text=sent.text)
+    return Delivered(result=Sent.SENT, count=len(step.delivery.receivers), text=sent.text)

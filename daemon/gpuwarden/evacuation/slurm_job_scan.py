@@ -19,7 +19,7 @@ from gpuwarden_collectors.slurm.errors import SlurmError
 from gpuwarden_collectors.slurm.nodes import find_name, is_node_name
 
 CONTROLLER_WITHIN = 1.0
-"""Seconds that telling waits for the controller; a quiet one answers within 20 ms. Without it a job is told on this host only."""
+"""Seconds that signalling waits for the controller; an idle one answers within 20 ms. Without it a job is signalled on this host only."""
 KEPT_FOR = 5.0
 """Seconds for which an answer of the controller does: a cloud may take back a hundred nodes at once, and each looks every second."""
 NAME_VARIABLE = "SLURMD_NODENAME"
@@ -27,7 +27,7 @@ NAME_VARIABLE = "SLURMD_NODENAME"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmLook:
-    """`answered`: the controller did, within CONTROLLER_WITHIN, `fresh`: to this question. `trouble`: what it said if it did not
+    """`answered`: the controller did, within CONTROLLER_WITHIN, `fresh`: to this question. `trouble`: its error if it did not
     answer well.
     """
 
@@ -54,8 +54,8 @@ class SlurmLooks:
         make = partial(Commands, conf=options.conf, folder=options.folder, timeout=options.timeout, inherited=inherited)
         self.commands = make()
         self.pids = SlurmPids(make(), self._name)
-        told = inherited.get(NAME_VARIABLE, "")
-        self.node = options.node or (told if is_node_name(told) else "")
+        inherited_name = inherited.get(NAME_VARIABLE, "")
+        self.node = options.node or (inherited_name if is_node_name(inherited_name) else "")
         self._hostname = hostname or os.uname().nodename
         self._conf = conf_path(options, inherited)
         self._trees: bool | None = None

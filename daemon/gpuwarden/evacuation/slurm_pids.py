@@ -20,7 +20,7 @@ from gpuwarden_collectors.slurm.errors import SlurmError
 LISTED_WITHIN = 0.5
 """Seconds that a look waits for the list; a quiet host has it within 20 ms. What comes later is for the next look."""
 SILENT_AFTER = 10.0
-"""Seconds without a list after which people are told: it takes its time on a host under load."""
+"""Seconds without a list after which it is reported: it takes its time on a host under load."""
 
 _NEVER = float("-inf")
 

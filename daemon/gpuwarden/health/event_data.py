@@ -46,11 +46,11 @@ def read(kind: type[Data], data: Mapping[str, Json]) -> Data:
     return kind(**{key.name: key.read(data) for key in _keys(made)})
 
 
-def write(said: object) -> dict[str, Json]:
+def write(event_data: object) -> dict[str, Json]:
     data: dict[str, Json] = {}
-    kind: Any = type(said)
+    kind: Any = type(event_data)
     for name, _, omitted in _keys(kind):
-        value = getattr(said, name)
+        value = getattr(event_data, name)
         if value is None or value == omitted:
             continue
         if isinstance(value, Stamp):

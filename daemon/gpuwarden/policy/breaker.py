@@ -2,7 +2,7 @@
 
 A node counts who of its pool gpuwarden holds out for a failure, before it excludes itself and once more after that. To read,
 to decide and to write are three things, and a hundred nodes may do them at once, so that the second count decides: in the
-order (when it was written, name of the node), which every node sees alike, whoever stands beyond the budget takes its
+order (when it was written, name of the node), which every node sees alike, a node beyond the budget takes its
 exclusion back. Schedulers keep whole seconds, so that the second count must come at least a second after the write: what
 is written later than that has a later second and stands behind. Terminations are neither counted nor limited.
 

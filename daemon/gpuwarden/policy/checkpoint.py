@@ -46,15 +46,15 @@ def _tried(state: PolicyState) -> Iterator[Event]:
 
 
 def ordered(order: Order, boot_id: str, declined: frozenset[str] = frozenset()) -> Event:
-    said = Ordered(order=Act.EXCLUDE, reason=order.reason, by=order.by, declined=" ".join(sorted(declined)))
-    return Event(kind=EventKind.ORDERED, at=order.at, boot_id=boot_id, data=write(said))
+    data = Ordered(order=Act.EXCLUDE, reason=order.reason, by=order.by, declined=" ".join(sorted(declined)))
+    return Event(kind=EventKind.ORDERED, at=order.at, boot_id=boot_id, data=write(data))
 
 
 def restored(overridden: frozenset[Key], boot_id: str, now: Stamp, by: str = "") -> Iterator[Event]:
     """An operator's restoration in spite of these findings; what one event has no room for follows in `more`."""
     for number, text in enumerate(texts_of(overridden)):
-        said = Ordered(order=Act.RESTORE, overridden=text, by=by or None, more=number > 0)
-        yield Event(kind=EventKind.ORDERED, at=now, boot_id=boot_id, data=write(said))
+        data = Ordered(order=Act.RESTORE, overridden=text, by=by or None, more=number > 0)
+        yield Event(kind=EventKind.ORDERED, at=now, boot_id=boot_id, data=write(data))
 
 
 def held(hold: Hold) -> dict[str, Json]:

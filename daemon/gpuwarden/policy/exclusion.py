@@ -8,8 +8,8 @@ Back in again are taken only exclusions of ours, and each kind by its own rule:
     termination  it was called off; or boot and instance in its reason are not this machine's, which replaces the one meant
     operator     never; only an operator ends it
 
-Nothing is decided on silence: unknown neither excludes (unless it is set so) nor restores, and what an unreachable
-scheduler said before is not taken for what it would say now. A failure that is only remembered from before the daemon started
+Nothing is decided on silence: unknown neither excludes (unless it is set so) nor restores, and the last
+answer of an unreachable scheduler is not taken for its present state. A failure that is only remembered from before the daemon started
 is as good as unknown until it is confirmed: what stands stays, and nothing new is wanted.
 """
 
@@ -84,7 +84,7 @@ class _Steps:
             known = standing if standing is not None and standing.reachable else None
             self._reconcile(name, known)
             self._foreign(name, known)
-            want = self._wanted(name)  # only now: whoever ended an operator's exclusion ended the order too
+            want = self._wanted(name)  # only now: the end of an operator's exclusion ended the order too
             if name in self.state.pending:
                 self._supersede(name, want)
             if name not in self.state.pending:
@@ -128,7 +128,7 @@ class _Steps:
         self._happened(EventKind.LIFTED, write(lifted))
 
     def _foreign(self, name: str, known: Standing | None) -> None:
-        """Whoever ends an exclusion of their own has seen the node, as who ends one of ours.
+        """A person who ends their own exclusion has seen the node, as one who ends gpuwarden's.
 
         What ends with a flag that was there from its beginning is the scheduler's own doing: a node is down while it boots.
         """
@@ -274,7 +274,7 @@ class _Steps:
     # --- events
 
     def _unless_refused(self, intent: Intent, known: Standing | None) -> None:
-        """What the last look rules out is not asked again; but a person is told what a fresh one says."""
+        """What the last read rules out is not asked again; but a person is shown the result of a fresh one."""
         outcome = None if known is None else answer(intent, known)
         if outcome is not None and outcome.result is Result.DROPPED and not intent.force:
             self._blocked[intent.actuator] = outcome.text

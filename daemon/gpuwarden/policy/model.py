@@ -123,7 +123,7 @@ class Held:
 class Census:
     """`held` are all of the `pool` that gpuwarden holds out for a failure, this node too. `now`: the scheduler's clock.
 
-    `visible_after`: seconds until whoever counts sees what is written now; 0 where a scheduler does at once.
+    `visible_after`: seconds until other nodes count what is written now; 0 where a scheduler does at once.
     """
 
     node: str
@@ -135,10 +135,10 @@ class Census:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """An announced end of this machine. `deadline` is None if nobody said when; `boot_id` is the boot that was told.
+    """An announced end of this machine. `deadline` is None if it is not known; `boot_id` is the boot that received it.
 
-    `id` is the source's own, and stays while it announces this. A notice that is not `hard` is a hint. `called_off`: an
-    operator said so, while the source goes on announcing it. `approval`: whether a word of this machine may let it happen early.
+    `id` is the source's own, and stays while it announces this. A notice that is not `hard` is a hint. `called_off`: by an
+    operator, while the source goes on announcing it. `approval`: whether this machine may approve it to happen early.
     """
 
     source: str

@@ -1,6 +1,6 @@
 """Announced ends of this machine: which of them counts now, and what has changed about them. Pure.
 
-A notice is *imminent* when it is hard, within the horizon (or nobody said when), and no operator called it off. Only that takes
+A notice is *imminent* when it is hard, within the horizon (or without a deadline), and no operator called it off. Only that takes
 a node out; every other one is shown, no more.
 """
 
@@ -16,13 +16,13 @@ from gpuwarden.policy.model import Notice
 from gpuwarden_collectors.facts import Stamp
 
 MOVED = 1.0
-"""Seconds by which an end must move to be told again."""
+"""Seconds by which an end must move to be reported again."""
 
 Notices = Mapping[str, Notice]
 
 
 def imminent(notices: Notices, horizon: float, now: Stamp) -> Notice | None:
-    """Of several the one that ends first; one of which nobody said when goes before them all."""
+    """Of several the one that ends first; one without a deadline goes before them all."""
     return next(iter(all_imminent(notices, horizon, now)), None)
 
 
@@ -41,11 +41,13 @@ def _end(notice: Notice) -> float:
     return float("-inf") if notice.deadline is None else notice.deadline.boottime
 
 
-def differences(known: Notices, source: str, told: Iterable[Notice], *, horizon: float, now: Stamp) -> Iterator[Event]:
-    """What is new, moved or withdrawn, given all that `source` tells of now. One that moves out of the horizon is withdrawn first."""
+def differences(
+    known: Notices, source: str, announced: Iterable[Notice], *, horizon: float, now: Stamp
+) -> Iterator[Event]:
+    """What is new, moved or withdrawn, given all that `source` `announced` now. One that moves out of the horizon is withdrawn first."""
     seen = {
         notice.name: replace(notice, called_off=notice.name in known and known[notice.name].called_off)
-        for notice in told
+        for notice in announced
     }
     others = {name: notice for name, notice in known.items() if notice.source != source}
     released = imminent({**others, **seen}, horizon, now) is None
@@ -73,11 +75,11 @@ def _changed(before: Notice, now: Notice) -> bool:
 
 
 def noticed(notice: Notice) -> Event:
-    said = Noticed(
+    data = Noticed(
         source=notice.source, notice=notice.kind, reason=notice.reason, id=notice.id, hard=notice.hard,
         called_off=notice.called_off, approval=notice.approval, deadline=notice.deadline,
     )  # fmt: skip
-    return Event(kind=EventKind.NOTICED, at=notice.at, boot_id=notice.boot_id, data=write(said))
+    return Event(kind=EventKind.NOTICED, at=notice.at, boot_id=notice.boot_id, data=write(data))
 
 
 def _ended(notice: Notice, now: Stamp, *, released: bool) -> Event:

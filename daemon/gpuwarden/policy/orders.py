@@ -21,7 +21,7 @@ LONGEST = 10_000
 def exclude(by: str, text: str, boot_id: str, now: Stamp) -> Event:
     """Out, until an operator brings it back. Raises ValueError for a reason that says nothing."""
     if not text[:LONGEST].strip():
-        raise ValueError("an exclusion needs a reason: whoever finds this node excluded wants to know why")
+        raise ValueError("an exclusion needs a reason, for people who find this node excluded")
     return ordered(Order(reason=reasons.operator(by, text), by=by, at=now), boot_id)
 
 
@@ -52,8 +52,8 @@ def restore(
 
 def _restore(state: PolicyState, name: str, boot_id: str, now: Stamp) -> Iterator[Event]:
     if (pending := state.pending.get(name)) is not None:
-        told = outcome_data(pending, Result.DROPPED, "an operator restores")
-        yield Event(kind=EventKind.OUTCOME, at=now, boot_id=boot_id, data=told)
+        dropped = outcome_data(pending, Result.DROPPED, "an operator restores")
+        yield Event(kind=EventKind.OUTCOME, at=now, boot_id=boot_id, data=dropped)
     intent = Intent(
         act=Act.RESTORE, actuator=name, why=Why.OPERATOR, reason="", at=now, force=True,
         key=intent_key(Act.RESTORE, name, boot_id, now),

@@ -131,11 +131,11 @@ def _another_machine(_: PolicyState, event: Event) -> PolicyState:
     return PolicyState(boot_id=event.boot_id)
 
 
-def _intended(state: PolicyState, event: Event, said: Intended) -> PolicyState:
-    intent = _intent(said, event.at)
+def _intended(state: PolicyState, event: Event, data: Intended) -> PolicyState:
+    intent = _intent(data, event.at)
     if intent is None:
         return state
-    if said.observed:
+    if data.observed:
         return replace(_counted(state, intent.act, Result.OBSERVED), would={**state.would, intent.actuator: intent})
     if intent.act is Act.EXCLUDE and not state.holds and not state.pending:
         state = replace(state, person=frozenset())  # it begins here
@@ -143,18 +143,18 @@ def _intended(state: PolicyState, event: Event, said: Intended) -> PolicyState:
     return replace(state, pending=pending, would=_without(state.would, intent.actuator))
 
 
-def _outcome(state: PolicyState, _: Event, said: Outcome) -> PolicyState:
+def _outcome(state: PolicyState, _: Event, data: Outcome) -> PolicyState:
     """What was refused stays wanted: a person may mend it. An order that is dropped is forgotten there, the operator was answered."""
-    if said.result in UNCOUNTED:
+    if data.result in UNCOUNTED:
         return state
-    intent = state.pending.get(said.actuator)
-    state = _counted(state, said.intent, said.result)
-    if intent is None or intent.key != said.key:
+    intent = state.pending.get(data.actuator)
+    state = _counted(state, data.intent, data.result)
+    if intent is None or intent.key != data.key:
         return state
     pending = _without(state.pending, intent.actuator)
-    if said.result is Result.DROPPED and intent.act is Act.EXCLUDE and intent.why is Why.OPERATOR:
+    if data.result is Result.DROPPED and intent.act is Act.EXCLUDE and intent.why is Why.OPERATOR:
         state = _declined(state, intent.actuator, pending)
-    left = said.result is not Result.DROPPED or state.holds or pending or state.would
+    left = data.result is not Result.DROPPED or state.holds or pending or state.would
     person = state.person if left else frozenset()
     return replace(state, pending=pending, person=person)
 
@@ -181,10 +181,10 @@ def _declined(state: PolicyState, actuator: str, pending: Mapping[str, Intent]) 
     return replace(state, order=None, declined=frozenset())
 
 
-def _excluded(state: PolicyState, event: Event, said: Excluded) -> PolicyState:
+def _excluded(state: PolicyState, event: Event, data: Excluded) -> PolicyState:
     hold = Hold(
-        actuator=said.actuator, why=said.why, reason=said.reason, at=event.at, boot_id=event.boot_id, since=said.since,
-        released=said.released,
+        actuator=data.actuator, why=data.why, reason=data.reason, at=event.at, boot_id=event.boot_id, since=data.since,
+        released=data.released,
     )  # fmt: skip
     if not hold.actuator:
         return state
@@ -192,23 +192,23 @@ def _excluded(state: PolicyState, event: Event, said: Excluded) -> PolicyState:
     return replace(state, holds=holds, lifted=_without(state.lifted, hold.actuator))
 
 
-def _restored(state: PolicyState, event: Event, said: Restored) -> PolicyState:
-    hold = state.holds.get(said.actuator)
+def _restored(state: PolicyState, event: Event, data: Restored) -> PolicyState:
+    hold = state.holds.get(data.actuator)
     since, until = (event.at if hold is None else hold.at).wall, event.at.wall
     counted = hold is not None and any(since <= wall <= until for wall in state.returns)  # another actuator's was first
-    alone = said.why is Why.FAILURE
-    return _over(_returned(state, event) if alone and not counted else state, said.actuator)
+    alone = data.why is Why.FAILURE
+    return _over(_returned(state, event) if alone and not counted else state, data.actuator)
 
 
-def _lifted(state: PolicyState, event: Event, said: Lifted) -> PolicyState:
+def _lifted(state: PolicyState, event: Event, data: Lifted) -> PolicyState:
     """`nobody`: the scheduler lost it while the machine was off, as its own power saving does; then it is wanted as before."""
-    if said.nobody:
-        return replace(state, holds=_without(state.holds, said.actuator))
-    hold = state.holds.get(said.actuator)
+    if data.nobody:
+        return replace(state, holds=_without(state.holds, data.actuator))
+    hold = state.holds.get(data.actuator)
     order = None if hold is not None and hold.why is Why.OPERATOR else state.order
     declined = state.declined if order is not None else frozenset()
-    lifted = {**state.lifted, said.actuator: event.at}
-    return _over(replace(state, order=order, declined=declined, lifted=lifted), said.actuator)
+    lifted = {**state.lifted, data.actuator: event.at}
+    return _over(replace(state, order=order, declined=declined, lifted=lifted), data.actuator)
 
 
 def _over(state: PolicyState, actuator: str) -> PolicyState:
@@ -216,12 +216,12 @@ def _over(state: PolicyState, actuator: str) -> PolicyState:
     return replace(state, holds=holds, person=state.person if holds else frozenset())
 
 
-def _ordered(state: PolicyState, event: Event, said: Ordered) -> PolicyState:
-    if said.order == Act.EXCLUDE:
-        order = Order(reason=said.reason or "", by=said.by or "", at=event.at)
-        return replace(state, order=order, declined=frozenset(said.declined.split()), lifted={})
-    overridden = keys_of(said.overridden or "")
-    if said.more:
+def _ordered(state: PolicyState, event: Event, data: Ordered) -> PolicyState:
+    if data.order == Act.EXCLUDE:
+        order = Order(reason=data.reason or "", by=data.by or "", at=event.at)
+        return replace(state, order=order, declined=frozenset(data.declined.split()), lifted={})
+    overridden = keys_of(data.overridden or "")
+    if data.more:
         more = state.overridden | overridden
         return replace(state, overridden=more if len(more) <= OVERRIDDEN_MOST else state.overridden)
     return replace(
@@ -230,10 +230,10 @@ def _ordered(state: PolicyState, event: Event, said: Ordered) -> PolicyState:
     )  # fmt: skip
 
 
-def _noticed(state: PolicyState, event: Event, said: Noticed) -> PolicyState:
+def _noticed(state: PolicyState, event: Event, data: Noticed) -> PolicyState:
     notice = Notice(
-        source=said.source, kind=said.notice, at=event.at, boot_id=event.boot_id, reason=said.reason, deadline=said.deadline,
-        id=said.id, hard=said.hard, called_off=said.called_off, approval=said.approval,
+        source=data.source, kind=data.notice, at=event.at, boot_id=event.boot_id, reason=data.reason, deadline=data.deadline,
+        id=data.id, hard=data.hard, called_off=data.called_off, approval=data.approval,
     )  # fmt: skip
     before = state.notices.get(notice.name)
     if before is None and len(state.notices) >= NOTICES_MOST:
@@ -243,13 +243,13 @@ def _noticed(state: PolicyState, event: Event, said: Noticed) -> PolicyState:
     return replace(state, notices={**state.notices, notice.name: notice})
 
 
-def _notice_ended(state: PolicyState, _: Event, said: NoticeEnded) -> PolicyState:
+def _notice_ended(state: PolicyState, _: Event, data: NoticeEnded) -> PolicyState:
     """Withdrawn by its source, which is named then, or called off by an operator."""
-    if said.source:
-        notices: Mapping[str, Notice] = _without(state.notices, f"{said.source}/{said.id or ''}")
+    if data.source:
+        notices: Mapping[str, Notice] = _without(state.notices, f"{data.source}/{data.id or ''}")
     else:
         notices = called_off(state.notices, f"{OPERATOR}/")
-    return replace(state, notices=notices, holds=_released(state) if said.released else state.holds)
+    return replace(state, notices=notices, holds=_released(state) if data.released else state.holds)
 
 
 def _released(state: PolicyState) -> dict[str, Hold]:
@@ -331,12 +331,12 @@ def intent_of(event: Event) -> Intent | None:
     return _intent(read(Intended, event.data), event.at)
 
 
-def _intent(said: Intended, at: Stamp) -> Intent | None:
-    if said.intent is None or said.why is None or not said.actuator or not said.key:
+def _intent(data: Intended, at: Stamp) -> Intent | None:
+    if data.intent is None or data.why is None or not data.actuator or not data.key:
         return None
     return Intent(
-        act=said.intent, actuator=said.actuator, why=said.why, reason=said.reason, key=said.key, at=at, since=said.since,
-        force=said.force,
+        act=data.intent, actuator=data.actuator, why=data.why, reason=data.reason, key=data.key, at=at, since=data.since,
+        force=data.force,
     )  # fmt: skip
 
 

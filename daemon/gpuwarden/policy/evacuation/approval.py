@@ -23,9 +23,9 @@ TAKES = 5.0
 
 def refusal(state: DepartureState, departure: Departure, approval: Approval, times: Budget, now: Stamp) -> str:
     """Why this end is never approved (any more); empty if it may be once nothing is left to wait for."""
-    said = departure.approved
-    if said is not None and (said.result is not Result.RETRY or said.tries >= TRIES_MOST):
-        return f"{said.text}, after {said.tries} attempts" if said.result is Result.RETRY else said.text
+    approved = departure.approved
+    if approved is not None and (approved.result is not Result.RETRY or approved.tries >= TRIES_MOST):
+        return f"{approved.text}, after {approved.tries} attempts" if approved.result is Result.RETRY else approved.text
     if approval is Approval.SHARED:
         return "other machines would end with this one"
     if approval is not Approval.ALONE:
@@ -41,11 +41,11 @@ def is_approved(departure: Departure) -> bool:
     return departure.approved is not None and departure.approved.result in (Result.DONE, Result.ALREADY)
 
 
-def pauses(said: Approved | None, now: Stamp) -> bool:
+def pauses(approved: Approved | None, now: Stamp) -> bool:
     """An attempt has failed, and the next one is not due."""
-    if said is None or said.tries == 0:
+    if approved is None or approved.tries == 0:
         return False
-    return now.boottime - said.at.boottime < PAUSE_FIRST * 2.0 ** (min(said.tries, TRIES_MOST) - 1)
+    return now.boottime - approved.at.boottime < PAUSE_FIRST * 2.0 ** (min(approved.tries, TRIES_MOST) - 1)
 
 
 def rests_until(departure: Departure) -> float:

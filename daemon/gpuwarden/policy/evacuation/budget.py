@@ -9,8 +9,8 @@
     120 s    at once           yes                 115 s                   at 115 s      at 118.5 s
     2 h      at once           yes                 7,195 s                 at 7,195 s    at 7,198.5 s
 
-What no longer fits is dropped in this order: last words (below 10 s), waiting (2.5 s), requeueing (below 2.5 s), telling a job as a
-whole (below 2 s; its ranks here are told instead). The signal never is, nor the exclusion: it is begun beside the signal,
+What no longer fits is dropped in this order: last words (below 10 s), waiting (2.5 s), requeueing (below 2.5 s), signalling a job
+as a whole (below 2 s; its ranks here are signalled instead). The signal never is, nor the exclusion: it is begun beside the signal,
 is given up waiting for after 3 s and tried again behind, and nothing but the requeue needs it.
 """
 
@@ -35,7 +35,7 @@ MARGIN = 5.0
 
 INTERRUPTION, SHUTDOWN, FAILING_GPU = "interruption", "shutdown", "failing_gpu"
 WINDOW = 30.0
-"""Seconds that are assumed where nobody says when: the shortest lead that a cloud documents for a machine it takes back (GCP,
+"""Seconds that are assumed for a notice without a deadline: the shortest lead that a cloud documents for a machine it takes back (GCP,
 Azure, IBM, Yandex)."""
 OVERDUE = 5.0
 """Seconds that are assumed where the end was over when it was first heard of (an event that Azure has started, a machine that was
@@ -51,8 +51,8 @@ WINDOWS: Mapping[str, float] = {
 class Budget:
     """`window`: seconds from when it began until the end. The rest are seconds of CLOCK_BOOTTIME; None: it does not fit.
 
-    `end` is `assumed` where nobody said when. `wide`: there is time to tell a job as a whole. `wait_until`: for that long a job
-    may take to save; it is requeued then if it did not say before that it has.
+    `end` is `assumed` where the notice has no deadline. `wide`: there is time to signal a job as a whole. `wait_until`: for that long a job
+    may take to save; it is requeued then if it has not acknowledged before.
     """
 
     window: float

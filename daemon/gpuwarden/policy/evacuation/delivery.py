@@ -1,6 +1,6 @@
-"""Who of a job is told that the machine ends, with which signal, and which way. Pure.
+"""Which processes of a job are signalled when the machine ends, with which signal, and by which way. Pure.
 
-A process is told with the signal that its own environment declares; else that of the job's comment in Slurm; else that of the
+A process is sent the signal that its own environment declares; else that of the job's comment in Slurm; else that of the
 container's label; else that of the first site rule that fits; else the default. It gets it only if it is a rank and catches
 it: the default action of every one of these signals is death. The choice is made once; where a rank does not catch what was
 chosen for it, nothing else is tried.
@@ -9,7 +9,7 @@ chosen for it, nothing else is tried.
     job_wide  every rank of the job on all its nodes        every leader here is a rank that catches it, nobody here dies of it
     batch     the process of the batch script               it is itself the rank: `exec python` in the script
     local     the ranks on this host, by pidfd              everything else, and whenever time or the controller is short
-    watch     nobody: another node has told the whole job   its mark stands in the administrators' comment
+    watch     nobody: another node signalled the whole job  its mark stands in the administrators' comment
     none      nobody                                        `text` says why
 """
 
@@ -24,7 +24,7 @@ from gpuwarden_collectors.receivers.facts import NOTHING, SIGNALS, Kind, LocalJo
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 
 TOLD_MOST = 1_024
-"""Processes of one job that are ever told, so that it can be remembered of each: a host has less than 200 hardware threads a GPU."""
+"""Most processes of one job that are signalled, so that the state can hold each: a host has less than 200 hardware threads a GPU."""
 MARK_STANDS = 600.0
 """Seconds for which a mark keeps other nodes from signalling: as long as an announced end may be away, by default."""
 RUNNING = "running"
@@ -77,8 +77,8 @@ class Aim:
 class Delivery:
     """`signal`: what all of them get; several words where they differ, which only the way `local` can do.
 
-    `receivers`: those of this host who are told by it, whoever sends; from then on they count as told. `local_only`: the job
-    has more nodes, and the ranks there are not told by this. `text` is for people.
+    `receivers`: those of this host that the signal reaches, from whichever node; from then on they count as signalled.
+    `local_only`: the job has more nodes, and this does not signal the ranks there. `text` is for people.
     """
 
     way: Way
@@ -90,7 +90,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Which node tells a whole job, and since when (Unix time by that node's clock, whole seconds)."""
+    """Which node signals a whole job, and since when (Unix time by that node's clock, whole seconds)."""
 
     node: str
     at: float
@@ -104,7 +104,7 @@ _SIGNAL_IN_COMMENT = re.compile(r"(?:gpuwarden:signal|GPUWARDEN_SIGNAL)=([A-Za-z
 
 
 def mark(node: str, now: float) -> str:
-    """What is written into the administrators' comment of a job before it is told as a whole. `now` in Unix time."""
+    """What is written into the administrators' comment of a job before it is signalled as a whole. `now` in Unix time."""
     return str(Mark(node, now))
 
 
@@ -117,7 +117,7 @@ def parse_mark(text: str) -> Mark | None:
 def standing_mark(admin_comment: str | None, started: float, now: float) -> Mark | None:
     """The mark that counts now: of this run of the job, and not too old. `now` and `started` in Unix time.
 
-    Of this node too: then it may have been told before, and who lost the memory of it does not tell it twice.
+    Of this node too: it may have signalled the job before losing its ledger, and does not signal it twice.
     """
     found = None if admin_comment is None else parse_mark(admin_comment)
     if found is None or found.at < int(started) or abs(now - found.at) > MARK_STANDS:
@@ -148,15 +148,15 @@ def delivery(
     rules: DeliveryRules,
     *,
     now: float,
-    told: frozenset[Process] = frozenset(),
+    signalled: frozenset[Process] = frozenset(),
     again: frozenset[Process] = frozenset(),
     trees: bool | None = None,
     wide: bool = True,
     unused_mark: str = "",
 ) -> Delivery:
-    """How `job` is told. `slurm`: what the controller says of it, None if it says nothing. `now` in Unix time.
+    """How `job` is signalled. `slurm`: the controller's record of it, None if there is none. `now` in Unix time.
 
-    `told`: who was told before; if there is anybody in it, `again`: those of them who alone get it, once more. `trees`: a signal through
+    `signalled`: processes signalled before; `again`, if not empty: those of them that alone get it, once more. `trees`: a signal through
     Slurm reaches all processes of a step, not only the leaders of its tasks; unknown counts as yes. `wide` False: there is no time or no
     controller for anything but this host. `unused_mark`: a node whose mark counts for nothing, since no signal followed it.
     """
@@ -168,23 +168,25 @@ def delivery(
     if (
         slurm is not None
         and several
-        and not told
+        and not signalled
         and (watched := _watched(slurm, chosen, now, unused_mark, trees=trees))
     ):
         return watched
     if again:
         aims = tuple(aim for aim in chosen if _hears(aim) and aim.process in again)
     else:
-        aims = tuple(aim for aim in chosen if _hears(aim) and aim.process not in told)[: max(TOLD_MOST - len(told), 0)]
+        aims = tuple(aim for aim in chosen if _hears(aim) and aim.process not in signalled)[
+            : max(TOLD_MOST - len(signalled), 0)
+        ]
     if not aims:
-        return Delivery(way=Way.NONE, text=_why_nobody(job, chosen, told))
-    whole = slurm is not None and several and wide and not told and slurm.state == RUNNING
+        return Delivery(way=Way.NONE, text=_why_nobody(job, chosen, signalled))
+    whole = slurm is not None and several and wide and not signalled and slurm.state == RUNNING
     if slurm is not None and whole and (through_slurm := _through_slurm(job, slurm, aims, trees=trees)):
         return through_slurm
     signals = " ".join(sorted({aim.signal for aim in aims}))
     text = f"SIG{signals.replace(' ', ', SIG')} to {_ranks(len(aims))} here"
     if several:
-        text += "; those on its other nodes are not told by this node"
+        text += "; those on its other nodes are not signalled by this node"
     elif job.kind is Kind.SLURM and slurm is None:
         text += "; what Slurm says of it is not known"
     return Delivery(way=Way.LOCAL, signal=signals, receivers=aims, local_only=several, text=text)
@@ -224,13 +226,13 @@ def _hears(aim: Aim) -> bool:
 
 
 def _watched(slurm: SlurmJob, chosen: tuple[Aim, ...], now: float, unused: str, *, trees: bool) -> Delivery | None:
-    """A mark stands: whoever its signal reaches here counts as told, whether by us or by another node. Who comes later does not."""
+    """A valid mark: processes here within reach of its signal count as signalled, by this node or another. Later ones do not."""
     found = standing_mark(slurm.admin_comment, slurm.started, now)
     reached = tuple(aim for aim in chosen if _in_reach(aim.receiver, trees=trees))[:TOLD_MOST]
     if found is None or found.node == unused or not reached:
         return None
     signals = " ".join(sorted({aim.signal for aim in reached if aim.signal in SIGNALS}))
-    text = f"{found.node} tells the whole job, {_ranks(len(reached))} of it here"
+    text = f"{found.node} signals the whole job, {_ranks(len(reached))} of it here"
     return Delivery(way=Way.WATCH, signal=signals, receivers=reached, text=text)
 
 
@@ -246,7 +248,7 @@ def _through_slurm(job: LocalJob, slurm: SlurmJob, aims: tuple[Aim, ...], *, tre
 
 
 def _reached_by_all(job: LocalJob, slurm: SlurmJob, aims: tuple[Aim, ...], *, trees: bool) -> tuple[Aim, ...]:
-    """The ranks here that one signal for the whole job tells; none where it would kill or miss.
+    """The ranks here that one signal for the whole job reaches; none where it would kill or miss.
 
     What holds for the leaders of this node is taken to hold for those of the others.
     """
@@ -278,13 +280,13 @@ def _ranks(count: int) -> str:
     return "1 rank" if count == 1 else f"{count} ranks"
 
 
-def _why_nobody(job: LocalJob, chosen: tuple[Aim, ...], told: Iterable[Process]) -> str:
-    before = frozenset(told)
+def _why_nobody(job: LocalJob, chosen: tuple[Aim, ...], signalled: Iterable[Process]) -> str:
+    before = frozenset(signalled)
     left = [aim for aim in chosen if aim.process not in before]
     if chosen and not left:
-        return "all of its ranks here were told before"
+        return "all of its ranks here were signalled before"
     if len(before) >= TOLD_MOST:
-        return f"{len(before)} of its processes were told; no more than that are kept count of"
+        return f"{len(before)} of its processes were signalled; no more than that are kept count of"
     deaf = sorted({aim.signal for aim in left if aim.signal in SIGNALS})
     if deaf:
         return f"no rank of it here catches SIG{' or SIG'.join(deaf)}: it would die of it"

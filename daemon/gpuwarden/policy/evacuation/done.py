@@ -1,6 +1,6 @@
 """Whether a job on a machine that is about to go is waited for any longer. Pure.
 
-A job of one node is done once each of its ranks that was told has acknowledged, or has ended. Of a job of several nodes a
+A job of one node is done once each of its ranks that was signalled has acknowledged, or has ended. Of a job of several nodes a
 node sees its own ranks only, and a requeue ends them all: there an acknowledgement counts for its own rank, unless it says that it
 holds for all of them. Else Slurm's report that no step of the job runs any more ends the wait, or its time does.
 """
@@ -20,11 +20,11 @@ def has_other_nodes(job: LocalJob, slurm: SlurmJob | None) -> bool:
 
 def done(known: JobState, job: LocalJob, slurm: SlurmJob | None) -> bool:
     """Nothing of the job is waited for: not here, and not on its other nodes if it has any."""
-    said = known.acknowledged
+    acknowledged = known.acknowledged
     if has_other_nodes(job, slurm):
         # A container that has ended here loses nothing with this machine; a job of Slurm's ends on all its nodes.
-        return said.all_ranks or (job.kind is not Kind.SLURM and _ended(known, job))
-    return said.whole or _all_acknowledged(known, job)
+        return acknowledged.all_ranks or (job.kind is not Kind.SLURM and _ended(known, job))
+    return acknowledged.whole or _all_acknowledged(known, job)
 
 
 def steps_decide(known: JobState, job: LocalJob, slurm: SlurmJob) -> bool:
@@ -36,40 +36,42 @@ def steps_decide(known: JobState, job: LocalJob, slurm: SlurmJob) -> bool:
     if not slurm.several or slurm.part or known.acknowledged.all_ranks or not known.in_steps:
         return False
     left = (rank for rank in _ranks(job) if rank.gpu or is_number(rank.step))
-    return bool(known.told) and not _told_here(known, job) and not any(left)
+    return bool(known.signalled) and not _signalled_here(known, job) and not any(left)
 
 
 def _ended(known: JobState, job: LocalJob) -> bool:
-    """Who was told has ended, and left no rank behind: a launcher starts others in their place."""
-    return bool(known.told) and not _told_here(known, job) and not _ranks(job)
+    """The signalled processes have ended and left no rank behind: a launcher starts others in their place."""
+    return bool(known.signalled) and not _signalled_here(known, job) and not _ranks(job)
 
 
 def _all_acknowledged(known: JobState, job: LocalJob) -> bool:
-    """Of a job of which nobody was told all ranks must have acknowledged, for they may have read the notice themselves."""
-    said = known.acknowledged
-    if known.told:
-        waited = _told_here(known, job)
+    """If no process of a job was signalled, all ranks must have acknowledged, for they may have read the notice themselves."""
+    acknowledged = known.acknowledged
+    if known.signalled:
+        waited = _signalled_here(known, job)
         if not waited:
             return _ended(known, job)
     else:
-        waited = _ranks(job) if said.at is not None else []
+        waited = _ranks(job) if acknowledged.at is not None else []
     if not waited:
         return False
-    if len(said.ranks) >= max(len(known.told), len(waited)):  # each has acknowledged, under whatever number
+    if len(acknowledged.ranks) >= max(
+        len(known.signalled), len(waited)
+    ):  # each has acknowledged, under whatever number
         return True
-    return all(has_acknowledged(process, said) for process in waited)
+    return all(has_acknowledged(process, acknowledged) for process in waited)
 
 
-def _told_here(known: JobState, job: LocalJob) -> list[Receiver]:
-    return [process for process in job.processes if (process.pid, process.started) in known.told]
+def _signalled_here(known: JobState, job: LocalJob) -> list[Receiver]:
+    return [process for process in job.processes if (process.pid, process.started) in known.signalled]
 
 
 def _ranks(job: LocalJob) -> list[Receiver]:
     return [process for process in job.processes if process.role is Role.RANK]
 
 
-def has_acknowledged(process: Receiver, said: Acknowledged) -> bool:
+def has_acknowledged(process: Receiver, acknowledged: Acknowledged) -> bool:
     """By its number, or as the rank that it is."""
-    if process.rank is not None and process.rank in said.ranks:
+    if process.rank is not None and process.rank in acknowledged.ranks:
         return True
-    return (process.pid, process.started) in said.processes or (process.pid, 0) in said.processes
+    return (process.pid, process.started) in acknowledged.processes or (process.pid, 0) in acknowledged.processes

@@ -1,4 +1,4 @@
-"""The events of a departure, as whoever carries it out writes them; and the shortest list of them that makes a state. Pure."""
+"""The events of a departure, as the executor writes them; and the shortest list of them that makes a state. Pure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def marking(
     notice: str, job: str, delivery: Delivery, slurm: SlurmJob, *, remaining: Sequence[Receiver] = (),
     boot_id: str, now: Stamp,
 ) -> tuple[Event, ...]:  # fmt: skip
-    """Before the mark of a job that is to be told as a whole is set: nobody is told by it, and nothing is sent before `signalling`.
+    """Before the mark of a job that is to be signalled as a whole is set: the mark signals nobody, and nothing is sent before `signalling`.
 
     The arguments are those of the step Tell.
     """
@@ -72,12 +72,12 @@ def signalling(
     }  # fmt: skip
     steps = [aim.receiver.step for aim in delivery.receivers] + [process.step for process in remaining]
     data |= {"in_steps": bool(steps) and all(map(is_number, steps))}
-    told = _texts_of(aim.process for aim in delivery.receivers)
+    receivers = _texts_of(aim.process for aim in delivery.receivers)
     others = _texts_of((process.pid, process.started) for process in remaining)
     data |= {"again": True} if again else {}
     more = {name: value for name, value in data.items() if name != "restarts"}
-    parts = max(len(told), len(others))
-    named = zip(told + [""] * (parts - len(told)), others + [""] * (parts - len(others)), strict=True)
+    parts = max(len(receivers), len(others))
+    named = zip(receivers + [""] * (parts - len(receivers)), others + [""] * (parts - len(others)), strict=True)
     return tuple(
         Event(
             kind=EventKind.SIGNALLING, at=now, boot_id=boot_id,
@@ -91,7 +91,7 @@ def signalled(
     notice: str, job: str, way: Way, result: Sent, *, count: int = 0, text: str = "", again: bool = False,
     boot_id: str, now: Stamp,
 ) -> Event:  # fmt: skip
-    """UNSENT only where surely nothing was sent: a job that was to be told as a whole is then told on this host. `again` as in Tell."""
+    """UNSENT only where surely nothing was sent: a job that was to be signalled as a whole is then signalled on this host. `again` as in Tell."""
     data: dict[str, Json] = {
         "notice": notice, "job": job, "way": way.value, "result": result.value, "count": count, "text": text,
     }  # fmt: skip
@@ -105,7 +105,7 @@ def settled(
 ) -> tuple[Event, ...]:  # fmt: skip
     """What came of `signalling` for these processes, in whatever departure they are: one event, and one more for each hundred.
 
-    `due`: nothing was sent, and they are to be told as if there had been no `signalling`.
+    `due`: nothing was sent, and they are to be signalled as if there had been no `signalling`.
     """
     found = signalled(notice, job, way, result, text=text, boot_id=boot_id, now=now)
     more: dict[str, Json] = {"due": True} if due else {}
@@ -116,7 +116,7 @@ def saved(
     job: str, by: str, *, saved: bool, rank: int | None = None, process: Process | None = None, step: int | None = None,
     all_ranks: bool = False, boot_id: str, now: Stamp,
 ) -> Event:  # fmt: skip
-    """`by`: socket, file, BY_EXIT or BY_STEP. `process`: which one said it, or ended. `all_ranks`: it holds for all of the job, on all
+    """`by`: socket, file, BY_EXIT or BY_STEP. `process`: which one acknowledged, or ended. `all_ranks`: it holds for all of the job, on all
     its nodes.
     """
     data: dict[str, Json] = {"job": job, "by": by, "saved": saved}
@@ -134,7 +134,7 @@ def requeued(job: str, restarts: int, text: str = "", *, boot_id: str, now: Stam
 
 
 def not_requeued(job: str, text: str, *, permanent: bool, named: bool = False, boot_id: str, now: Stamp) -> Event:
-    """What is not `permanent` is tried again. `named`: it is said once, for people, that it is left here."""
+    """What is not `permanent` is tried again. `named`: people are notified once that it is left here."""
     data: dict[str, Json] = {"job": job, "permanent": permanent, "text": text}
     data |= {"named": True} if named else {}
     return Event(kind=EventKind.NOT_REQUEUED, at=now, boot_id=boot_id, data=data)
@@ -190,22 +190,22 @@ def _kept(departure: Departure, boot: str) -> Iterator[Event]:
                 yield Event(kind=EventKind.SAVED, at=at, boot_id=boot, data={**about, **part, "kept": True})
     if (spoken := departure.last_words) is not None:
         yield last_words(name, spoken.what, spoken.result, spoken.text, boot_id=boot, now=spoken.at)
-    if (said := departure.approved) is not None:
-        yield approved(name, said.result, said.text, boot_id=boot, now=said.at, tries=said.tries)
+    if (approval := departure.approved) is not None:
+        yield approved(name, approval.result, approval.text, boot_id=boot, now=approval.at, tries=approval.tries)
     if departure.over is not None:
         yield departed(name, "", boot, departure.over)
 
 
 def _job(known: JobState) -> Iterator[Mapping[str, Json]]:
-    told = _texts_of(known.told)
+    named = _texts_of(known.signalled)
     yield {
         "way": known.way.value, "signal": known.signal, "text": known.text, "local_only": known.local_only,
         "result": known.result.value, "count": known.count, "wide": known.wide, "restarts": known.restarts,
         "requeued": known.requeued.value, "requeued_text": known.requeued_text, "named": known.named, "returned": known.returned, "in_steps": known.in_steps,
-        **_stamp("told", known.told_at), **_stamp("requeued", known.requeued_at), "processes": told[0],
+        **_stamp("told", known.told_at), **_stamp("requeued", known.requeued_at), "processes": named[0],
         **({"marking": True} if known.marking else {}),
     }  # fmt: skip
-    for text in told[1:]:
+    for text in named[1:]:
         yield {"processes": text, "more": True}
     for text in filter(None, _texts_of(known.earlier)):
         yield {"processes": text, "more": True, "earlier": True}
@@ -216,12 +216,17 @@ def _job(known: JobState) -> Iterator[Mapping[str, Json]]:
 
 
 def _acknowledged(known: JobState) -> Iterator[Mapping[str, Json]]:
-    said = known.acknowledged
-    about: dict[str, Json] = {"by": said.by, "saved": said.saved, "unsaved": said.unsaved, "whole": said.whole}
-    about |= {"all_ranks": True} if said.all_ranks else {}
-    about |= {} if said.step is None else {"step": said.step}
-    processes = _texts_of(said.processes)
-    ranks = texts_of(map(str, sorted(said.ranks)))
+    acknowledged = known.acknowledged
+    about: dict[str, Json] = {
+        "by": acknowledged.by,
+        "saved": acknowledged.saved,
+        "unsaved": acknowledged.unsaved,
+        "whole": acknowledged.whole,
+    }
+    about |= {"all_ranks": True} if acknowledged.all_ranks else {}
+    about |= {} if acknowledged.step is None else {"step": acknowledged.step}
+    processes = _texts_of(acknowledged.processes)
+    ranks = texts_of(map(str, sorted(acknowledged.ranks)))
     yield {**about, "ranks": ranks[0], "processes": processes[0]}
     yield from ({**about, "ranks": text} for text in ranks[1:])
     yield from ({**about, "processes": text} for text in processes[1:])

@@ -12,10 +12,10 @@ from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.facts import LocalJob
 
 TOLD_STANDS = 600.0
-"""Seconds for which a process that was told for one notice is not told for another: one death may have several sources, and a second
+"""Seconds for which a process that was signalled for one notice is not signalled for another: one death may have several sources, and a second
 signal can end a save (some frameworks drop their handler with the first)."""
 JOBS_MOST = 1_024
-"""Jobs of one departure that are told and remembered: more than run on any node."""
+"""Jobs of one departure that are signalled and remembered: more than run on any node."""
 DEPARTURES_MOST = 32
 """Notices and failing GPUs remembered in one boot."""
 TEXT_MOST = 400  # characters of what is remembered for people
@@ -27,12 +27,12 @@ BY_STEP = "step"
 
 
 class Sent(StrEnum):
-    """What came of telling. UNKNOWN: under way, or nobody lived to say; it may have been sent, and is not sent again."""
+    """The result of signalling. UNKNOWN: under way, or the daemon died; it may have been sent, and is not sent again."""
 
-    NOTHING = ""  # nobody was to be told
+    NOTHING = ""  # nobody was to be signalled
     UNKNOWN = "unknown"
     SENT = "sent"
-    WATCHED = "watched"  # another node told them
+    WATCHED = "watched"  # another node signalled them
     UNSENT = "unsent"  # surely nothing was sent
 
 
@@ -41,7 +41,7 @@ class Given(StrEnum):
 
     SAVED = "saved"
     UNSAVED = "unsaved"  # a rank of it says that it has nothing to show
-    ENDED = "ended"  # all who were told have ended without a word
+    ENDED = "ended"  # all signalled processes have ended without an acknowledgement
 
 
 class Requeued(StrEnum):
@@ -53,11 +53,11 @@ class Requeued(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledged:
-    """Who said that it is done. `all_ranks`: all of the job, on all its nodes, as a rank says that has agreed with the others; `whole`:
+    """Who acknowledged. `all_ranks`: all of the job, on all its nodes, from a rank that has agreed with the others; `whole`:
     all of it that is here, which only a daemon of before has written, from its checkpoint directory.
 
-    `by` and `at` are those of the last word, of the last that told of a save if any did, `step` the highest that was named;
-    `saved`: somebody has something to show; `unsaved`: somebody says that there is nothing.
+    `by` and `at` are those of the last acknowledgement, of the last that reported a save if any did, `step` the highest that was named;
+    `saved`: a rank reported a checkpoint; `unsaved`: a rank reported that there is none.
     """
 
     ranks: frozenset[int] = frozenset()
@@ -73,17 +73,17 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """What was done for one run of a job. `restarts`: how often it was requeued before this run, None where nobody said.
+    """What was done for one run of a job. `restarts`: how often it was requeued before this run, None where it is not known.
 
-    `told`: for good; `earlier`: in an earlier run, or before the notice was withdrawn; `returned`: it was withdrawn, has come back, and
-    who of them is still here is not known yet. `wide`: it may still be told as a whole. `marking`: this node's mark was begun for it, and no
-    signal through Slurm since: where that mark stands, nothing was sent by it. `unsure`: those told through Slurm of which the outcome
-    is not known yet; `unsure_here`: the same of those told on this host; `undecided`: of these it was not found out either.
-    `in_steps`: all of those told are tasks of Slurm's steps, or were started by one.
-    `named`: it was said that it is not requeued. `way`, `signal`, `text`, `local_only` as in Delivery; `count`: how many got it.
+    `signalled`: for good; `earlier`: in an earlier run, or before the notice was withdrawn; `returned`: it was withdrawn, has come back, and
+    who of them is still here is not known yet. `wide`: it may still be signalled as a whole. `marking`: this node's mark was begun for it, and no
+    signal through Slurm since: where that mark stands, nothing was sent by it. `unsure`: those signalled through Slurm of which the outcome
+    is not known yet; `unsure_here`: the same of those signalled on this host; `undecided`: of these it was not found out either.
+    `in_steps`: all of those signalled are tasks of Slurm's steps, or were started by one.
+    `named`: people were notified that it is not requeued. `way`, `signal`, `text`, `local_only` as in Delivery; `count`: how many got it.
     """
 
-    told: frozenset[Process] = frozenset()
+    signalled: frozenset[Process] = frozenset()
     earlier: frozenset[Process] = frozenset()
     returned: bool = False
     told_at: Stamp | None = None
@@ -109,7 +109,7 @@ class JobState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spoken:
-    """The last words to the scheduler: `what` was said, and what came of it."""
+    """The final update of the node at the scheduler: `what` was written, and its result."""
 
     what: str
     result: Result
@@ -162,10 +162,12 @@ def jobs_of(state: DepartureState) -> Mapping[str, JobState]:
 
 def given(job: JobState) -> frozenset[Given]:
     """The answers that it gave so far; none is ever taken back."""
-    said = job.acknowledged
-    if said.saved or said.unsaved:
-        return frozenset(one for one, told in ((Given.SAVED, said.saved), (Given.UNSAVED, said.unsaved)) if told)
-    return frozenset({Given.ENDED} if job.told and job.told <= said.processes else ())
+    acknowledged = job.acknowledged
+    if acknowledged.saved or acknowledged.unsaved:
+        return frozenset(
+            one for one, value in ((Given.SAVED, acknowledged.saved), (Given.UNSAVED, acknowledged.unsaved)) if value
+        )
+    return frozenset({Given.ENDED} if job.signalled and job.signalled <= acknowledged.processes else ())
 
 
 def id_of(notice: Notice) -> str:

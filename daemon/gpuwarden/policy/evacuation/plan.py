@@ -3,7 +3,7 @@
 The plan is no list that is kept: it is asked for again whenever something has changed, from what was done by then and what
 is seen now, and gives what is left. So it goes on after a crash at any point, and follows a notice that moves.
 
-A job is told as soon as it is seen, and again for those of its processes that appear, or begin to catch their signal, later:
+A job is signalled as soon as it is seen, and again for those of its processes that appear, or begin to catch their signal, later:
 each process once. It is requeued once it is done (`departure_done`) or its time is up, never before the node was read back as one
 that takes no work: it could come back here. Times are those of `departure_budget`. Where the site asks for it, the
 end is let happen early once nothing is left to wait for (`departure_approval`).
@@ -19,7 +19,7 @@ from gpuwarden.policy.evacuation.budget import FAILING_GPU, MARK_TAKES, Budget, 
 from gpuwarden.policy.evacuation.delivery import ALIVE, Delivery, DeliveryRules, delivery
 from gpuwarden.policy.evacuation.done import done, steps_decide
 from gpuwarden.policy.evacuation.model import JOBS_MOST, Departure, DepartureState, JobState, Requeued, id_of, key_of
-from gpuwarden.policy.evacuation.signals import told_before
+from gpuwarden.policy.evacuation.signals import signalled_before
 from gpuwarden.policy.evacuation.unsettled import has_unused_mark, repeated
 from gpuwarden.policy.model import Notice, Result
 from gpuwarden_collectors.facts import Stamp
@@ -27,7 +27,7 @@ from gpuwarden_collectors.receivers.facts import Kind, LocalJob, Receiver
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 
 LOOK_SOON = 0.2
-"""Seconds after somebody was told: what follows from it may be due already."""
+"""Seconds after a process was signalled: what follows from it may be due already."""
 LOOK_EVERY = 1.0
 """Seconds between two looks while the end is near: a rank may install its handler at any time."""
 LOOK_LATER, NEAR = 5.0, 60.0
@@ -60,8 +60,8 @@ class Seen:
     """`jobs`: all of this host, of a look that succeeded: what is not among them has ended. `concerned`: the keys of those that
     the failing GPU takes along; None: all of them.
 
-    `slurm`: the jobs that have this node, by number, as `controller` said; False: it did not answer, and nothing is known.
-    `trees` as in `delivery`. `unschedulable`: this node was read back as one that takes no work, whoever sees to that; `closed`: by
+    `slurm`: the jobs that have this node, by number, if the `controller` answered; False: it did not, and nothing is known.
+    `trees` as in `delivery`. `unschedulable`: this node was read back as one that takes no work, for whatever reason; `closed`: by
     every scheduler there is, or there is none. `fresh`: the controller was asked for this very look. `node`: what Slurm calls this one.
     """
 
@@ -78,10 +78,10 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Write `departure_events.signalling`, then send; with the ways watch and none there is nothing to send. A job that is told as a
-    whole is marked first, and `departure_events.marking` written before that.
+    """Write `departure_events.signalling`, then send; with the ways watch and none there is nothing to send. A job that is signalled
+    as a whole is marked first, and `departure_events.marking` written before that.
 
-    `remaining`: those of the job's processes that were told before it came into this departure. `again`: it is not known whether the
+    `remaining`: those of the job's processes that were signalled before it came into this departure. `again`: it is not known whether the
     receivers got an earlier one.
     """
 
@@ -180,7 +180,7 @@ def plan(
     tell = tuple(_tell(scene))
     addressed = frozenset(step.key for step in tell if step.delivery.receivers)
     steps = (*tell, *_after(scene, addressed), *_step_checks(scene), *_last_words(scene))
-    again = _again(scene, told=not all(is_busy(step.key) for step in tell))
+    again = _again(scene, signalled=not all(is_busy(step.key) for step in tell))
     if steps or not _is_to_be_approved(scene, notice):
         return Plan(steps, again)
     if settings.slurm and not seen.fresh:
@@ -208,7 +208,7 @@ def slurm_of(job: LocalJob, seen: Seen) -> SlurmJob | None:
 def _jobs_of(departure: Departure, seen: Seen) -> dict[str, LocalJob]:
     """Those seen here, and those that the controller says have this node though no process of them is here.
 
-    Of a failing GPU those on it: now, or when they were told.
+    Of a failing GPU those on it: now, or when they were signalled.
     """
     jobs = {key_of(job): job for job in seen.jobs}
     concerned = frozenset(jobs) if seen.concerned is None else seen.concerned
@@ -242,8 +242,8 @@ def _tell(scene: Scene) -> Iterator[Tell]:
 
 
 def _remaining(scene: Scene, key: str, job: LocalJob) -> tuple[Receiver, ...]:
-    told = told_before(scene.state, scene.departure, key, scene.now)
-    return tuple(process for process in job.processes if (process.pid, process.started) in told)
+    signalled = signalled_before(scene.state, scene.departure, key, scene.now)
+    return tuple(process for process in job.processes if (process.pid, process.started) in signalled)
 
 
 def delivery_now(scene: Scene, key: str, job: LocalJob) -> Delivery:
@@ -254,7 +254,7 @@ def delivery_now(scene: Scene, key: str, job: LocalJob) -> Delivery:
     unused = slurm is not None and has_unused_mark(scene.state, key, slurm.restarts)
     return delivery(
         job, slurm, scene.settings.delivery, now=scene.now.wall, trees=scene.seen.trees,
-        told=told_before(scene.state, scene.departure, key, scene.now),
+        signalled=signalled_before(scene.state, scene.departure, key, scene.now),
         wide=scene.seen.controller and in_time and (known is None or known.wide),
         unused_mark=scene.seen.node if unused else "",
     )  # fmt: skip
@@ -271,7 +271,7 @@ def _came_back(known: JobState, slurm: SlurmJob | None) -> bool:
 
 
 def _after(scene: Scene, addressed: frozenset[str]) -> Iterator[Requeue | NameNot]:
-    """Of all jobs but those that are only just being told."""
+    """Of all jobs but those whose signal is only just being sent."""
     if not wants_requeue(scene.departure.kind, scene.settings) or not scene.seen.controller:
         return
     for key, job in scene.jobs.items():
@@ -306,13 +306,15 @@ def _step_checks(scene: Scene) -> Iterator[CheckSteps]:
 
 
 def awaits_jobs(state: DepartureState, notice: Notice, seen: Seen, settings: DepartureSettings, now: Stamp) -> bool:
-    """Somebody who was told of `notice` is waited for."""
+    """A process signalled for `notice` is still waited for."""
     departure = state.departures.get(id_of(notice))
     if departure is None:
         return False
     scene = scene_of(state, departure, seen, settings, now)
-    told = ((job, known) for key, job in scene.jobs.items() if (known := departure.jobs.get(key)) and known.told)
-    return not all(done(known, job, slurm_of(job, seen)) for job, known in told)
+    signalled = (
+        (job, known) for key, job in scene.jobs.items() if (known := departure.jobs.get(key)) and known.signalled
+    )
+    return not all(done(known, job, slurm_of(job, seen)) for job, known in signalled)
 
 
 NO_TIME = "no time is left for that: Slurm requeues it itself once the node has not answered for SlurmdTimeout"
@@ -340,13 +342,13 @@ def _rested(known: JobState, now: Stamp) -> bool:
 
 
 def _last_words(scene: Scene) -> Iterator[LastWords]:
-    """Only where somebody said when the machine ends: they end what still runs here."""
+    """Only where the notice has a deadline: they end what still runs here."""
     at, what, now = scene.times.last_words_at, scene.settings.last_words, scene.now.boottime
     if at is None or now < at or what == "none" or not scene.settings.slurm:
         return
-    said = scene.departure.last_words
-    again = said is not None and said.result is Result.RETRY and now - said.at.boottime >= RETRY_AFTER
-    if scene.seen.unschedulable and scene.seen.controller and (said is None or again):
+    written = scene.departure.last_words
+    again = written is not None and written.result is Result.RETRY and now - written.at.boottime >= RETRY_AFTER
+    if scene.seen.unschedulable and scene.seen.controller and (written is None or again):
         yield LastWords(what)
 
 
@@ -373,7 +375,7 @@ def left_here(scene: Scene) -> str:
 
 
 def _is_over(scene: Scene, key: str, job: LocalJob) -> bool:
-    """It was told, or has answered without, is done, and was sent elsewhere if that is possible."""
+    """It was signalled, or acknowledged without that, is done, and was sent elsewhere if that is possible."""
     known, slurm = scene.departure.jobs.get(key), slurm_of(job, scene.seen)
     if known is None or not done(known, job, slurm):
         return False
@@ -382,10 +384,10 @@ def _is_over(scene: Scene, key: str, job: LocalJob) -> bool:
     return slurm.state in ALIVE and (not wants_requeue(scene.departure.kind, scene.settings) or bool(never(slurm)))
 
 
-def _again(scene: Scene, *, told: bool) -> float:
+def _again(scene: Scene, *, signalled: bool) -> float:
     times, now = scene.times, scene.now.boottime
     every = LOOK_EVERY if now < times.end + NEAR else LOOK_LATER
-    if told:
+    if signalled:
         every = LOOK_SOON
     marks = [times.wait_until, times.last_words_at]
     return min([now + every, *(at for at in marks if at is not None and at > now)])

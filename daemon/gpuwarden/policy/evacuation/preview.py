@@ -46,19 +46,19 @@ SUMMED_MOST = 8
 
 
 def summary(state: DepartureState, previewed: tuple[str, ...], *, enforce: bool) -> str:
-    """How many jobs were told, and why not those that were not; where nothing is enforced what was `previewed`."""
+    """How many jobs were signalled, and why the others were not; where nothing is enforced what was `previewed`."""
     if not enforce:
         lines = "; ".join(previewed[:SUMMED_MOST])
-        return f"mode is observe: no job is told; in mode enforce: {lines}"
+        return f"mode is observe: no job is signalled; in mode enforce: {lines}"
     known = jobs_of(state)
-    told = sum(job.result in _REACHED for job in known.values())
-    not_told = [f"{name}: {job.text}" for name, job in known.items() if job.result not in _REACHED]
+    signalled = sum(job.result in _REACHED for job in known.values())
+    unsignalled = [f"{name}: {job.text}" for name, job in known.items() if job.result not in _REACHED]
     if not known:
-        return "no job is here that could be told"
-    text = "1 job is told to save" if told == 1 else f"{told or 'no'} jobs are told to save"
-    if not_told:
-        more = f"; and {len(not_told) - SUMMED_MOST} more" if len(not_told) > SUMMED_MOST else ""
-        text += f"; not told: {'; '.join(not_told[:SUMMED_MOST])}{more}"
+        return "no job is here that could be signalled"
+    text = "1 job is signalled to save" if signalled == 1 else f"{signalled or 'no'} jobs are signalled to save"
+    if unsignalled:
+        more = f"; and {len(unsignalled) - SUMMED_MOST} more" if len(unsignalled) > SUMMED_MOST else ""
+        text += f"; not signalled: {'; '.join(unsignalled[:SUMMED_MOST])}{more}"
     return text
 
 
@@ -67,15 +67,15 @@ _REACHED = (Sent.SENT, Sent.WATCHED)
 
 def _when(scene: Scene) -> str:
     if scene.departure.kind == FAILING_GPU:
-        return "the jobs on this GPU are told"
+        return "the jobs on this GPU are signalled"
     left = scene.times.end - scene.now.boottime
-    told = f"this machine ends in {left:.0f} s" if left >= 0 else f"this machine was to end {-left:.0f} s ago"
-    return f"{told}, as is assumed: nobody says when" if scene.times.assumed else told
+    text = f"this machine ends in {left:.0f} s" if left >= 0 else f"this machine was to end {-left:.0f} s ago"
+    return f"{text}, assumed: the notice has no deadline" if scene.times.assumed else text
 
 
 def _lines(scene: Scene, *, names: bool) -> Iterator[str]:
     if is_ignored(scene.departure.kind, scene.settings):
-        yield "nobody is told: jobs.failing_gpu is ignore"
+        yield "no job is signalled: jobs.failing_gpu is ignore"
         return
     if not scene.jobs:
         yield "no job is here"
@@ -89,7 +89,7 @@ def _lines(scene: Scene, *, names: bool) -> Iterator[str]:
 
 def _telling(scene: Scene, key: str, job: LocalJob) -> str:
     known = scene.departure.jobs.get(key)
-    return f"told: {known.text}" if known is not None and known.told else delivery_now(scene, key, job).text
+    return f"signalled: {known.text}" if known is not None and known.signalled else delivery_now(scene, key, job).text
 
 
 def _requeue(scene: Scene, key: str, job: LocalJob) -> str:
@@ -115,7 +115,7 @@ def _last_words(scene: Scene) -> Iterator[str]:
         return
     at = scene.times.last_words_at
     if at is None:
-        why = "nobody says when this machine ends" if scene.times.assumed else "no time is left for them"
+        why = "the notice has no deadline" if scene.times.assumed else "no time is left for them"
         yield f"no last words: {why}"
     else:
         what = scene.settings.last_words.replace("_", " ")
@@ -126,14 +126,14 @@ def _approval(scene: Scene, notice: Notice) -> Iterator[str]:
     """Only where the site asks for it, and of a source that takes one."""
     if not scene.settings.approve or notice.approval is Approval.NONE:
         return
-    said = scene.departure.approved
-    if said is not None and is_approved(scene.departure):
-        yield f"approved: {said.text}"
+    approved = scene.departure.approved
+    if approved is not None and is_approved(scene.departure):
+        yield f"approved: {approved.text}"
     elif why := refusal(scene.state, scene.departure, notice.approval, scene.times, scene.now):
         yield f"not approved: {why}"
     elif left := left_here(scene):
         yield f"approved before its time once nothing is left to wait for: {left}"
     else:
         wait = max(rests_until(scene.departure) - scene.now.boottime, 0.0)
-        tried = "" if said is None else f"; attempt {said.tries}: {said.text}"
+        tried = "" if approved is None else f"; attempt {approved.tries}: {approved.text}"
         yield f"approved before its time in {wait:.0f} s at the earliest: nothing is left to wait for{tried}"

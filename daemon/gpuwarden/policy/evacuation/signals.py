@@ -25,11 +25,11 @@ from gpuwarden.policy.evacuation.model import (
 from gpuwarden_collectors.facts import Stamp
 
 
-def told_before(state: DepartureState, departure: Departure, job: str, now: Stamp) -> frozenset[Process]:
-    """Who of `job` is not to be told in this departure: told in it, or lately in another."""
+def signalled_before(state: DepartureState, departure: Departure, job: str, now: Stamp) -> frozenset[Process]:
+    """Processes of `job` not to signal in this departure: signalled in it, or lately in another."""
     own = departure.jobs.get(job)
-    told = frozenset() if own is None else own.told | own.earlier
-    return told.union(*(other.told | other.earlier for _, other in _others(state, departure.id, job, now)))
+    before = frozenset() if own is None else own.signalled | own.earlier
+    return before.union(*(other.signalled | other.earlier for _, other in _others(state, departure.id, job, now)))
 
 
 def _others(state: DepartureState, own: str, job: str, now: Stamp) -> list[tuple[Departure, JobState]]:
@@ -47,33 +47,37 @@ def _first(state: DepartureState, departure: Departure, job: str, event: Event) 
     """What is known of a job that comes into this departure: all, where another one goes on or has given way to this."""
     others = _others(state, departure.id, job, event.at)
     base = JobState(restarts=whole_in(event, "restarts"))
-    told: frozenset[Process] = frozenset()
+    before: frozenset[Process] = frozenset()
     for other, known in others:
         if None not in (known.restarts, base.restarts) and known.restarts != base.restarts:
             continue
-        told |= known.told
+        before |= known.signalled
         same_end = (other.kind == FAILING_GPU) == (departure.kind == FAILING_GPU)
         if same_end and (other.over is None or other.over.boottime >= departure.at.boottime):
             base = replace(known, restarts=known.restarts if base.restarts is None else base.restarts)
-    if "remaining" not in event.data:  # of a version that did not say which of them were still here
-        return replace(base, told=at_most(base.told | told))
-    return _remaining(replace(base, earlier=at_most(base.earlier | (told - base.told))), event)
+    if "remaining" not in event.data:  # of a version that did not write which of them were still here
+        return replace(base, signalled=at_most(base.signalled | before))
+    return _remaining(replace(base, earlier=at_most(base.earlier | (before - base.signalled))), event)
 
 
 def _remaining(known: JobState, event: Event) -> JobState:
-    """Of those told in an earlier departure only who is still here is waited for in this one: what ended between them has
-    nothing to answer.
+    """Of those signalled in an earlier departure only processes still here are waited for in this one; those that ended
+    in between cannot acknowledge.
     """
     here = processes_in(event, "remaining") & known.earlier
     in_steps = _in_steps(known, event) if here else known.in_steps
     return replace(
-        known, told=at_most(known.told | here), earlier=known.earlier - here, returned=False, in_steps=in_steps
+        known,
+        signalled=at_most(known.signalled | here),
+        earlier=known.earlier - here,
+        returned=False,
+        in_steps=in_steps,
     )
 
 
 def _in_steps(known: JobState, event: Event) -> bool:
-    """Of those told so far and those of the event."""
-    return says(event, "in_steps") and (known.in_steps or not known.told)
+    """Of those signalled so far and those of the event."""
+    return says(event, "in_steps") and (known.in_steps or not known.signalled)
 
 
 def signalling(state: DepartureState, event: Event) -> DepartureState:
@@ -90,7 +94,7 @@ def signalling(state: DepartureState, event: Event) -> DepartureState:
     if known is None:
         known = _first(state, departure, job, event)
     elif restarts is not None and known.restarts is not None and restarts > known.restarts:
-        earlier = at_most(known.earlier | known.told)
+        earlier = at_most(known.earlier | known.signalled)
         known = JobState(earlier=earlier, told_at=known.told_at, restarts=restarts)  # it came back here
     else:
         known = _remaining(known, event)
@@ -102,20 +106,20 @@ _THROUGH_SLURM = (Way.JOB_WIDE, Way.BATCH)
 
 
 def _is_whole(known: JobState) -> bool:
-    """It was told as a whole, by us or by another node."""
+    """It was signalled as a whole, by this node or by another node."""
     return known.way in (*_THROUGH_SLURM, Way.WATCH) and known.result is not Sent.UNSENT
 
 
 def _telling(known: JobState, event: Event) -> JobState:
-    """A job that was told as a whole stays so for people when a rank that came late is told on this host."""
+    """A job signalled as a whole is still shown as such after a late rank is signalled on this host."""
     processes, way = processes_in(event), word_in(Way, event, "way", Way.NONE)
     restarts = known.restarts if known.restarts is not None else whole_in(event, "restarts")
     if not processes:
         known = replace(known, restarts=restarts, marking=known.marking or says(event, "marking"))
-        return known if known.told else replace(known, text=text_in(event, "text"))
+        return known if known.signalled else replace(known, text=text_in(event, "text"))
     changed = replace(
         known,
-        told=at_most(known.told | processes),
+        signalled=at_most(known.signalled | processes),
         told_at=event.at,
         restarts=restarts,
         in_steps=_in_steps(known, event),
@@ -155,9 +159,9 @@ def _kept(known: JobState | None, event: Event) -> JobState:
         return _kept_only(known, only, processes)
     unsure = processes if says(event, "unsure") else frozenset()  # of an earlier version
     if known is not None and says(event, "more"):
-        return replace(known, told=at_most(known.told | processes), unsure=at_most(known.unsure | unsure))
+        return replace(known, signalled=at_most(known.signalled | processes), unsure=at_most(known.unsure | unsure))
     return JobState(
-        told=processes, unsure=unsure, told_at=stamp_in(event, "told"), way=word_in(Way, event, "way", Way.NONE),
+        signalled=processes, unsure=unsure, told_at=stamp_in(event, "told"), way=word_in(Way, event, "way", Way.NONE),
         signal=text_in(event, "signal"), text=text_in(event, "text"), local_only=says(event, "local_only"),
         result=word_in(Sent, event, "result", Sent.UNKNOWN), count=whole_in(event, "count") or 0,
         wide=event.data.get("wide") is not False, restarts=whole_in(event, "restarts"),
@@ -168,7 +172,7 @@ def _kept(known: JobState | None, event: Event) -> JobState:
 
 
 def _kept_only(known: JobState, only: str, processes: frozenset[Process]) -> JobState:
-    """Those who were told, or told earlier, of which it is not known whether they got their signal."""
+    """Processes signalled now or earlier of which it is not known whether they got their signal."""
     return replace(
         known, unsure=at_most(known.unsure | processes) if only == "unsure" else known.unsure,
         unsure_here=at_most(known.unsure_here | processes) if only == "unsure_here" else known.unsure_here,
@@ -188,14 +192,14 @@ def signalled(state: DepartureState, event: Event) -> DepartureState:
 
 
 def _came_of(known: JobState, event: Event, *, named: bool) -> JobState:
-    """Of a job that is told as a whole, what came of a rank that was told here besides changes nothing for people."""
+    """For a job signalled as a whole, the result for a rank signalled here besides changes nothing shown to people."""
     result, way = word_in(Sent, event, "result", Sent.UNKNOWN), word_in(Way, event, "way", known.way)
     through_slurm = way in _THROUGH_SLURM
     awaited = known.unsure if through_slurm else known.unsure_here
     processes = processes_in(event) or awaited
     changed = _settled(known, processes, unsent=result is Sent.UNSENT and (through_slurm or says(event, "due")))
     if result is Sent.UNKNOWN:
-        changed = replace(changed, undecided=at_most(known.undecided | processes & (known.told | known.earlier)))
+        changed = replace(changed, undecided=at_most(known.undecided | processes & (known.signalled | known.earlier)))
     if not named and not processes & awaited:
         return changed
     if through_slurm and result is Sent.UNSENT:
@@ -212,9 +216,9 @@ def _came_of(known: JobState, event: Event, *, named: bool) -> JobState:
 
 
 def _settled(known: JobState, processes: frozenset[Process], *, unsent: bool) -> JobState:
-    """Nobody waits for the outcome any more; who was surely not sent anything was not told, neither now nor earlier."""
-    not_told = processes if unsent else frozenset[Process]()
+    """The outcome is no longer awaited; a process that was surely not sent anything counts as not signalled, now and earlier."""
+    unsent_to = processes if unsent else frozenset[Process]()
     return replace(
         known, unsure=known.unsure - processes, unsure_here=known.unsure_here - processes,
-        told=known.told - not_told, earlier=known.earlier - not_told,
+        signalled=known.signalled - unsent_to, earlier=known.earlier - unsent_to,
     )  # fmt: skip

@@ -1,16 +1,16 @@
 r"""What was done for jobs whose machine ends, and the one way in which it changes: by events. Pure.
 
     DEPARTING --> a departure: a notice that is acted on, or a GPU that fails
-       SIGNALLING without processes, marking --> the mark of the job is being set, and nobody is told yet
-       SIGNALLING (right before anything is sent) --> the processes count as told, whatever happens then
-          SIGNALLED unsent (a mark could not be set) --> they do not, and are told on this host
-          SIGNALLED unsent, due (nothing was sent) --> they do not, and are told as if there had been no SIGNALLING
+       SIGNALLING without processes, marking --> the mark of the job is being set, and nobody is signalled yet
+       SIGNALLING (right before anything is sent) --> the processes count as signalled, whatever happens then
+          SIGNALLED unsent (a mark could not be set) --> they do not, and are signalled on this host
+          SIGNALLED unsent, due (nothing was sent) --> they do not, and are signalled as if there had been no SIGNALLING
           SIGNALLED unknown --> they do, and it is for the site to say whether they get it once more
        SAVED ... REQUEUED or NOT_REQUEUED ... LAST_WORDS ... APPROVING, APPROVED
     DEPARTED --> over: withdrawn, called off, or the GPU fails no more
 
-Nobody is told twice of one death, though several sources may announce it: who was told for one notice within TOLD_STANDS is not
-told for another, and what is known of a job goes over from a departure to the one that takes its place without a gap.
+No process is signalled twice for one death, though several sources may announce it: one signalled for one notice within
+TOLD_STANDS is not signalled for another, and what is known of a job goes over from a departure to the one that takes its place without a gap.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ def _departing(state: DepartureState, event: Event) -> DepartureState:
 
 def _returned(known: JobState) -> JobState:
     """What it answered before the notice was withdrawn counts no more: it went on since."""
-    earlier = at_most(known.earlier | known.told)
+    earlier = at_most(known.earlier | known.signalled)
     undecided = known.undecided if known.acknowledged.at is None else frozenset[Process]()
     return replace(
-        known, told=frozenset(), earlier=earlier, returned=True, acknowledged=Acknowledged(), undecided=undecided
+        known, signalled=frozenset(), earlier=earlier, returned=True, acknowledged=Acknowledged(), undecided=undecided
     )
 
 
@@ -154,7 +154,9 @@ def _acknowledging(known: JobState, event: Event) -> JobState:
         ranks |= {rank}
     if pid is not None:
         started = whole_in(event, "started")
-        named = {(pid, started)} if started is not None else {told for told in known.told if told[0] == pid}
+        named = (
+            {(pid, started)} if started is not None else {process for process in known.signalled if process[0] == pid}
+        )
         processes |= named or {(pid, 0)}
     step = whole_in(event, "step")
     by, at = text_in(event, "by", NAME_MOST), event.at
@@ -193,7 +195,7 @@ def _not_requeued(state: DepartureState, event: Event) -> DepartureState:
 
 
 def _stays(known: JobState, event: Event) -> JobState:
-    """What was requeued once stays so: another node may have been told that it is pending already."""
+    """What was requeued once stays so: another node may have read that it is pending already."""
     if known.requeued is Requeued.DONE:
         return known
     permanent = says(event, "permanent")

@@ -1,8 +1,8 @@
 """What became of signals that an earlier daemon was killed over, and who may get one once more. Pure.
 
     SIGNALLING on disk, SIGNALLED not      what is done
-    through Slurm, no mark at the job      nothing was sent, for the mark comes first: it is told now
-    through Slurm, another node's mark     that node tells it
+    through Slurm, no mark at the job      nothing was sent, for the mark comes first: it is signalled now
+    through Slurm, another node's mark     that node signals it
     through Slurm, our mark, or a text     not known: the signal is sent behind the mark
     through Slurm, no answer, no job       nothing yet
     batch script, ranks on this host       not known: there is no mark
@@ -132,7 +132,7 @@ def repeated(
     again = repeatable(state, key, job, None if slurm is None else slurm.restarts)
     if not again:
         return None
-    found = delivery(job, slurm, rules, now=now.wall, told=again, again=again, wide=False)
+    found = delivery(job, slurm, rules, now=now.wall, signalled=again, again=again, wide=False)
     return replace(found, text=f"{found.text}, perhaps once more") if found.receivers else None
 
 
@@ -143,15 +143,15 @@ def repeatable(state: DepartureState, key: str, job: LocalJob, restarts: int | N
     """
     known = [departure.jobs[key] for departure in state.departures.values() if key in departure.jobs]
     known = [one for one in known if None in (restarts, one.restarts) or one.restarts == restarts]
-    said = [one.acknowledged for one in known]
-    if any(one.whole or one.all_ranks for one in said):
+    acknowledged = [one.acknowledged for one in known]
+    if any(one.whole or one.all_ranks for one in acknowledged):
         return frozenset()
     undecided = frozenset[Process]().union(*(one.undecided for one in known))
     return frozenset(
         (process.pid, process.started)
         for process in job.processes
         if (process.pid, process.started) in undecided
-        and not any(has_acknowledged(process, one) or (process.rank is None and one.ranks) for one in said)
+        and not any(has_acknowledged(process, one) or (process.rank is None and one.ranks) for one in acknowledged)
     )
 
 
