@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpuwarden.policy.evacuation.delivery import (
     MARK_STANDS,
-    TOLD_MOST,
+    SIGNALLED_MOST,
     Delivery,
     DeliveryRules,
     SiteRule,
@@ -146,7 +146,7 @@ def test_who_was_told_is_not_told_again_and_who_came_later_is() -> None:
 def test_of_ten_thousand_processes_as_many_are_told_as_can_be_remembered() -> None:
     job = local(7, *(process(n) for n in range(1, 10_001)))
     first = deliver(job)
-    assert len(first.receivers) == TOLD_MOST
+    assert len(first.receivers) == SIGNALLED_MOST
     assert deliver(job, signalled=frozenset(aim.process for aim in first.receivers)).receivers == ()
 
 

@@ -15,7 +15,14 @@ from gpuwarden.policy.evacuation import events as departure_events
 from gpuwarden.policy.evacuation.budget import budget
 from gpuwarden.policy.evacuation.delivery import Aim, Delivery, Process, Way
 from gpuwarden.policy.evacuation.event_fields import processes_of
-from gpuwarden.policy.evacuation.model import DEPARTURES_MOST, TEXT_MOST, TOLD_STANDS, DepartureState, JobState, Sent
+from gpuwarden.policy.evacuation.model import (
+    DEPARTURES_MOST,
+    SIGNALLED_WITHIN,
+    TEXT_MOST,
+    DepartureState,
+    JobState,
+    Sent,
+)
 from gpuwarden.policy.evacuation.plan import Approve, Requeue, Tell, slurm_of
 from gpuwarden.policy.model import Result
 from gpuwarden_collectors.cloud.facts import Approval
@@ -136,7 +143,7 @@ def test_whatever_happens_nobody_is_told_twice_of_one_death(script: list[tuple[s
                 told[who].append((notice, story.now.boottime))
     for times in told.values():
         assert len({notice for notice, _ in times}) == len(times)
-        assert all(later - earlier > TOLD_STANDS for (_, earlier), (_, later) in pairwise(times))
+        assert all(later - earlier > SIGNALLED_WITHIN for (_, earlier), (_, later) in pairwise(times))
 
 
 @settings(deadline=None, max_examples=150)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpuwarden.health.model import EventKind
 from gpuwarden.policy.evacuation.delivery import MARK_STANDS, Way, mark
 from gpuwarden.policy.evacuation.events import checkpoint, saved, settled, signalling
-from gpuwarden.policy.evacuation.model import TOLD_STANDS, Sent
+from gpuwarden.policy.evacuation.model import SIGNALLED_WITHIN, Sent
 from gpuwarden.policy.evacuation.plan import Tell
 from gpuwarden.policy.evacuation.unsettled import has_unused_mark, repeatable
 from gpuwarden_collectors.receivers.facts import Kind
@@ -101,7 +101,9 @@ def test_a_mark_that_has_grown_old_since_it_was_set_still_stands() -> None:
 def test_a_notice_that_comes_long_after_finds_the_mark_of_the_one_for_which_it_was_to_be_sent() -> None:
     story = killed_before_its_mark(Story().spreads(7, process(1)).announces(announced(9_000.0)))
     first, story.controller = next(iter(story.notices.values())), False
-    story.waits(TOLD_STANDS - 1.0).announces(first, announced(600.0, source="operator", at=story.now.boottime)).acts()
+    story.waits(SIGNALLED_WITHIN - 1.0).announces(
+        first, announced(600.0, source="operator", at=story.now.boottime)
+    ).acts()
     story.waits(60.0).controller = True
     assert comments(story, mark("n1", BOOTED + 1_000.0)).acts().sent == []
     assert {one.jobs["slurm/7"].result for one in story.state.departures.values()} == {Sent.UNKNOWN}
@@ -243,7 +245,7 @@ def test_without_that_key_nobody_gets_a_second_one() -> None:
     story = Story().runs(7, process(1)).announces(announced()).acts(1, dies="after sending").restarts().acts()
     job = story.jobs["slurm/7"]
     assert repeatable(story.state, "slurm/7", job, 0) == {(1, 10)}
-    assert len(story.waits(TOLD_STANDS / 2).acts().sent) == 1
+    assert len(story.waits(SIGNALLED_WITHIN / 2).acts().sent) == 1
 
 
 # --- ledgers

@@ -14,7 +14,7 @@ from pathlib import Path
 from gpuwarden.base.log import get_logger
 from gpuwarden.base.threads import detached
 from gpuwarden.health.model import Event
-from gpuwarden.policy.evacuation.delivery import TOLD_MOST
+from gpuwarden.policy.evacuation.delivery import SIGNALLED_MOST
 from gpuwarden.policy.evacuation.events import saved
 from gpuwarden.policy.evacuation.model import BY_EXIT, DepartureState, JobState, jobs_of, key_of, open_departures
 from gpuwarden.publish.sockets.jobs import Acknowledged as BySocket
@@ -122,7 +122,7 @@ class Answers:
                 continue
             answers = (one for one in acknowledgements if one.notice in notices)
             news = (one for one in answers if is_news(known[job], one.rank, all_ranks=one.all_ranks))
-            for one in islice(news, TOLD_MOST):
+            for one in islice(news, SIGNALLED_MOST):
                 yield saved(
                         job, "file", saved=one.saved, rank=one.rank, step=one.step,
                         all_ranks=one.all_ranks, boot_id=self._boot_id, now=self._clock(),
@@ -145,6 +145,6 @@ def is_news(known: JobState, rank: int, process: Process | None = None, *, all_r
     before = known.acknowledged
     if all_ranks and not before.all_ranks:
         return True
-    if len(before.ranks) >= TOLD_MOST or len(before.processes) >= 2 * TOLD_MOST:
+    if len(before.ranks) >= SIGNALLED_MOST or len(before.processes) >= 2 * SIGNALLED_MOST:
         return False
     return rank not in before.ranks or (process is not None and process not in before.processes)

@@ -23,7 +23,7 @@ from enum import StrEnum
 from gpuwarden_collectors.receivers.facts import NOTHING, SIGNALS, Kind, LocalJob, Receiver, Role
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 
-TOLD_MOST = 1_024
+SIGNALLED_MOST = 1_024
 """Most processes of one job that are signalled, so that the state can hold each: a host has less than 200 hardware threads a GPU."""
 MARK_STANDS = 600.0
 """Seconds for which a mark keeps other nodes from signalling: as long as an announced end may be away, by default."""
@@ -176,7 +176,7 @@ def delivery(
         aims = tuple(aim for aim in chosen if _hears(aim) and aim.process in again)
     else:
         aims = tuple(aim for aim in chosen if _hears(aim) and aim.process not in signalled)[
-            : max(TOLD_MOST - len(signalled), 0)
+            : max(SIGNALLED_MOST - len(signalled), 0)
         ]
     if not aims:
         return Delivery(way=Way.NONE, text=_why_nobody(job, chosen, signalled))
@@ -228,7 +228,7 @@ def _hears(aim: Aim) -> bool:
 def _watched(slurm: SlurmJob, chosen: tuple[Aim, ...], now: float, unused: str, *, trees: bool) -> Delivery | None:
     """A valid mark: processes here within reach of its signal count as signalled, by this node or another. Later ones do not."""
     found = standing_mark(slurm.admin_comment, slurm.started, now)
-    reached = tuple(aim for aim in chosen if _in_reach(aim.receiver, trees=trees))[:TOLD_MOST]
+    reached = tuple(aim for aim in chosen if _in_reach(aim.receiver, trees=trees))[:SIGNALLED_MOST]
     if found is None or found.node == unused or not reached:
         return None
     signals = " ".join(sorted({aim.signal for aim in reached if aim.signal in SIGNALS}))
@@ -285,7 +285,7 @@ def _why_nobody(job: LocalJob, chosen: tuple[Aim, ...], signalled: Iterable[Proc
     left = [aim for aim in chosen if aim.process not in before]
     if chosen and not left:
         return "all of its ranks here were signalled before"
-    if len(before) >= TOLD_MOST:
+    if len(before) >= SIGNALLED_MOST:
         return f"{len(before)} of its processes were signalled; no more than that are kept count of"
     deaf = sorted({aim.signal for aim in left if aim.signal in SIGNALS})
     if deaf:

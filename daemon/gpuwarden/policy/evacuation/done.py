@@ -55,10 +55,8 @@ def _all_acknowledged(known: JobState, job: LocalJob) -> bool:
         waited = _ranks(job) if acknowledged.at is not None else []
     if not waited:
         return False
-    if len(acknowledged.ranks) >= max(
-        len(known.signalled), len(waited)
-    ):  # each has acknowledged, under whatever number
-        return True
+    if len(acknowledged.ranks) >= max(len(known.signalled), len(waited)):
+        return True  # each has acknowledged, under whatever number
     return all(has_acknowledged(process, acknowledged) for process in waited)
 
 

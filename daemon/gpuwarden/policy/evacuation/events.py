@@ -197,15 +197,15 @@ def _kept(departure: Departure, boot: str) -> Iterator[Event]:
 
 
 def _job(known: JobState) -> Iterator[Mapping[str, Json]]:
-    named = _texts_of(known.signalled)
+    texts = _texts_of(known.signalled)
     yield {
         "way": known.way.value, "signal": known.signal, "text": known.text, "local_only": known.local_only,
         "result": known.result.value, "count": known.count, "wide": known.wide, "restarts": known.restarts,
         "requeued": known.requeued.value, "requeued_text": known.requeued_text, "named": known.named, "returned": known.returned, "in_steps": known.in_steps,
-        **_stamp("told", known.told_at), **_stamp("requeued", known.requeued_at), "processes": named[0],
+        **_stamp("told", known.told_at), **_stamp("requeued", known.requeued_at), "processes": texts[0],
         **({"marking": True} if known.marking else {}),
     }  # fmt: skip
-    for text in named[1:]:
+    for text in texts[1:]:
         yield {"processes": text, "more": True}
     for text in filter(None, _texts_of(known.earlier)):
         yield {"processes": text, "more": True, "earlier": True}

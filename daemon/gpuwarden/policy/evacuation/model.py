@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from gpuwarden.policy.evacuation.delivery import TOLD_MOST, Process, Way
+from gpuwarden.policy.evacuation.delivery import SIGNALLED_MOST, Process, Way
 from gpuwarden.policy.model import Notice, Result
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.facts import LocalJob
 
-TOLD_STANDS = 600.0
+SIGNALLED_WITHIN = 600.0
 """Seconds for which a process that was signalled for one notice is not signalled for another: one death may have several sources, and a second
 signal can end a save (some frameworks drop their handler with the first)."""
 JOBS_MOST = 1_024
@@ -210,5 +210,5 @@ def with_job_everywhere(
 
 
 def at_most(processes: frozenset[Process]) -> frozenset[Process]:
-    """TOLD_MOST of them."""
-    return processes if len(processes) <= TOLD_MOST else frozenset(sorted(processes)[:TOLD_MOST])
+    """SIGNALLED_MOST of them."""
+    return processes if len(processes) <= SIGNALLED_MOST else frozenset(sorted(processes)[:SIGNALLED_MOST])

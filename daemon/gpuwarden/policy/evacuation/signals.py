@@ -11,7 +11,7 @@ from gpuwarden.policy.evacuation.event_fields import processes_in, says, stamp_i
 from gpuwarden.policy.evacuation.model import (
     JOBS_MOST,
     NAME_MOST,
-    TOLD_STANDS,
+    SIGNALLED_WITHIN,
     Departure,
     DepartureState,
     JobState,
@@ -38,7 +38,7 @@ def _others(state: DepartureState, own: str, job: str, now: Stamp) -> list[tuple
         (departure, known)
         for departure in state.departures.values()
         if departure.id != own and (known := departure.jobs.get(job)) is not None and known.told_at is not None
-        if now.boottime - known.told_at.boottime <= TOLD_STANDS
+        if now.boottime - known.told_at.boottime <= SIGNALLED_WITHIN
     ]  # fmt: skip
     return sorted(found, key=lambda pair: pair[1].told_at.boottime if pair[1].told_at else 0.0)
 

@@ -10,7 +10,7 @@ r"""What was done for jobs whose machine ends, and the one way in which it chang
     DEPARTED --> over: withdrawn, called off, or the GPU fails no more
 
 No process is signalled twice for one death, though several sources may announce it: one signalled for one notice within
-TOLD_STANDS is not signalled for another, and what is known of a job goes over from a departure to the one that takes its place without a gap.
+SIGNALLED_WITHIN is not signalled for another, and what is known of a job goes over from a departure to the one that takes its place without a gap.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gpuwarden.health.model import Event, EventKind
-from gpuwarden.policy.evacuation.delivery import TOLD_MOST, Process
+from gpuwarden.policy.evacuation.delivery import SIGNALLED_MOST, Process
 from gpuwarden.policy.evacuation.event_fields import is_number, processes_in, says, stamp_in, text_in, whole_in, word_in
 from gpuwarden.policy.evacuation.model import (
     BY_EXIT,
     BY_STEP,
     NAME_MOST,
-    TOLD_STANDS,
+    SIGNALLED_WITHIN,
     Acknowledged,
     Approved,
     Departure,
@@ -66,7 +66,7 @@ def _departing(state: DepartureState, event: Event) -> DepartureState:
         return state
     kind, deadline = text_in(event, "kind", NAME_MOST), stamp_in(event, "deadline")
     known = state.departures.get(name)
-    if known is None or (known.over is not None and event.at.boottime - known.over.boottime > TOLD_STANDS):
+    if known is None or (known.over is not None and event.at.boottime - known.over.boottime > SIGNALLED_WITHIN):
         return with_departure(state, Departure(id=name, kind=kind, at=event.at, deadline=deadline))
     jobs = known.jobs if known.over is None else {name: _returned(job) for name, job in known.jobs.items()}
     return with_departure(state, replace(known, kind=kind, deadline=deadline, over=None, jobs=jobs))
@@ -166,8 +166,8 @@ def _acknowledging(known: JobState, event: Event) -> JobState:
     return replace(
         known,
         acknowledged=Acknowledged(
-            ranks=ranks if len(ranks) <= TOLD_MOST else before.ranks,
-            processes=processes if len(processes) <= 2 * TOLD_MOST else before.processes,
+            ranks=ranks if len(ranks) <= SIGNALLED_MOST else before.ranks,
+            processes=processes if len(processes) <= 2 * SIGNALLED_MOST else before.processes,
             whole=before.whole or says(event, "whole"), all_ranks=before.all_ranks or says(event, "all_ranks"), saved=before.saved or says(event, "saved"),
             unsaved=before.unsaved or unsaved or says(event, "unsaved"), by=by, step=before.step if step is None else max(step, before.step or 0), at=at,
         ),
