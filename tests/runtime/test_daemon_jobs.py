@@ -120,7 +120,7 @@ def test_a_process_on_a_gpu_is_told_once_and_its_end_is_its_answer(host: FakeHos
         assert one.heard_all() == []
         wait_job(daemon, one.pid, acknowledged_by="exit", saved=False)
         shown = command(host, "status")
-        assert f"job process/{one.pid}: sent: SIGTERM to 1 rank here; is done (by exit)" in shown
+        assert f"job process/{one.pid}: sent: SIGTERM to 1 rank here; is done (acknowledged by exit)" in shown
         daemon.wait(lambda: "saved" in kinds(daemon), "the answer to be on disk")
         told = [kind for kind in kinds(daemon) if kind in ("noticed", "departing", "signalling", "signalled", "saved")]
         assert sorted(told) == ["departing", "noticed", "saved", "signalled", "signalling"]
@@ -245,7 +245,7 @@ def test_a_training_saves_and_says_so_on_the_socket(host: FakeHost) -> None:
         daemon.wait(lambda: lived(host, "saved"), "the training to know")
         [saved] = lived(host, "saved")
         assert (job["step"], saved["heard"], saved["notice"]) == (saved["step"], True, current_notice(host))
-        assert f"saved step {saved['step']} (by socket)" in command(host, "status")
+        assert f"saved step {saved['step']} (acknowledged by socket)" in command(host, "status")
 
 
 def test_a_killed_daemon_goes_on_where_it_was_tells_nobody_again_and_hears_what_was_left_meanwhile(
