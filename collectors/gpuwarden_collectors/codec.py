@@ -75,10 +75,10 @@ def from_wire(kind: Any, data: object) -> Any:
 
 @cache
 def _form(kind: Any) -> _Form:
+    if typing.get_origin(kind) is typing.Literal:
+        kind = str  # a choice of texts, as options have it
     if kind in (bool, int, str, NoneType):
         return _Form(frozenset({kind}), _refusal("null" if kind is NoneType else kind.__name__), None)
-    if typing.get_origin(kind) is typing.Literal:  # of texts, as options have them
-        return _form(str)
     if kind is float:
         return _float_form()
     if typing.get_origin(kind) in (tuple, Mapping):
