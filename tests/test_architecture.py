@@ -24,6 +24,7 @@ PLAIN = {
     "math",
     "operator",
     "re",
+    "types",
     "typing",
 }
 CLIENTS = {"cloud/metadata.py": {"aiohttp"}, "cloud/dbus.py": {"jeepney"}, "cloud/logind.py": {"jeepney"}}

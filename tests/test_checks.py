@@ -30,7 +30,7 @@ def test_that_fails_beside_others_and_passes_alone():
 NEEDS_A_DISPOSABLE_HOST = (
     "collectors/test_kernel_log_device",
     "runtime/test_daemon_disposable",
-    "ledger/test_ledger_trouble",
+    "ledger/test_ledger_errors",
 )
 
 

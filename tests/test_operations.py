@@ -10,6 +10,7 @@ import pytest
 from gpuwarden.config.model import Config
 from gpuwarden.engine.reload import TAKEN_OVER
 from gpuwarden.publish.metrics.table import METRICS
+from gpuwarden_collectors.options import keys
 from prometheus_rules.model import Recording
 from prometheus_rules.recording import recordings
 from support.prometheus import promtool
@@ -93,5 +94,5 @@ def test_the_row_of_what_a_reload_changes_at_once_is_what_a_reload_does() -> Non
         key for key in TAKEN_OVER if key.startswith("breaker.")
     }
     assert {"percent", "count", "window", "recount_after", "inventory.expected_gpus"} <= listed
-    policy = {f"policy.{name}" for name in type(Config().policy).__dataclass_fields__}
+    policy = {f"policy.{key.name}" for key in keys(type(Config().policy))}
     assert policy == {key for key in TAKEN_OVER if key.startswith("policy.")}, "the page says: all of [policy]"
