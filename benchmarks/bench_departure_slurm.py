@@ -87,12 +87,12 @@ def requeued(slurm: Slurm, after: str) -> float:
 
 
 def runs_elsewhere(slurm: Slurm, training: Training) -> None:
-    slurm.wait(lambda: len(training.said("begins")) == 4, "both ranks to begin again")
+    slurm.wait(lambda: len(training.reported("begins")) == 4, "both ranks to begin again")
 
 
 def last(training: Training, what: str, which: int) -> float:
     """When the later of the two ranks reported it; `which`: for the first time, or the second."""
-    times: list[Any] = [training.said(what, rank)[which]["at"] for rank in range(2)]
+    times: list[Any] = [training.reported(what, rank)[which]["at"] for rank in range(2)]
     return float(max(times))
 
 

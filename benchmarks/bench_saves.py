@@ -86,7 +86,7 @@ def run(slurm: Slurm, kind: Kind, takes: tuple[float, float]) -> Outcome:
         running[0].wait(lambda: any(_requeued(daemon) for daemon in running), "one of them to say so")
         requeued = min(at for daemon in running if (at := _requeued(daemon)))
         slurm.wait(lambda: slurm.job_state(training.job) != "COMPLETING", "its ranks to end")
-    wrote = [one["at"] for one in training.said("wrote") if one["run"] == 0]
+    wrote = [one["at"] for one in training.reported("wrote") if one["run"] == 0]
     early = 2 - sum(at <= requeued for at in wrote)
     return Outcome(len(training.cut_off()), early, requeued - max(wrote, default=requeued))
 

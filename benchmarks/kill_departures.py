@@ -49,7 +49,7 @@ from support.slurm_trainings import Training
 SOURCE = SOURCES[-1]
 """Asked by a hanging GET: the daemon knows within milliseconds."""
 SIGNAL = "USR1"
-"""Declared by the ranks, so that it is told from the SIGTERM that Slurm sends."""
+"""Declared by the ranks, so that it differs from the SIGTERM that Slurm sends."""
 UNDECIDABLE_MOST = 0.05
 ORPHANS_END = 0.5  # seconds after the kill in which a command that the daemon had started is over
 OUTCOME_WITHIN, SIGNAL_WITHIN = 45.0, 5.0  # seconds
@@ -126,7 +126,7 @@ class LocalJob:
 class Round:
     """`left`: nothing, sending, or an outcome, as the ledger says of the job. `got`: signals of each rank. `result`: what the second daemon
     says of the job, empty if it says nothing. `window`: seconds from when it was written that it is being sent to its outcome, in the
-    ledger of whoever is killed after that.
+    ledger of the daemon that is killed after that.
     """
 
     left: str
@@ -194,7 +194,7 @@ def what_is_left(ledger: Path) -> tuple[str, float | None]:
 
 
 def outcome(daemon: RunningDaemon) -> tuple[str, bool]:
-    """Once somebody was told, or it is known that it is not known; and whether it was on this host only."""
+    """Once a process was signalled, or the result is recorded as unknown; and whether it was on this host only."""
     results: list[str] = []
     found: list[bool] = [False]
 

@@ -124,7 +124,7 @@ class SoakHost(FakeHost):
 
 
 def stories(host: SoakHost) -> Iterator[tuple[str, Callable[[int], object]]]:
-    """For ever, one after the other: what breaks, of the GPU given. Whoever breaks it mends it."""
+    """For ever, one after the other: a fault of the given GPU. Each story ends its own fault."""
     fake = host.fake
     orders: dict[str, Callable[[int], object]] = {
         "an Xid that latches": lambda gpu: host.break_something(gpu, 95),

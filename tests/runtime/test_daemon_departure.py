@@ -54,10 +54,10 @@ def _times(training: Training, events: list[dict[str, Any]]) -> str:
     at = {event["kind"]: datetime.fromisoformat(event["at"]).timestamp() for event in reversed(events)}
     steps = {
         "excluded": at["excluded"],
-        "both ranks signalled": max(training.said("signal", rank)[0]["at"] for rank in range(2)),
-        "both ranks saved": max(training.said("saved", rank)[0]["at"] for rank in range(2)),
+        "both ranks signalled": max(training.reported("signal", rank)[0]["at"] for rank in range(2)),
+        "both ranks saved": max(training.reported("saved", rank)[0]["at"] for rank in range(2)),
         "requeued and pending": at["requeued"],
-        "both ranks resumed elsewhere": max(said["at"] for said in training.said("begins")),
+        "both ranks resumed elsewhere": max(said["at"] for said in training.reported("begins")),
     }
     lines = (f"  {at_ - at['noticed']:6.2f} s  {what}" for what, at_ in steps.items())
     return "\n".join(["", "from the notice:", *lines, ""])
@@ -72,9 +72,9 @@ def test_both_ranks_save_and_the_job_goes_on_elsewhere_from_where_it_was(
     with hosts[doomed].acting() as daemon:
         daemon.wait_status("healthy")
         ends(hosts[doomed], "60s")
-        daemon.wait(lambda: len(training.said("saved")) == 2, "both ranks to save")
+        daemon.wait(lambda: len(training.reported("saved")) == 2, "both ranks to save")
         daemon.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued")
-        daemon.wait(lambda: len(training.said("begins")) == 4, "both ranks to begin again")
+        daemon.wait(lambda: len(training.reported("begins")) == 4, "both ranks to begin again")
         daemon.wait(lambda: departure(daemon, training)["requeue"] == "done", "to say so")
         told = departure(daemon, training)
         events = json.loads(daemon.get("/v1/events")[1])["events"]
@@ -83,9 +83,9 @@ def test_both_ranks_save_and_the_job_goes_on_elsewhere_from_where_it_was(
     assert (told["acknowledged_by"], told["all_ranks"]) == ("socket", True)
     for rank in range(2):
         assert training.signals(rank)[0] == "SIGTERM"
-        _, again = training.said("begins", rank)
+        _, again = training.reported("begins", rank)
         assert again["node"] != doomed
-        assert again["step"] == training.said("saved", rank)[-1]["step"] > 0
+        assert again["step"] == training.reported("saved", rank)[-1]["step"] > 0
     assert slurm.state(doomed) >= {"DRAIN"}
     assert slurm.reason(doomed).startswith("gpuwarden: termination")
     with capsys.disabled():
@@ -105,7 +105,7 @@ def test_a_job_is_not_requeued_on_the_word_of_one_rank_while_another_saves(
         slurm.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued at its time")
         daemon.wait(partial(is_requeued, daemon, training), "to say so")
         told = departure(daemon, training)
-        wrote = [said["at"] for said in training.said("wrote") if said["run"] == 0]
+        wrote = [said["at"] for said in training.reported("wrote") if said["run"] == 0]
         assert [at < happened(daemon, "requeued") for at in wrote] == [True, True]
     assert training.cut_off() == []
     assert (told["saved"], told["all_ranks"]) == (True, False)
@@ -123,7 +123,7 @@ def test_a_job_whose_ranks_leave_is_requeued_once_slurm_runs_no_step_of_it_any_m
         slurm.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued")
         daemon.wait(partial(is_requeued, daemon, training), "to say so")
         told = departure(daemon, training)
-        wrote = [said["at"] for said in training.said("wrote") if said["run"] == 0]
+        wrote = [said["at"] for said in training.reported("wrote") if said["run"] == 0]
         assert [at < happened(daemon, "requeued") for at in wrote] == [True, True]
     assert training.cut_off() == []
     assert (told["acknowledged_by"], told["all_ranks"]) == ("step", True)
@@ -153,7 +153,7 @@ def test_of_two_nodes_that_go_at_once_one_tells_the_job_and_it_is_requeued_once(
         assert told == ["sent", "watched"], [departure(daemon, training) for daemon in both]
         # Two nodes are wanted, and one is left.
         slurm.wait(lambda: slurm.job_state(training.job) == "PENDING", "Slurm to end both ranks")
-        assert [of_ours(training, rank) for rank in range(2)] == [1, 1], training.said("signal")
+        assert [of_ours(training, rank) for rank in range(2)] == [1, 1], training.reported("signal")
         assert slurm.job(training.job)["Restarts"] == "1"
     assert training.cut_off() == []
 
@@ -174,7 +174,7 @@ def test_a_daemon_that_is_killed_after_it_told_a_job_tells_it_no_second_time_and
     with doomed.acting() as daemon:
         daemon.wait_status("healthy")
         ends(doomed, "25s")
-        daemon.wait(lambda: len(training.said("signal")) == 2, "both ranks to be signalled")
+        daemon.wait(lambda: len(training.reported("signal")) == 2, "both ranks to be signalled")
         daemon.wait(lambda: b'"signalled"' in daemon.get("/v1/events")[1], "it to be on disk")
         daemon.kill()
     with doomed.acting() as daemon:
@@ -183,7 +183,7 @@ def test_a_daemon_that_is_killed_after_it_told_a_job_tells_it_no_second_time_and
             lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued when its time is up"
         )
         daemon.wait(partial(is_requeued, daemon, training), "to say so")
-    assert [of_ours(training, rank) for rank in range(2)] == [1, 1], training.said("signal")
+    assert [of_ours(training, rank) for rank in range(2)] == [1, 1], training.reported("signal")
 
 
 def test_in_mode_observe_the_plan_is_shown_and_nothing_is_sent(slurm: Slurm, hosts: dict[str, SlurmHost]) -> None:
@@ -200,7 +200,7 @@ def test_in_mode_observe_the_plan_is_shown_and_nothing_is_sent(slurm: Slurm, hos
         daemon.wait(lambda: daemon.heartbeat()["sequence"] > passes + 20, "some passes")
         assert daemon.status()["jobs"]["departures"] == []
         assert slurm.state(doomed.node) == {"MIXED"}
-    assert training.said("signal") == []
+    assert training.reported("signal") == []
     assert slurm.job(training.job).get("AdminComment") is None
 
 
@@ -210,7 +210,7 @@ def test_a_notice_that_is_called_off_leaves_the_job_where_it_is(slurm: Slurm, ho
     with doomed.acting() as daemon:
         daemon.wait_status("healthy")
         ends(doomed, "300s")
-        daemon.wait(lambda: len(training.said("signal")) == 2, "both ranks to be signalled")
+        daemon.wait(lambda: len(training.reported("signal")) == 2, "both ranks to be signalled")
         done = doomed.command("notify-termination", "--cancel", "--run-dir", doomed.run_dir)
         assert done.returncode == 0, done.stderr
         daemon.wait(lambda: slurm.state(doomed.node) == {"MIXED"}, "the node to take work again")
@@ -231,13 +231,13 @@ def test_while_the_controller_hangs_ranks_are_told_here_and_the_job_is_requeued_
         daemon.wait_status("healthy")
         slurm.pause(CONTROLLER)
         ends(doomed, "300s")  # it is requeued so soon only since its rank is heard, however early it answered
-        daemon.wait(lambda: training.said("signal"), "the rank of this node to be signalled")
+        daemon.wait(lambda: training.reported("signal"), "the rank of this node to be signalled")
         daemon.wait(lambda: departure(daemon, training)["result"] == "sent", "to say so")
         assert departure(daemon, training)["way"] == "local"
         slurm.resume(CONTROLLER)
         daemon.wait(lambda: slurm.state(doomed.node) >= {"DRAIN"}, "the drain")
         daemon.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued")
-    assert {said["node"] for said in training.said("signal") if said["signals"] == 1} >= {doomed.node}
+    assert {said["node"] for said in training.reported("signal") if said["signals"] == 1} >= {doomed.node}
     assert training.cut_off() == []
 
 
@@ -251,5 +251,5 @@ def test_a_node_that_an_administrator_drained_keeps_the_reason_and_its_job_is_to
         daemon.wait_status("healthy")
         ends(doomed, "120s")
         daemon.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued")
-        daemon.wait(lambda: training.said("signal"), "a rank to have been told")
+        daemon.wait(lambda: training.reported("signal"), "a rank to have been told")
     assert slurm.reason(doomed.node) == "new fan | ticket 12"

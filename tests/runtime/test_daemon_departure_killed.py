@@ -119,5 +119,5 @@ def test_where_the_site_asks_for_it_the_ranks_of_this_node_are_signalled_then(in
         daemon.wait(lambda: sum(killed.signals()) == 1, "the rank here to be signalled")
         daemon.wait(lambda: killed.job(daemon)["result"] == "sent", "to say so")
         daemon.wait_passes(10)
-    here = [said["node"] for said in killed.training.said("signal")]
+    here = [said["node"] for said in killed.training.reported("signal")]
     assert here == [killed.node]

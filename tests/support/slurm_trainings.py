@@ -49,19 +49,19 @@ class Training:
         exported = " ".join(f"{name}={value}" for name, value in variables.items() if value)
         script = f"export {exported}; {step}" + (f"; {then}" if then else "")
         self.job = slurm.submit(script, "--nodes=2", "--ntasks-per-node=1", user="")
-        slurm.wait(lambda: len(self.said("begins")) == 2, f"both ranks to begin: {slurm.output(self.job)}")
+        slurm.wait(lambda: len(self.reported("begins")) == 2, f"both ranks to begin: {slurm.output(self.job)}")
 
-    def said(self, what: str, *ranks: int) -> list[dict[str, Any]]:
+    def reported(self, what: str, *ranks: int) -> list[dict[str, Any]]:
         logs = [log.read_text() for n in ranks or (0, 1) if (log := self.folder / f"log.{n}").exists()]
-        return [said for log in logs for line in log.splitlines() if (said := json.loads(line))["what"] == what]
+        return [reported for log in logs for line in log.splitlines() if (reported := json.loads(line))["what"] == what]
 
     def signals(self, rank: int) -> list[str]:
         """The names of those that it got, Slurm's among them: SIGTERM, once or more, for what it requeues."""
-        return [said["name"] for said in self.said("signal", rank)]
+        return [reported["name"] for reported in self.reported("signal", rank)]
 
     def nodes(self) -> set[str]:
-        return {said["node"] for said in self.said("begins")}
+        return {reported["node"] for reported in self.reported("begins")}
 
     def cut_off(self) -> list[int]:
         """The ranks of the first run whose save is not whole, those that never began one among them."""
-        return [rank for rank in (0, 1) if not any(one["run"] == 0 for one in self.said("wrote", rank))]
+        return [rank for rank in (0, 1) if not any(one["run"] == 0 for one in self.reported("wrote", rank))]
