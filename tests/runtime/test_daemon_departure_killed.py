@@ -58,8 +58,9 @@ class Killed:
             assert done.returncode == 0, done.stderr
             daemon.wait(lambda: self.reached.exists() and self.reached.read_text(), "the command to hang")
             daemon.wait(lambda: b'"departing"' in daemon.get("/v1/events")[1], "the notice to be on disk")
-            daemon.kill()
-        os.kill(int(self.reached.read_text()), signal.SIGKILL)
+            daemon.process.kill()
+            daemon.process.wait()
+            os.kill(int(self.reached.read_text()), signal.SIGKILL)
 
     def configures(self, slurm: str = "", jobs: str = "") -> None:
         self.host.configure_slurm(more=slurm)
