@@ -145,7 +145,7 @@ async def test_without_permission_there_is_one_complaint_and_no_storm(rig: Rig) 
     rig.client.before = refuse
     rig.enforcement.run()
     fails(rig)
-    await rig.until(lambda: "Invalid user id" in rig.enforcement.trouble())
+    await rig.until(lambda: "Invalid user id" in rig.enforcement.error())
     for _ in range(200):
         rig.step()
         await asyncio.sleep(0.001)
@@ -154,7 +154,7 @@ async def test_without_permission_there_is_one_complaint_and_no_storm(rig: Rig) 
     rig.client.before = lambda _: None
     rig.enforcement.hurry()
     await rig.until(lambda: rig.state.holds)
-    assert rig.enforcement.trouble() == ""
+    assert rig.enforcement.error() == ""
     await rig.kill()
 
 
@@ -174,7 +174,7 @@ async def test_where_nobody_can_be_counted_nobody_is_excluded_and_the_breaker_sa
     await rig.until(lambda: rig.enforcement.shown().breaker)
     assert rig.enforcement.shown().breaker == "budget_unknown: cannot count who is held out: 403"
     assert rig.cluster.writes == []
-    assert bool(rig.enforcement.trouble()) is (kind is ActuatorRefused)
+    assert bool(rig.enforcement.error()) is (kind is ActuatorRefused)
     await rig.kill()
 
 
@@ -213,7 +213,7 @@ async def test_a_scheduler_that_is_away_is_told_as_long_as_something_is_wanted_o
     assert rig.enforcement.away() == ""
     fails(rig)
     await rig.until(lambda: rig.enforcement.away() == "fake: no answer within 10 s")
-    assert (rig.enforcement.trouble(), rig.enforcement.shown().breaker) == ("", "")
+    assert (rig.enforcement.error(), rig.enforcement.shown().breaker) == ("", "")
     rig.client.away = None
     await rig.until(lambda: rig.state.holds)
     assert rig.enforcement.away() == ""
@@ -266,7 +266,7 @@ async def test_a_healthy_node_asks_no_more_often_while_the_scheduler_is_away() -
     rig.client.away = ActuatorUnavailable("connect failure")
     box = rig.enforcement._boxes["fake"]
     await box.read()
-    assert rig.enforcement._look_after(box) >= 1200.0 * 0.9
+    assert rig.enforcement._pause_after(box) >= 1200.0 * 0.9
 
 
 async def test_a_person_who_asks_again_after_a_refusal_is_not_told_the_old_answer(rig: Rig) -> None:

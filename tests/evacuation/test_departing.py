@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.config.slurm import SlurmOptions
-from gpuwarden.evacuation.acknowledgements import Answers
-from gpuwarden.evacuation.active_notices import Near
+from gpuwarden.evacuation.acknowledgements import Acknowledgements
+from gpuwarden.evacuation.active_notices import ActiveNotices
 from gpuwarden.evacuation.driver import Evacuation
-from gpuwarden.evacuation.gpu_processes import holders
-from gpuwarden.evacuation.job_scan import Looks
-from gpuwarden.evacuation.slurm_job_scan import SlurmLooks
+from gpuwarden.evacuation.gpu_processes import gpu_processes
+from gpuwarden.evacuation.job_scan import JobScan
+from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.policy.evacuation.budget import FAILING_GPU
 from gpuwarden.policy.evacuation.model import id_of
@@ -48,7 +48,7 @@ class Rig:
         enforce: bool = True,
         failing_gpu: str = "signal",
         signal_again: bool = False,
-        slurm: SlurmLooks | None = None,
+        slurm: SlurmJobScan | None = None,
     ) -> None:
         self.proc = proc = folder / "proc"
         proc.mkdir()
@@ -59,8 +59,8 @@ class Rig:
         self.committed = asyncio.Event()
         self.departing = Evacuation(
             DepartureSettings(failing_gpu=failing_gpu, signal_again=signal_again, slurm=slurm is not None),
-            Looks(ReceiversReader(proc), slurm, lambda: self.holders),
-            Answers(folder / "run", proc, boot_id=BOOT, clock=host_clock),
+            JobScan(ReceiversReader(proc), slurm, lambda: self.holders),
+            Acknowledgements(folder / "run", proc, boot_id=BOOT, clock=host_clock),
             enforce=enforce, append=self.append, committed=self._committed, names=False, boot_id=BOOT,
             clock=host_clock,
         )  # fmt: skip
@@ -100,7 +100,7 @@ class Rig:
 
     def acts(self, *notices: Notice, later: Sequence[Notice] = ()) -> None:
         on_gpu = tuple((id_of(one), frozenset({self.pid})) for one in notices if one.kind == FAILING_GPU)
-        near = Near(notices=notices, later=tuple(later), holders=on_gpu)
+        near = ActiveNotices(notices=notices, later=tuple(later), processes=on_gpu)
         self.append(self.departing.step(near, host_clock()))
 
     def kinds(self) -> list[str]:
@@ -153,7 +153,7 @@ async def test_containers_are_told_while_slurm_takes_its_time_and_others_once_it
     for name in ("squeue", "scontrol"):
         (tmp_path / name).write_text(f"#!/bin/sh\nread line <{never}\n")
         (tmp_path / name).chmod(0o755)
-    slurm = SlurmLooks(SlurmOptions(enabled=True, node="n1", folder=tmp_path, timeout=PATIENCE))
+    slurm = SlurmJobScan(SlurmOptions(enabled=True, node="n1", folder=tmp_path, timeout=PATIENCE))
     with rank() as other:
         rig = Rig(tmp_path, one, slurm=slurm)
         rig.contains(other)
@@ -252,7 +252,7 @@ async def test_who_was_told_and_is_not_seen_is_missed_for_as_long_as_he_lives(tm
     async with running(rig):
         rig.acts(ending())
         await rig.writes(EventKind.SIGNALLED)
-    answers = Answers(tmp_path / "run", rig.proc, boot_id=BOOT, clock=host_clock)
+    answers = Acknowledgements(tmp_path / "run", rig.proc, boot_id=BOOT, clock=host_clock)
     assert answers.misses(rig.departing.state, ())
     assert not answers.misses(rig.departing.state, ReceiversReader(rig.proc).read(rig.holders))
     one.heard_all()
@@ -353,13 +353,13 @@ def _folder(folder: Path) -> Path:
 
 def test_a_gpu_that_is_lost_is_held_by_those_who_had_it_for_as_long_as_they_live(one: Rank) -> None:
     mine = GpuFacts(slot="0000:1b:00.0", index=0, processes=(GpuProcess(pid=one.pid),))
-    before = holders({}, [mine])
+    before = gpu_processes({}, [mine])
     lost = GpuFacts(slot="0000:1b:00.0", index=0, answer=GpuAnswer.LOST)
     asked = GpuFacts(
         slot="0000:1b:00.0", index=0, errors=(CallError(call="nvmlDeviceGetComputeRunningProcesses_v3", code=999),)
     )
     for said in ([lost], [asked], []):
-        assert holders(before, said) == {"0000:1b:00.0": frozenset({one.pid})}
-    assert holders(before, [GpuFacts(slot="0000:1b:00.0", index=0)]) == {"0000:1b:00.0": frozenset()}
+        assert gpu_processes(before, said) == {"0000:1b:00.0": frozenset({one.pid})}
+    assert gpu_processes(before, [GpuFacts(slot="0000:1b:00.0", index=0)]) == {"0000:1b:00.0": frozenset()}
     one.heard_all()
-    assert holders(before, [lost]) == {"0000:1b:00.0": frozenset()}
+    assert gpu_processes(before, [lost]) == {"0000:1b:00.0": frozenset()}

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.config.slurm import SlurmOptions
-from gpuwarden.evacuation.job_scan import Look, Looks
-from gpuwarden.evacuation.slurm_job_scan import SlurmLooks
+from gpuwarden.evacuation.job_scan import JobScan, Scanned
+from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
 from gpuwarden.policy.evacuation.plan import Seen
 from gpuwarden_collectors.receivers.reader import ReceiversReader
 from support.ranks import Rank, rank
@@ -44,8 +44,8 @@ class Host:
             (folder / name).chmod(0o755)
         self.lists()
         self.gpus: set[int] = set()
-        slurm = SlurmLooks(SlurmOptions(enabled=True, node="n1", folder=folder, timeout=PATIENCE))
-        self.looks = Looks(ReceiversReader(folder / "proc"), slurm, lambda: self.gpus)
+        slurm = SlurmJobScan(SlurmOptions(enabled=True, node="n1", folder=folder, timeout=PATIENCE))
+        self.looks = JobScan(ReceiversReader(folder / "proc"), slurm, lambda: self.gpus)
 
     def sees(self, one: Rank) -> tuple[int, int]:
         (self.folder / "proc" / str(one.pid)).symlink_to(f"/proc/{one.pid}")
@@ -82,13 +82,13 @@ class Host:
         path = self.folder / "asked"
         return len(path.read_text().split()) if path.exists() else 0
 
-    async def look(self) -> Look:
+    async def look(self) -> Scanned:
         async def early(_: Seen) -> None:
             pass
 
-        return await self.looks.look(early)
+        return await self.looks.scan(early)
 
-    async def looks_until(self, holds: Callable[[Look], object]) -> Look:
+    async def looks_until(self, holds: Callable[[Scanned], object]) -> Scanned:
         async with asyncio.timeout(PATIENCE):
             while not holds(look := await self.look()):
                 pass
@@ -110,7 +110,7 @@ def one() -> Iterator[Rank]:
         yield process
 
 
-def jobs(look: Look) -> list[str]:
+def jobs(look: Scanned) -> list[str]:
     return [] if look.seen is None else [f"{job.kind}/{job.id}" for job in look.seen.jobs]
 
 
@@ -137,7 +137,7 @@ async def test_nobody_is_told_to_be_of_no_job_before_slurmd_has_said_so(tmp_path
             for _ in range(2):
                 look = await host.look()
                 assert (look.listed, jobs(look)) == (False, [])
-                assert "slurmd does not list the processes of jobs here: no answer within" in look.trouble
+                assert "slurmd does not list the processes of jobs here: no answer within" in look.error
             assert not any(ask.done() for ask in asks)
             await host.speaks()
             async with asyncio.timeout(PATIENCE):

@@ -12,10 +12,10 @@ import pytest
 from gpuwarden.actuators.slurm.job_mark import Marking, MarkOutcome, mark, unmark
 from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.evacuation.signalling import signal_through_slurm
-from gpuwarden.evacuation.slurm_job_scan import SlurmLooks
+from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
 from gpuwarden.policy.evacuation.delivery import MARK_STANDS, Delivery, Way
 from gpuwarden.policy.evacuation.model import Sent
-from gpuwarden.policy.evacuation.plan import Tell
+from gpuwarden.policy.evacuation.plan import SignalJob
 from gpuwarden_collectors.slurm.commands import Commands
 from gpuwarden_collectors.slurm.departing import read_job
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
@@ -118,13 +118,13 @@ async def test_a_job_that_is_not_told_as_a_whole_after_all_keeps_no_mark_and_oth
         ranks.start("-N2", "-w", "n[1-2]") if withdrawn else ranks.start("-N2", "-w", "n[1-2]", ranks=1, batch="{rank}")
     )
     job = await the_job(commands, number)
-    looks = SlurmLooks(SlurmOptions(enabled=True, node="n1", conf=slurm.conf, timeout=60.0))
+    looks = SlurmJobScan(SlurmOptions(enabled=True, node="n1", conf=slurm.conf, timeout=60.0))
 
     async def sending() -> bool:
         return not withdrawn
 
     delivery = Delivery(way=Way.JOB_WIDE, signal="USR1", text="")
-    told = await signal_through_slurm(looks, Tell(local(job.id), delivery, job), sending, time.time())
+    told = await signal_through_slurm(looks, SignalJob(local(job.id), delivery, job), sending, time.time())
     await looks.close()
     assert told.result is Sent.UNSENT
     assert "gpuwarden" not in await comment_of(commands, job)

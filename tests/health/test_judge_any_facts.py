@@ -89,7 +89,7 @@ def story(chance: Chance, engine: Engine) -> Iterator[Event]:
             if chance.random.random() < 0.5:
                 engine.observed(chance.observation(collector))
         happens = [chance.random.choice(HAPPENS) for _ in range(chance.random.choice((0, 0, 1, 3)))]
-        engine.happened(chance.any(kind) for kind in happens)
+        engine.ingest(chance.any(kind) for kind in happens)
         step = engine.step(chance.now)
         yield from step.events
         for finding in step.verdict.findings:

@@ -167,7 +167,7 @@ class Bench:
             case Passed(observation):
                 self.engine.observed(observation)
             case HostEventsSeen(events=events):
-                self.engine.happened(events)
+                self.engine.ingest(events)
 
     def passes(self) -> None:
         """The bus is looked at, now."""
@@ -183,7 +183,7 @@ def test_the_pieces_together_are_a_trace_of_what_came_to_the_desk(tmp_path: Path
     for one in records:
         bench.take(one)
         text += bench.ask(session=first["session"])["trace"]
-    bench.engine.troubles({"ledger": "full"})
+    bench.engine.set_errors({"ledger": "full"})
     bench.engine.rules = Rules(missing_grace=60.0)
     for _ in range(4):  # until it is no longer seen
         bench.engine.step(bench.now)
@@ -248,5 +248,5 @@ def test_a_listener_that_fails_harms_nobody() -> None:
     bench.engine.listeners.append(Broken())
     host = Host(1)
     assert bench.engine.observed(host.nvml()) is True
-    bench.engine.happened([host.xid(0, 95)])
+    bench.engine.ingest([host.xid(0, 95)])
     assert [event.kind for event in bench.engine.step(bench.now).events].count("xid") == 1

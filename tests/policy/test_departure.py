@@ -11,7 +11,15 @@ from gpuwarden.policy.evacuation.budget import FAILING_GPU
 from gpuwarden.policy.evacuation.delivery import DeliveryRules, Way, mark
 from gpuwarden.policy.evacuation.events import not_requeued, saved, signalled, signalling
 from gpuwarden.policy.evacuation.model import JOBS_MOST, Requeued, Sent, id_of
-from gpuwarden.policy.evacuation.plan import CheckSteps, DepartureSettings, LastWords, NameNot, Requeue, Tell, never
+from gpuwarden.policy.evacuation.plan import (
+    CheckSteps,
+    DepartureSettings,
+    LastWords,
+    NameNot,
+    Requeue,
+    SignalJob,
+    never,
+)
 from gpuwarden.policy.evacuation.preview import preview
 from gpuwarden_collectors.receivers.facts import Kind, Role
 from support.departures import BOOT, BOOTED, SETTINGS, Story, announced, local, process, slurm_job
@@ -38,7 +46,7 @@ def test_nothing_is_due_before_the_departure_is_written_nor_after_it_is_over() -
     story.notices = {"x": announced()}
     assert story.steps() == ()
     story.announces(announced())
-    assert [type(step) for step in story.steps()] == [Tell]
+    assert [type(step) for step in story.steps()] == [SignalJob]
     notice = story.notice
     story.announces()
     assert story.state.departures[id_of(notice)].over == story.now if notice else False
@@ -136,7 +144,7 @@ def test_a_job_that_came_back_and_whose_ranks_are_not_there_yet_is_not_taken_for
 def test_ranks_that_a_launcher_starts_in_the_place_of_those_that_saved_are_waited_for() -> None:
     story = Story(unschedulable=True).runs(7, process(1)).announces(announced()).acts()
     story.runs(7, process(11))
-    assert [type(step) for step in story.steps()] == [Tell]
+    assert [type(step) for step in story.steps()] == [SignalJob]
     assert story.acts().requeues == []
     story.runs(7, process(21, catches=frozenset()))
     assert story.acts().requeues == []
@@ -271,7 +279,7 @@ def test_a_rank_that_comes_while_its_job_is_told_as_a_whole_is_told_after_that()
     story = Story().spreads(7, process(1)).announces(announced())
     story.under_way.add("slurm/7")
     (tell,) = story.steps()
-    assert isinstance(tell, Tell)
+    assert isinstance(tell, SignalJob)
     story.took(signalling(story.departure.id, tell.key, tell.delivery, tell.slurm, boot_id=BOOT, now=story.now))
     story.spreads(7, process(1), process(2)).acts()
     assert (story.signals, story.known(7).result) == ([], Sent.UNKNOWN)
@@ -627,7 +635,7 @@ def test_of_many_jobs_the_first_are_shown() -> None:
 def test_a_plan_that_is_only_shown_changes_nothing() -> None:
     story = Story().runs(7, process(1))
     preview(story.state, announced(), story.seen, SETTINGS, story.now)
-    assert story.announces(announced()).steps()[0] == Tell(
+    assert story.announces(announced()).steps()[0] == SignalJob(
         story.jobs["slurm/7"], story.steps()[0].delivery, story.slurm[7]  # type: ignore[union-attr]
     )  # fmt: skip
 
@@ -640,4 +648,4 @@ def test_the_site_s_rules_reach_the_plan() -> None:
 def test_steps_come_in_the_order_in_which_they_matter() -> None:
     story = Story(unschedulable=True).runs(7, process(1)).runs(8, process(2), batch=False)
     story.announces(announced(30.0)).acts(2).waits(29.0).runs(9, process(9), node_count=1)
-    assert [type(step) for step in story.steps()] == [Tell, Requeue, NameNot, LastWords]
+    assert [type(step) for step in story.steps()] == [SignalJob, Requeue, NameNot, LastWords]

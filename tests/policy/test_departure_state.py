@@ -23,7 +23,7 @@ from gpuwarden.policy.evacuation.model import (
     JobState,
     Sent,
 )
-from gpuwarden.policy.evacuation.plan import Approve, Requeue, Tell, slurm_of
+from gpuwarden.policy.evacuation.plan import Approve, Requeue, SignalJob, slurm_of
 from gpuwarden.policy.model import Result
 from gpuwarden_collectors.cloud.facts import Approval
 from gpuwarden_collectors.receivers.facts import Kind
@@ -273,14 +273,14 @@ def test_a_job_that_many_departures_know_is_told_for_none_of_them_again() -> Non
     for n in range(5):
         story.waits(1.0).announces(announced(60.0, at=story.now.boottime, source=f"s{n}")).acts()
     assert len(story.sent) == 1
-    assert not any(isinstance(step, Tell) and step.delivery.receivers for step in story.steps())
+    assert not any(isinstance(step, SignalJob) and step.delivery.receivers for step in story.steps())
 
 
 def test_what_comes_of_telling_a_job_as_a_whole_counts_wherever_it_was_taken_over() -> None:
     """An earlier daemon was killed before its mark was set; then the controller is away, and another source announces the end."""
     story = Story().spreads(7, process(1)).announces(announced())
     first, tell = story.departure.id, story.steps()[0]
-    assert isinstance(tell, Tell)
+    assert isinstance(tell, SignalJob)
     story.took(departure_events.signalling(first, tell.key, tell.delivery, tell.slurm, boot_id=BOOT, now=story.now))
     story.controller = False
     story.restarts().announces(announced(), announced(30.0, source="operator")).acts()

@@ -12,7 +12,7 @@ from gpuwarden.health.model import EventKind
 from gpuwarden.policy.evacuation.delivery import MARK_STANDS, Way, mark
 from gpuwarden.policy.evacuation.events import checkpoint, saved, settled, signalling
 from gpuwarden.policy.evacuation.model import SIGNALLED_WITHIN, Sent
-from gpuwarden.policy.evacuation.plan import Tell
+from gpuwarden.policy.evacuation.plan import SignalJob
 from gpuwarden.policy.evacuation.unsettled import has_unused_mark, repeatable
 from gpuwarden_collectors.receivers.facts import Kind
 from support.departures import BOOT, BOOTED, SETTINGS, Dies, Story, announced, local, process
@@ -25,7 +25,7 @@ DECIDABLE: tuple[Dies, ...] = ("before marking", "behind the mark")
 
 def killed_before_its_mark(story: Story) -> Story:
     """As by versions that wrote that a job is being signalled before they marked it."""
-    (tell,) = [step for step in story.steps() if isinstance(step, Tell)]
+    (tell,) = [step for step in story.steps() if isinstance(step, SignalJob)]
     event = signalling(story.departure.id, tell.key, tell.delivery, tell.slurm, boot_id=BOOT, now=story.now)
     story.took(event)
     return story.restarts()

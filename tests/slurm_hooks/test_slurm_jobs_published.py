@@ -159,7 +159,7 @@ class Service:
         self.holder = Holder(Renderer(), snapshot)
         self.looks = 0
 
-    def look(self) -> None:
+    def read_everything(self) -> None:
         self.looks += 1
 
 

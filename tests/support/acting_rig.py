@@ -31,7 +31,7 @@ def acting_options(
     limits: Limits = LIMITS, settings: Settings = SETTINGS, look_every: float = 0.05
 ) -> EnforcementOptions:
     settings = replace(settings, look_every=look_every, look_often=look_every / 2)
-    return EnforcementOptions(settings=settings, limits=limits, first_look=0.0)
+    return EnforcementOptions(settings=settings, limits=limits, first_read=0.0)
 
 
 class Killed(BaseException):

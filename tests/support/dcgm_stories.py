@@ -27,22 +27,22 @@ CHANGES: tuple[tuple[int, int], ...] = (
 )  # fmt: skip
 FALLING = (202, 240, 241, 409, 419, 429, 439)
 
-Tell = Callable[[str, Any], None]
+SignalJob = Callable[[str, Any], None]
 
 
-def no_gpus(rig: Rig, tell: Tell) -> None:
+def no_gpus(rig: Rig, tell: SignalJob) -> None:
     rig.start(0)
     tell("an engine without GPUs", Client(rig).all())
 
 
-def healthy(rig: Rig, tell: Tell) -> None:
+def healthy(rig: Rig, tell: SignalJob) -> None:
     rig.start(8)
     client = Client(rig)
     client.watch(FIELDS)
     tell("eight GPUs", client.all())
 
 
-def xids(rig: Rig, tell: Tell) -> None:
+def xids(rig: Rig, tell: SignalJob) -> None:
     rig.start(2)
     client = Client(rig)
     tell("before", client.all())
@@ -59,7 +59,7 @@ def xids(rig: Rig, tell: Tell) -> None:
     tell("a new connection after a restart", Client(rig).all())
 
 
-def lost(rig: Rig, tell: Tell) -> None:
+def lost(rig: Rig, tell: SignalJob) -> None:
     rig.start(2)
     client = Client(rig)
     client.watch(FIELDS)
@@ -77,7 +77,7 @@ def lost(rig: Rig, tell: Tell) -> None:
     tell("back, for the connection that never saw it", other.all())
 
 
-def detached(rig: Rig, tell: Tell) -> None:
+def detached(rig: Rig, tell: SignalJob) -> None:
     """Somebody has the engine let go of the driver, as before an upgrade (dcgmi set --detach-driver)."""
     rig.start(2)
     client = Client(rig)
@@ -92,7 +92,7 @@ def detached(rig: Rig, tell: Tell) -> None:
     tell("attached again, for the new connection", other.all())
 
 
-def paused(rig: Rig, tell: Tell) -> None:
+def paused(rig: Rig, tell: SignalJob) -> None:
     """As a diagnostic does for as long as it runs."""
     rig.start(2)
     client = Client(rig)
@@ -107,7 +107,7 @@ def paused(rig: Rig, tell: Tell) -> None:
     tell("after it, for the new connection", other.all())
 
 
-def levels(rig: Rig, tell: Tell) -> None:
+def levels(rig: Rig, tell: SignalJob) -> None:
     rig.start(1)
     client = Client(rig)
     for field, usual, values in LEVELS:
@@ -118,7 +118,7 @@ def levels(rig: Rig, tell: Tell) -> None:
         tell(f"field {field} is {usual} again", {"check": client.check()})
 
 
-def changes(rig: Rig, tell: Tell) -> None:
+def changes(rig: Rig, tell: SignalJob) -> None:
     rig.start(1)
     client = Client(rig)
     for field, by in CHANGES:
@@ -128,7 +128,7 @@ def changes(rig: Rig, tell: Tell) -> None:
         tell(f"field {field} as before", {"check": client.check()})
 
 
-def falls(rig: Rig, tell: Tell) -> None:
+def falls(rig: Rig, tell: SignalJob) -> None:
     """What has grown is counted anew after a GPU was reset, or its driver loaded again."""
     rig.start(1)
     for field in FALLING:
@@ -139,7 +139,7 @@ def falls(rig: Rig, tell: Tell) -> None:
     tell("all counters are 0", {"check": client.check(), "texts": client.texts()})
 
 
-def other_clients(rig: Rig, tell: Tell) -> None:
+def other_clients(rig: Rig, tell: SignalJob) -> None:
     rig.start(2)
     client = Client(rig)
     rig.xid(0, 31)
@@ -154,7 +154,7 @@ def other_clients(rig: Rig, tell: Tell) -> None:
     tell("another client deleted the group", client.engine())
 
 
-def kernel_log(rig: Rig, tell: Tell) -> None:
+def kernel_log(rig: Rig, tell: SignalJob) -> None:
     rig.start(2)
     client = Client(rig)
     client.watch(FIELDS)
@@ -170,7 +170,7 @@ def kernel_log(rig: Rig, tell: Tell) -> None:
     tell("after a restart", Client(rig).all())
 
 
-def refusals(rig: Rig, tell: Tell) -> None:
+def refusals(rig: Rig, tell: SignalJob) -> None:
     rig.start(2)
     client = Client(rig)
     nothing = ctypes.c_void_p(4711)
@@ -203,7 +203,7 @@ def refusals(rig: Rig, tell: Tell) -> None:
     tell("a GPU that is lost", call("dcgmGroupAddEntity", call("dcgmGroupCreate", 1, "other"), GPU, 1))
 
 
-def limits(rig: Rig, tell: Tell) -> None:
+def limits(rig: Rig, tell: SignalJob) -> None:
     rig.start(1)
     handle, other = rig.client(), rig.client()
     agent, structs = rig.dcgm.agent, rig.dcgm.structs
@@ -219,7 +219,7 @@ def limits(rig: Rig, tell: Tell) -> None:
     tell("and its names are free", outcome(structs, lambda: bool(agent.dcgmFieldGroupCreate(other, [150], "0").value)))
 
 
-def hung(rig: Rig, tell: Tell) -> None:
+def hung(rig: Rig, tell: SignalJob) -> None:
     rig.start(1)
     client = Client(rig)
     rig.stop()
@@ -236,7 +236,7 @@ def hung(rig: Rig, tell: Tell) -> None:
     tell("after it went on", client.engine())
 
 
-def dead(rig: Rig, tell: Tell) -> None:
+def dead(rig: Rig, tell: SignalJob) -> None:
     rig.start(1)
     client = Client(rig)
     rig.kill()
@@ -252,7 +252,7 @@ def dead(rig: Rig, tell: Tell) -> None:
     tell("a new connection, the old group", client.call("dcgmHealthGet", client.group))
 
 
-def embedded(rig: Rig, tell: Tell) -> None:
+def embedded(rig: Rig, tell: SignalJob) -> None:
     rig.start(2)
     dcgm = rig.dcgm
     reader = rig.reader(address="", probe=(), embedded=True)
@@ -268,7 +268,7 @@ def embedded(rig: Rig, tell: Tell) -> None:
     after.Shutdown()
 
 
-STORIES: Mapping[str, Callable[[Rig, Tell], None]] = {
+STORIES: Mapping[str, Callable[[Rig, SignalJob], None]] = {
     story.__name__: story
     for story in (
         no_gpus, healthy, xids, lost, detached, paused, levels, changes, falls, other_clients, kernel_log, refusals, limits, hung, dead, embedded,

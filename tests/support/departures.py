@@ -19,8 +19,8 @@ from gpuwarden.policy.evacuation.plan import (
     Plan,
     Requeue,
     Seen,
+    SignalJob,
     Step,
-    Tell,
     plan,
 )
 from gpuwarden.policy.evacuation.state import fold
@@ -194,7 +194,7 @@ class Story:
         """Carry out what is due until nothing is, or `most` steps; the last of them may be cut short."""
         for number in range(most):
             self.settles()
-            steps = [step for step in self.steps() if not isinstance(step, Tell) or step.key not in self.under_way]
+            steps = [step for step in self.steps() if not isinstance(step, SignalJob) or step.key not in self.under_way]
             if not steps:
                 return self
             self.carries_out(steps[0], dies if number == most - 1 else "")
@@ -215,7 +215,7 @@ class Story:
         notice = id_of(self.notice) if self.notice else ""
         unheard, unsaid = dies in ("before marking", "behind the mark", "before sending"), dies == "after sending"
         match step:
-            case Tell():
+            case SignalJob():
                 self._tells(notice, step, dies)
             case Requeue(key, slurm):
                 self._requeues(key, slurm, unheard=unheard, unsaid=unsaid)
@@ -235,7 +235,7 @@ class Story:
             case Approve(name):
                 self._approves(notice, name, unheard=unheard, unsaid=unsaid)
 
-    def _tells(self, notice: str, step: Tell, dies: Dies) -> None:
+    def _tells(self, notice: str, step: SignalJob, dies: Dies) -> None:
         """In the order in which a daemon does it; one that is killed before its mark leaves nothing of a signal to this host either."""
         way = step.delivery.way
         result = self.wide if way in (Way.JOB_WIDE, Way.BATCH) else Sent.SENT
@@ -260,7 +260,7 @@ class Story:
                 )
             ])  # fmt: skip
 
-    def _marks(self, notice: str, step: Tell, dies: Dies) -> bool:
+    def _marks(self, notice: str, step: SignalJob, dies: Dies) -> bool:
         """False if it dies over it."""
         assert step.slurm is not None
         self.took(

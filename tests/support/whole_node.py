@@ -12,10 +12,10 @@ from pathlib import Path
 from gpuwarden.engine.enforcement import Enforcement
 from gpuwarden.engine.engine import Engine
 from gpuwarden.engine.journal import Journal, Step
-from gpuwarden.evacuation.acknowledgements import Answers
-from gpuwarden.evacuation.active_notices import near
+from gpuwarden.evacuation.acknowledgements import Acknowledgements
+from gpuwarden.evacuation.active_notices import active_notices
 from gpuwarden.evacuation.driver import Evacuation
-from gpuwarden.evacuation.job_scan import Looks
+from gpuwarden.evacuation.job_scan import JobScan
 from gpuwarden.health import state as health
 from gpuwarden.health.model import Event
 from gpuwarden.ledger.ledger import Ledger
@@ -84,8 +84,8 @@ class WholeNode:
             instance="i-1", clock=lambda: host.now,
         )  # fmt: skip
         self.departing = Evacuation(
-            DepartureSettings(), Looks(ReceiversReader(self.folder), None, set),
-            Answers(self.folder, self.folder, boot_id=host.boot_id, clock=lambda: host.now),
+            DepartureSettings(), JobScan(ReceiversReader(self.folder), None, set),
+            Acknowledgements(self.folder, self.folder, boot_id=host.boot_id, clock=lambda: host.now),
             enforce=True, append=self.append_soon, committed=lambda: self.ledger.flush(PATIENCE), names=False,
             boot_id=host.boot_id, clock=lambda: host.now,
         )  # fmt: skip
@@ -126,13 +126,13 @@ class WholeNode:
         host.uptime += 5.0
         self.engine.observed(host.nvml())
         self.engine.observed(host.pci())
-        self.engine.happened(happened)
+        self.engine.ingest(happened)
         self.written += len(happened)
         step = self.engine.step(host.now)
         self.verdict = step.verdict
         self.journal.append(step.events, by=self.engine, position=LogPosition(host.boot_id, self.written))
         self.journal.append(self.enforcement.step(self.situation, host.now), by=self.enforcement)
-        active = near(
+        active = active_notices(
             self.enforcement.state, step.verdict, self.enforcement.standings, {}, scheduled=True, horizon=3_600.0, instance="i-1",
             now=host.now,
         )  # fmt: skip

@@ -437,7 +437,7 @@ def test_a_recording_holds_what_was_handed_over(tmp_path: Path) -> None:
             case Passed():
                 recorder.observed(record.observation)
             case HostEventsSeen():
-                recorder.happened(record.at, record.events)
+                recorder.ingested(record.at, record.events)
     assert recorder.close(10.0)
     assert (recorder.dropped, recorder.error) == (0, "")
     assert told(read(tmp_path / "t")) == told(records)

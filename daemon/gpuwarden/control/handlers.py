@@ -12,8 +12,8 @@ from typing import Any, Protocol
 from gpuwarden.base.threads import detached
 from gpuwarden.collect.simulation import Simulation
 from gpuwarden.control.durable import Durable
-from gpuwarden.control.orders import Service as ActingService
-from gpuwarden.control.orders import acting_verbs
+from gpuwarden.control.orders import Service as OrderService
+from gpuwarden.control.orders import order_verbs
 from gpuwarden.control.record import record_verbs
 from gpuwarden.control.slurm import slurm_verbs
 from gpuwarden.engine.observers import ObservedEngine
@@ -31,8 +31,8 @@ EVENTS_MOST = 10_000
 NAME_FOUND_WITHIN = 1.0
 
 
-class Service(ActingService, Protocol):
-    """What the verbs need of the daemon. `append` hands events to the journal and makes a step; `look` reads everything now."""
+class Service(OrderService, Protocol):
+    """What the verbs need of the daemon. `append` hands events to the journal and makes a step; `read_everything`: now, not at the next turn."""
 
     engine: ObservedEngine
     holder: Holder
@@ -40,7 +40,7 @@ class Service(ActingService, Protocol):
     @property
     def recent(self) -> Sequence[Event]: ...
     def append(self, events: Sequence[Event]) -> None: ...
-    def look(self) -> None: ...
+    def read_everything(self) -> None: ...
     async def committed(self, within: float) -> bool: ...
     def hook_asked(self) -> None: ...
     async def reload(self) -> str: ...
@@ -59,7 +59,7 @@ class Verbs:
         orders = {
             "ack": self._acknowledge,
             "accept": self._accept,
-            **acting_verbs(self._service, _name, self._clock),
+            **order_verbs(self._service, _name, self._clock),
         }
         return {
             "status": self._status,
@@ -140,7 +140,7 @@ class Verbs:
             done = self._simulation.inject(words, gpu, self._clock().boottime)
         except ValueError as error:
             raise VerbError(str(error)) from error
-        self._service.look()
+        self._service.read_everything()
         return done
 
 

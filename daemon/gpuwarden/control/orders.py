@@ -26,7 +26,7 @@ class Service(Protocol):
         """Which jobs were signalled for the imminent ends, or would be, for people; empty while none is imminent."""
 
 
-def acting_verbs(service: Service, name_of: Callable[[int], Awaitable[str]], clock: Clock) -> Mapping[str, Verb]:
+def order_verbs(service: Service, name_of: Callable[[int], Awaitable[str]], clock: Clock) -> Mapping[str, Verb]:
     """`name_of` a user id."""
 
     async def exclude(arguments: dict[str, Any], peer: Peer) -> Any:
@@ -65,12 +65,12 @@ class _Notify:
         return "; ".join(filter(None, (announced, await self._service.jobs_signalled())))
 
     def _announced(self, within: float, text: str, by: str, peer: Peer) -> str:
-        acting, now = self._service.enforcement, self._clock()
-        if is_announced(acting.state, within, text, by, now):
+        enforcement, now = self._service.enforcement, self._clock()
+        if is_announced(enforcement.state, within, text, by, now):
             return f"announced already: this machine ends in {within:g} s"
-        if not is_sooner(acting.state, within, now):
+        if not is_sooner(enforcement.state, within, now):
             self._in_turn(peer)
-        return acting.orders.announce(within, text, by)
+        return enforcement.orders.announce(within, text, by)
 
     def _in_turn(self, peer: Peer) -> None:
         if (seconds := self._pushes.wait(peer.uid)) > 0:

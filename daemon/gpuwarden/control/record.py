@@ -103,7 +103,7 @@ class _Sessions:
         session = _Session(now.boottime, partial(self.give_up, name))
         session.began(now, engine.view.boot_id, engine.rules, checkpoint(engine.state, now))
         if engine.view.troubles:
-            session.troubled(now, engine.view.troubles)
+            session.errors_changed(now, engine.view.troubles)
         engine.listeners.append(session)
         self._open[name] = session
         return name

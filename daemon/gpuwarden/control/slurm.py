@@ -14,18 +14,18 @@ from gpuwarden_collectors.base import Clock
 
 
 class Service(Protocol):
-    """`look` reads everything now."""
+    """`read_everything`: now, not at the next turn."""
 
     holder: Holder
 
-    def look(self) -> None: ...
+    def read_everything(self) -> None: ...
 
 
 def slurm_verbs(service: Service, hook_asked: Callable[[], None], clock: Clock) -> Mapping[str, Verb]:
     """`hook_asked`: called at each run of HealthCheckProgram."""
 
-    async def look(_: dict[str, Any], __: Peer) -> Any:
-        service.look()
+    async def read_now(_: dict[str, Any], __: Peer) -> Any:
+        service.read_everything()
         return "looking"
 
     async def healthcheck(_: dict[str, Any], __: Peer) -> Any:
@@ -39,7 +39,7 @@ def slurm_verbs(service: Service, hook_asked: Callable[[], None], clock: Clock) 
     async def jobs(_: dict[str, Any], __: Peer) -> Any:
         return document(service.holder.snapshot)
 
-    return {"look": look, "slurm_healthcheck": healthcheck, "slurm_jobs": jobs}
+    return {"look": read_now, "slurm_healthcheck": healthcheck, "slurm_jobs": jobs}
 
 
 def _state(snapshot: Snapshot) -> str:

@@ -35,17 +35,17 @@ from gpuwarden_collectors.facts import Stamp
 
 log = get_logger("gpuwarden")
 
-FIRST_LOOK = 5.0
+FIRST_READ = 5.0
 """Seconds, or where that is less a twelfth of `look_often`: a scheduler that may be asked often may be asked soon, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnforcementOptions:
-    """The first look comes within `first_look` seconds, by chance: a fleet may be restarted in one go."""
+    """The first look comes within `first_read` seconds, by chance: a fleet may be restarted in one go."""
 
     settings: Settings = field(default_factory=Settings)
     limits: Limits = field(default_factory=Limits)
-    first_look: float = FIRST_LOOK
+    first_read: float = FIRST_READ
 
 
 class Enforcement:
@@ -215,17 +215,17 @@ class Enforcement:
         if intent is None:
             box.idle()
             if box.node_state is None:
-                await box.pause(self._chance.uniform(0.0, self._options.first_look))
+                await box.pause(self._chance.uniform(0.0, self._options.first_read))
             await box.read()
             if self._due(name) is None:
-                await box.pause(self._look_after(box))
+                await box.pause(self._pause_after(box))
             return
         outcome, delay = await box.attempt(intent)
         self._finished(intent, outcome)
         if self._wanted(intent):
             await box.pause(delay)
 
-    def _look_after(self, box: Reconciler) -> float:
+    def _pause_after(self, box: Reconciler) -> float:
         name = box.actuator.name
         often = name in self.state.holds or name in self._blocked
         settings = self._options.settings
@@ -279,7 +279,7 @@ class Enforcement:
 
     # --- what is published
 
-    def trouble(self) -> str:
+    def error(self) -> str:
         """What an actuator refuses for good of what is wanted or held there; one that is away is no fault of this node."""
         refused = {name: box.refused for name, box in self._concerned() if box.refused}
         for name, key, outcome in self._outcomes:
@@ -302,7 +302,7 @@ class Enforcement:
         }
         return "; ".join(f"{name}: {text}" for name, text in away.items())
 
-    def notify_trouble(self) -> str:
+    def notify_error(self) -> str:
         return self._notifying.error() if self._notifying is not None else ""
 
     def shown(self) -> Acted:

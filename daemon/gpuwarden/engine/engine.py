@@ -75,16 +75,16 @@ class Engine:
         after = self.view.seen(observation.collector)
         return (before.outcome, before.facts) != (after.outcome, after.facts)
 
-    def happened(self, events: Iterable[HostEvent]) -> None:
+    def ingest(self, events: Iterable[HostEvent]) -> None:
         for event in events:
             if len(self._waiting) < WAITING_MOST:
                 self._waiting.append(event)
             else:
                 self.discarded += 1
 
-    def troubles(self, troubles: Mapping[str, str]) -> None:
-        if dict(troubles) != dict(self.view.troubles):
-            self.view = replace(self.view, troubles=dict(troubles))
+    def set_errors(self, errors: Mapping[str, str]) -> None:
+        if dict(errors) != dict(self.view.troubles):
+            self.view = replace(self.view, troubles=dict(errors))
 
     def log_read(self, read: bool) -> None:
         """Whether the kernel log was read in this life to its end, and no line was lost."""

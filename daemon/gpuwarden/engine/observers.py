@@ -19,8 +19,8 @@ from gpuwarden_collectors.facts import HostEvent, Stamp
 
 class Listener(Protocol):
     def observed(self, observation: Observation[Any]) -> None: ...
-    def happened(self, at: Stamp, events: Iterable[HostEvent]) -> None: ...
-    def troubled(self, at: Stamp, troubles: Mapping[str, str]) -> None: ...
+    def ingested(self, at: Stamp, events: Iterable[HostEvent]) -> None: ...
+    def errors_changed(self, at: Stamp, errors: Mapping[str, str]) -> None: ...
     def ruled(self, at: Stamp, rules: Rules) -> None: ...
     def acknowledged(self, at: Stamp, finding: str, by: str) -> None: ...
     def accepted(self, at: Stamp) -> None: ...
@@ -39,15 +39,15 @@ class ObservedEngine(Engine):
         self._each(lambda listener: listener.observed(observation))
         return super().observed(observation)
 
-    def happened(self, events: Iterable[HostEvent]) -> None:
+    def ingest(self, events: Iterable[HostEvent]) -> None:
         events = tuple(events)
-        self._each(lambda listener: listener.happened(self._clock(), events))
-        super().happened(events)
+        self._each(lambda listener: listener.ingested(self._clock(), events))
+        super().ingest(events)
 
-    def troubles(self, troubles: Mapping[str, str]) -> None:
-        if dict(troubles) != dict(self.view.troubles):
-            self._each(lambda listener: listener.troubled(self._clock(), troubles))
-        super().troubles(troubles)
+    def set_errors(self, errors: Mapping[str, str]) -> None:
+        if dict(errors) != dict(self.view.troubles):
+            self._each(lambda listener: listener.errors_changed(self._clock(), errors))
+        super().set_errors(errors)
 
     def step(self, now: Stamp) -> Step:
         if self.rules is not self._ruled:  # a reload has replaced them

@@ -1,6 +1,6 @@
-"""Who says that it has saved: by the socket, by a file, or by its end. As events.
+"""Acknowledgements of saves, by the socket, by a file, or by the end of a process, as events.
 
-Nothing of it is required: who says nothing is waited for until its time is up.
+None is required: without one a job is waited for until its time is up.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpuwarden_collectors.base import Clock, CollectorError
 from gpuwarden_collectors.receivers.facts import LocalJob
 
 READ_WITHIN = 2.0
-"""Seconds for all files and ends of one look; 512 take some tens of milliseconds."""
+"""Seconds for all files and ends of one read; 512 take some tens of milliseconds."""
 
 log = get_logger("gpuwarden")
 
@@ -35,7 +35,7 @@ class _Read:
     ended: frozenset[Process] = field(default_factory=frozenset)
 
 
-class Answers:
+class Acknowledgements:
     def __init__(self, run_dir: Path, proc: Path, *, boot_id: str, clock: Clock) -> None:
         self._files = AcknowledgementFiles(run_dir)
         self._proc = proc
@@ -68,7 +68,7 @@ class Answers:
                 log.warning("no folder for acknowledgements", reason=str(error))
 
     async def forget(self) -> None:
-        """No end is near any more: nobody is waited for, and what was left here is removed."""
+        """No end is imminent any more: no job is waited for, and the files left here are removed."""
         self._folders = {}
         removing = detached("acknowledgements", lambda: self._files.remove_others(frozenset()))
         await asyncio.wait((removing,), timeout=READ_WITHIN)
@@ -83,7 +83,7 @@ class Answers:
             all_ranks=reported.all_ranks, boot_id=self._boot_id, now=self._clock(),
         )  # fmt: skip
 
-    async def look(self, state: DepartureState) -> list[Event]:
+    async def news(self, state: DepartureState) -> list[Event]:
         """What is new since `state`."""
         known = jobs_of(state)
         read = await self._read(known)

@@ -22,41 +22,41 @@ _OF_GPU = ("gpu", "link")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Near:
+class ActiveNotices:
     """What is acted on: `notices` of this machine's end, the first of them, and of GPUs that fail.
 
-    `later`: other ends that are imminent too. `holders`: by the id of a GPU's notice, who is on it.
+    `later`: other ends that are imminent too. `processes`: by the id of a GPU's notice, who is on it.
     `unschedulable`: this node was read back as one that takes no work; `closed`: at every scheduler, or there is none. `reason`: what
     our termination is called there.
     """
 
     notices: tuple[Notice, ...] = ()
     later: tuple[Notice, ...] = ()
-    holders: tuple[tuple[str, frozenset[int]], ...] = ()
+    processes: tuple[tuple[str, frozenset[int]], ...] = ()
     unschedulable: bool = False
     closed: bool = False
     reason: str = ""
 
 
-def near(
+def active_notices(
     state: PolicyState,
     verdict: Verdict,
     standings: Mapping[str, Standing],
-    holders: Mapping[str, frozenset[int]],
+    processes: Mapping[str, frozenset[int]],
     *,
     scheduled: bool,
     horizon: float,
     instance: str,
     now: Stamp,
-) -> Near:
-    """`holders`: by slot, the processes that had the GPU open when it was last listed. `scheduled`: a scheduler is configured."""
+) -> ActiveNotices:
+    """`processes`: by slot, the processes that had the GPU open when it was last listed. `scheduled`: a scheduler is configured."""
     ends = all_imminent(state.notices, horizon, now)
     gpus = list(_failing(state, verdict, scheduled=scheduled))
     standing = standings.get(SLURM)
-    return Near(
+    return ActiveNotices(
         notices=(*ends[:1], *gpus),
         later=tuple(ends[1:]),
-        holders=tuple((id_of(notice), holders.get(notice.id, frozenset())) for notice in gpus),
+        processes=tuple((id_of(notice), processes.get(notice.id, frozenset())) for notice in gpus),
         unschedulable=standing is not None and _takes_no_work(standing),
         closed=(standing is not None or not scheduled) and all(map(_takes_no_work, standings.values())),
         reason=reasons.termination(state.boot_id, instance),
@@ -70,7 +70,7 @@ def _takes_no_work(standing: Standing) -> bool:
 def _failing(state: PolicyState, verdict: Verdict, *, scheduled: bool) -> Iterator[Notice]:
     """Only while the node is out for it: mode, breaker and operators have had their say. They date from then.
 
-    Where there is no scheduler nothing else says that it is out, and they date from the failure.
+    Without a scheduler there is no exclusion, and they date from the failure.
     """
     out = [hold.at for hold in state.holds.values() if hold.why is Why.FAILURE and not hold.released]
     found = [finding for finding in failing(state, verdict) if finding.key.subject.kind in _OF_GPU]

@@ -14,15 +14,15 @@ from dataclasses import replace
 
 from gpuwarden.actuators.azure_approval import AzureApproval
 from gpuwarden.base.log import get_logger
-from gpuwarden.evacuation.acknowledgements import Answers, is_news
-from gpuwarden.evacuation.active_notices import Near
-from gpuwarden.evacuation.executor import Steps
-from gpuwarden.evacuation.job_scan import Looks, on_gpu
+from gpuwarden.evacuation.acknowledgements import Acknowledgements, is_news
+from gpuwarden.evacuation.active_notices import ActiveNotices
+from gpuwarden.evacuation.executor import Executor
+from gpuwarden.evacuation.job_scan import JobScan, on_gpu
 from gpuwarden.health.model import Event
 from gpuwarden.policy.evacuation import events
 from gpuwarden.policy.evacuation.budget import FAILING_GPU
 from gpuwarden.policy.evacuation.model import DepartureState, id_of, jobs_of, key_of, open_departures
-from gpuwarden.policy.evacuation.plan import DepartureSettings, Seen, Step, Tell, awaits_jobs, plan
+from gpuwarden.policy.evacuation.plan import DepartureSettings, Seen, SignalJob, Step, awaits_jobs, plan
 from gpuwarden.policy.evacuation.preview import preview, summary
 from gpuwarden.policy.evacuation.state import fold
 from gpuwarden.policy.model import Notice
@@ -40,7 +40,7 @@ WARM_EVERY = 300.0
 """Seconds between two scans while no end is imminent: what is known of a process need not be read in the second that counts."""
 
 EARLY_MOST = 1_024
-"""Answers kept of jobs that are not known yet."""
+"""Acknowledgements kept of jobs that are not known yet."""
 STOPS_WITHIN = 2.0
 SIGNALLED_WITHIN = 2.0
 """Seconds that the announcer of an end waits for the signals to jobs; the control socket answers within 4."""
@@ -57,8 +57,8 @@ class Evacuation:
     def __init__(
         self,
         settings: DepartureSettings,
-        looks: Looks,
-        answers: Answers,
+        looks: JobScan,
+        answers: Acknowledgements,
         approval: AzureApproval | None = None,
         *,
         enforce: bool,
@@ -70,25 +70,25 @@ class Evacuation:
     ) -> None:
         self.state = DepartureState(boot_id=boot_id)
         self._settings = settings
-        self._looks = looks
-        self._answers = answers
+        self._job_scan = looks
+        self._acknowledgements = answers
         self._enforce = enforce
         self._names = names
         self._append = append
         self._boot_id = boot_id
         self._clock = clock
-        self._near = Near()
+        self._active = ActiveNotices()
         self._wake = asyncio.Event()
         self._ending = False
         self._tidied = False
         self._task: asyncio.Task[None] | None = None
-        self._steps = Steps(
-            lambda: self.state, append, wake=self._wake.set, committed=committed, answers=self._answers,
+        self._executor = Executor(
+            lambda: self.state, append, wake=self._wake.set, committed=committed, answers=self._acknowledgements,
             slurm=looks.slurm, approval=approval, boot_id=boot_id, clock=clock,
         )  # fmt: skip
         self._preview: tuple[str, ...] = ()
-        self._trouble = ""
-        self._looked: tuple[Notice, ...] = ()
+        self._error = ""
+        self._scanned_for: tuple[Notice, ...] = ()
         self._awaited = False
         self._early: dict[tuple[str, int, bool], Acknowledged] = {}  # by job, rank and whether it speaks for all ranks
 
@@ -105,13 +105,13 @@ class Evacuation:
             async with asyncio.timeout(STOPS_WITHIN):
                 if self._task is not None:
                     await asyncio.shield(self._task)
-                await asyncio.gather(*map(asyncio.shield, self._steps.running))
-        tasks = [task for task in (self._task, *self._steps.running) if task is not None]
+                await asyncio.gather(*map(asyncio.shield, self._executor.running))
+        tasks = [task for task in (self._task, *self._executor.running) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._steps.close()
-        await self._looks.close()
+        await self._executor.close()
+        await self._job_scan.close()
 
     # --- the state
 
@@ -127,11 +127,13 @@ class Evacuation:
     def checkpoint(self, _: Stamp) -> list[Event]:
         return events.checkpoint(self.state)
 
-    def step(self, near: Near, now: Stamp) -> tuple[Event, ...]:
+    def step(self, active: ActiveNotices, now: Stamp) -> tuple[Event, ...]:
         """What begins or is over; to be appended."""
-        changed = near != self._near
-        self._near = near
-        acted = (*near.notices, *near.later) if self._enforce else ()  # what mode enforce has begun before is over now
+        changed = active != self._active
+        self._active = active
+        acted = (
+            (*active.notices, *active.later) if self._enforce else ()
+        )  # what mode enforce has begun before is over now
         begun = events.follow(self.state, acted, boot_id=self._boot_id, now=now)
         if changed or begun:
             self._wake.set()
@@ -146,7 +148,7 @@ class Evacuation:
         """Waits until that is known, as the socket for jobs does not do for ever."""
         if caller.pid <= 0 or caller.started is None:
             return None
-        return await self._looks.key_of((caller.pid, caller.started))
+        return await self._job_scan.key_of((caller.pid, caller.started))
 
     def acknowledged(self, given: Acknowledged) -> None:
         """A job that read the notice itself may acknowledge before it is signalled: that is kept until the job is known."""
@@ -158,7 +160,7 @@ class Evacuation:
                 )
             self._early[given.job, given.rank, given.all_ranks] = given
         elif is_news(known, given.rank, (given.pid, given.started), all_ranks=given.all_ranks):
-            self._append([self._answers.by_socket(given)])
+            self._append([self._acknowledgements.by_socket(given)])
             self._wake.set()
 
     def _take_early(self) -> None:
@@ -169,20 +171,20 @@ class Evacuation:
 
     def settled(self) -> bool:
         """An end is imminent, all jobs were scanned for it, and no acknowledgement is waited for."""
-        looked = bool(self._near.notices) and self._looked == self._near.notices
-        return looked and not self._steps.running and not self._awaited
+        looked = bool(self._active.notices) and self._scanned_for == self._active.notices
+        return looked and not self._executor.running and not self._awaited
 
     # --- what operators see
 
     async def signalled(self) -> str:
         """Which jobs were signalled for the imminent ends, or would be; empty while none is imminent. Takes SIGNALLED_WITHIN at most."""
-        if not self._near.notices:
+        if not self._active.notices:
             return ""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SIGNALLED_WITHIN):
-                while self._looked != self._near.notices or self._steps.running:  # noqa: ASYNC110 - none of them signals it
+                while self._scanned_for != self._active.notices or self._executor.running:  # noqa: ASYNC110 - none of them signals it
                     await asyncio.sleep(0.02)
-        if self._looked != self._near.notices:
+        if self._scanned_for != self._active.notices:
             return "the jobs here are not known yet: see gpuwarden status"
         return summary(self.state, self._preview, enforce=self._enforce)
 
@@ -204,28 +206,28 @@ class Evacuation:
     async def _turn(self) -> float | None:
         """When to scan again (boottime); None: when something changes."""
         self._wake.clear()
-        near = self._near
-        if not near.notices:
+        active = self._active
+        if not active.notices:
             self._early.clear()
             if self._preview or not self._tidied:
-                self._preview, self._trouble, self._tidied = (), "", True
-                await self._answers.forget()
+                self._preview, self._error, self._tidied = (), "", True
+                await self._acknowledgements.forget()
             if not self._enforce or self._ending:
                 return None
-            await self._looks.warm()
+            await self._job_scan.warm()
             return self._clock().boottime + WARM_EVERY
-        look = await self._looks.look(lambda seen: self._signal_early(seen, near))
-        self._report(look.trouble)
+        scanned = await self._job_scan.scan(lambda seen: self._signal_early(seen, active))
+        self._report(scanned.error)
         now = self._clock()
-        if (seen := look.seen) is None:
+        if (seen := scanned.seen) is None:
             return now.boottime + AGAIN_AFTER
-        if not look.listed and self._answers.misses(self.state, seen.jobs):
+        if not scanned.listed and self._acknowledgements.misses(self.state, seen.jobs):
             seen = replace(seen, controller=False)  # nothing that ends a job follows from such a scan
-        views = [(notice, self._view(notice, seen, near)) for notice in near.notices]
+        views = [(notice, self._view(notice, seen, active)) for notice in active.notices]
         if self._enforce:
             await self._expect(seen.jobs)
-            self._append(await self._answers.look(self.state))
-            again = await self._carry_out(views, near)
+            self._append(await self._acknowledgements.news(self.state))
+            again = await self._carry_out(views, active)
             self._take_early()
         else:
             again = now.boottime + SCAN_IN_OBSERVE
@@ -238,50 +240,52 @@ class Evacuation:
             for notice, view in views
             for line in preview(self.state, notice, view, self._settings, now, names=self._names)
         )
-        self._looked = near.notices if look.listed else ()
+        self._scanned_for = active.notices if scanned.listed else ()
         return again
 
-    async def _signal_early(self, seen: Seen, near: Near) -> None:
+    async def _signal_early(self, seen: Seen, active: ActiveNotices) -> None:
         """Processes that no scheduler manages are signalled at once, however long the scheduler takes to answer."""
         if self._enforce:
-            await self._carry_out([(notice, self._view(notice, seen, near)) for notice in near.notices], near)
+            await self._carry_out([(notice, self._view(notice, seen, active)) for notice in active.notices], active)
 
     async def _expect(self, jobs: Iterable[LocalJob]) -> None:
         """Each known job has a folder to acknowledge in: the one that an earlier daemon made, if there is one."""
         known = jobs_of(self.state)
-        await self._answers.expect([job for job in jobs if key_of(job) in known])
+        await self._acknowledgements.expect([job for job in jobs if key_of(job) in known])
 
-    def _view(self, notice: Notice, seen: Seen, near: Near) -> Seen:
-        seen = replace(seen, unschedulable=near.unschedulable, closed=near.closed)
-        return on_gpu(seen, dict(near.holders).get(id_of(notice), frozenset())) if notice.kind == FAILING_GPU else seen
+    def _view(self, notice: Notice, seen: Seen, active: ActiveNotices) -> Seen:
+        seen = replace(seen, unschedulable=active.unschedulable, closed=active.closed)
+        return (
+            on_gpu(seen, dict(active.processes).get(id_of(notice), frozenset())) if notice.kind == FAILING_GPU else seen
+        )
 
-    def _report(self, trouble: str) -> None:
-        if trouble and trouble != self._trouble:
-            log.warning("job scan incomplete", reason=trouble)
-        self._trouble = trouble
+    def _report(self, error: str) -> None:
+        if error and error != self._error:
+            log.warning("job scan incomplete", reason=error)
+        self._error = error
 
     # --- steps
 
-    async def _carry_out(self, views: Sequence[tuple[Notice, Seen]], near: Near) -> float:
+    async def _carry_out(self, views: Sequence[tuple[Notice, Seen]], active: ActiveNotices) -> float:
         """When to scan again (boottime). One notice after the other: a process signalled for one is not signalled again for the next."""
         due: list[tuple[Notice, Step]] = []
         again, signalled = [], set[str]()
-        self._steps.settle(views[0][1])
+        self._executor.settle(views[0][1])
         for notice, seen in views:
-            planned = plan(self.state, notice, seen, self._settings, self._clock(), is_busy=self._steps.is_busy)
+            planned = plan(self.state, notice, seen, self._settings, self._clock(), is_busy=self._executor.is_busy)
             again.append(planned.again)
-            if planned.anew and self._looks.slurm is not None:
-                self._looks.slurm.ask_anew()
-            for step in filter(self._steps.is_free, planned.steps):
-                if isinstance(step, Tell) and step.delivery.receivers:
+            if planned.anew and self._job_scan.slurm is not None:
+                self._job_scan.slurm.ask_anew()
+            for step in filter(self._executor.is_free, planned.steps):
+                if isinstance(step, SignalJob) and step.delivery.receivers:
                     if step.key in signalled:  # for the notice before; for this one once that is written
                         continue
                     signalled.add(step.key)
-                self._steps.write_down(notice, step)
+                self._executor.write_down(notice, step)
                 due.append((notice, step))
-        await self._steps.tell(due)
+        await self._executor.signal(due)
         if not self._ending:
-            self._steps.begin(due, near.reason)
+            self._executor.begin(due, active.reason)
         return min(again)
 
     # --- what is published
@@ -289,8 +293,8 @@ class Evacuation:
     def shown(self) -> Departures:
         going_on = tuple(open_departures(self.state).values())
         return Departures(
-            departures=going_on or tuple(self.state.departures.values())[-1:], preview=self._preview, outcomes=dict(self._steps.outcomes),
+            departures=going_on or tuple(self.state.departures.values())[-1:], preview=self._preview, outcomes=dict(self._executor.outcomes),
             answers=self.state.answers,
-            signal_seconds=self._steps.signal_seconds,
-            error=self._trouble and f"job scan incomplete: {self._trouble}",
+            signal_seconds=self._executor.signal_seconds,
+            error=self._error and f"job scan incomplete: {self._error}",
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Carrying out what policy says is due: written down right before it is done, and what came of it after.
+"""Carries out the steps of policy's plan: each is an event right before it is done, and its result one after.
 
 What takes long goes on beside the turns, one thing at a time for each job, one question of its steps beside it, and one thing each
 for the node and its end.
@@ -14,16 +14,16 @@ from typing import Any
 
 from gpuwarden.actuators.azure_approval import AzureApproval
 from gpuwarden.base.log import get_logger
-from gpuwarden.evacuation.acknowledgements import Answers
+from gpuwarden.evacuation.acknowledgements import Acknowledgements
 from gpuwarden.evacuation.scheduler import give_up_node, put_elsewhere, steps_ended
 from gpuwarden.evacuation.signalling import WITHDRAWN, Delivered, signal_local, signal_through_slurm, watch
-from gpuwarden.evacuation.slurm_job_scan import SlurmLooks
+from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
 from gpuwarden.health.model import Event
 from gpuwarden.policy.evacuation import events
 from gpuwarden.policy.evacuation.budget import FAILING_GPU
 from gpuwarden.policy.evacuation.delivery import Way
 from gpuwarden.policy.evacuation.model import BY_STEP, DepartureState, Sent, id_of, open_departures
-from gpuwarden.policy.evacuation.plan import Approve, CheckSteps, LastWords, NameNot, Requeue, Seen, Step, Tell
+from gpuwarden.policy.evacuation.plan import Approve, CheckSteps, LastWords, NameNot, Requeue, Seen, SignalJob, Step
 from gpuwarden.policy.evacuation.unsettled import job_number, settle
 from gpuwarden.policy.model import Notice, Result
 from gpuwarden.publish.snapshot import NOTICE_TO_SIGNAL
@@ -36,7 +36,7 @@ log = get_logger("gpuwarden")
 Due = Sequence[tuple[Notice, Step]]
 
 
-class Steps:
+class Executor:
     """`state` is what is known now; `take` folds events and has them written; `wake` asks for another turn.
 
     `approval` None: nothing takes one. `slurm` None: there is none here.
@@ -49,8 +49,8 @@ class Steps:
         *,
         wake: Callable[[], None],
         committed: Callable[[], Awaitable[bool]],
-        answers: Answers,
-        slurm: SlurmLooks | None,
+        answers: Acknowledgements,
+        slurm: SlurmJobScan | None,
         approval: AzureApproval | None,
         boot_id: str,
         clock: Clock,
@@ -61,7 +61,7 @@ class Steps:
         self._take = take
         self._wake = wake
         self._committed = committed
-        self._answers = answers
+        self._acknowledgements = answers
         self._slurm = slurm
         self._approval = approval
         self._boot_id = boot_id
@@ -80,7 +80,7 @@ class Steps:
         return not self.is_busy(_key(step))
 
     def is_busy(self, key: str) -> bool:
-        """With a job, by its `key_of`, or with what `_key` says of a step that is of no job."""
+        """With a job, by its `key_of`, or by the `_key` of a step that belongs to no job."""
         self._beside = {key: task for key, task in self._beside.items() if not task.done()}
         return key in self._beside
 
@@ -99,7 +99,7 @@ class Steps:
     def write_down(self, notice: Notice, step: Step) -> None:
         """What is remembered of a step before anything is done. Of who is sent a signal it is written right before that."""
         name, now = id_of(notice), self._clock()
-        if isinstance(step, Tell):
+        if isinstance(step, SignalJob):
             if step.delivery.way in (Way.WATCH, Way.NONE):
                 self._sending(notice, step)
             elif step.delivery.way is Way.JOB_WIDE and step.slurm is not None:
@@ -124,20 +124,20 @@ class Steps:
             elif isinstance(step, Approve):
                 self._go(step, self._approve(notice, step))
 
-    async def tell(self, due: Due) -> None:
+    async def signal(self, due: Due) -> None:
         """Those of this host in one go, the others each beside the rest. Nothing is sent before it is on disk."""
-        sent = [(notice, step) for notice, step in due if isinstance(step, Tell) and step.delivery.receivers]
+        sent = [(notice, step) for notice, step in due if isinstance(step, SignalJob) and step.delivery.receivers]
         if not sent:
             return
-        await self._answers.expect([step.job for _, step in sent])
+        await self._acknowledgements.expect([step.job for _, step in sent])
         for notice, step in sent:
             if step.delivery.way in (Way.JOB_WIDE, Way.BATCH) and self._slurm is not None:
-                self._go(step, self._tell_all(notice, step))
+                self._go(step, self._signal_through_slurm(notice, step))
             elif step.delivery.way is Way.WATCH:
                 self._go(step, self._watch(notice, step))
-        await self._tell_here([(notice, step) for notice, step in sent if step.delivery.way is Way.LOCAL])
+        await self._signal_local([(notice, step) for notice, step in sent if step.delivery.way is Way.LOCAL])
 
-    async def _tell_here(self, due: Sequence[tuple[Notice, Tell]]) -> None:
+    async def _signal_local(self, due: Sequence[tuple[Notice, SignalJob]]) -> None:
         due = [(notice, step) for notice, step in due if self._goes_on(notice)]
         if not due:
             return
@@ -171,7 +171,7 @@ class Steps:
         of_gpu = notice.kind == FAILING_GPU
         return any((one.kind == FAILING_GPU) == of_gpu for one in open_departures(self._state()).values())
 
-    async def _tell_all(self, notice: Notice, step: Tell) -> None:
+    async def _signal_through_slurm(self, notice: Notice, step: SignalJob) -> None:
         assert self._slurm is not None  # noqa: S101 - checked by who calls
 
         delivered = Delivered(result=Sent.UNSENT, text="the daemon failed before it was sent; see its log")
@@ -195,7 +195,7 @@ class Steps:
             raise
         self._delivered(notice, step, delivered)
 
-    def _sending(self, notice: Notice, step: Tell) -> None:
+    def _sending(self, notice: Notice, step: SignalJob) -> None:
         self._take(
             events.signalling(
                 id_of(notice), step.key, step.delivery, step.slurm, remaining=step.remaining, again=step.again,
@@ -203,10 +203,10 @@ class Steps:
             )
         )  # fmt: skip
 
-    async def _watch(self, notice: Notice, step: Tell) -> None:
+    async def _watch(self, notice: Notice, step: SignalJob) -> None:
         self._delivered(notice, step, await watch(step.delivery.text))
 
-    def _delivered(self, notice: Notice, step: Tell, delivered: Delivered) -> None:
+    def _delivered(self, notice: Notice, step: SignalJob, delivered: Delivered) -> None:
         now, name, way = self._clock(), id_of(notice), step.delivery.way
         came_of_it: Sequence[Event] = (
             events.signalled(
@@ -264,7 +264,7 @@ class Steps:
         )
 
     async def _last_words(self, notice: Notice, step: LastWords, reason: str) -> None:
-        assert self._slurm is not None  # noqa: S101 - policy says nothing where there is no Slurm
+        assert self._slurm is not None  # noqa: S101 - policy plans it only where there is Slurm
         if not self._goes_on(notice):
             return
         result, text = await give_up_node(self._slurm, step.what, reason)
@@ -291,7 +291,7 @@ def _key(step: Step) -> str:
     return step.key
 
 
-def _was_here(step: Tell, notice: Notice) -> bool:
+def _was_here(step: SignalJob, notice: Notice) -> bool:
     """Before the end was announced: a later process could not be signalled sooner. Of a GPU nothing was announced."""
     if notice.kind == FAILING_GPU:
         return False

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from gpuwarden_collectors.facts import GpuAnswer, GpuFacts
 from gpuwarden_collectors.process_stat import is_there
 
-Holders = Mapping[str, frozenset[int]]
+GpuProcesses = Mapping[str, frozenset[int]]
 """The numbers of processes, by the slot of their GPU."""
 _CALL = "nvmlDeviceGetComputeRunningProcesses"
 
 
-def holders(before: Holders, gpus: Iterable[GpuFacts]) -> Holders:
+def gpu_processes(before: GpuProcesses, gpus: Iterable[GpuFacts]) -> GpuProcesses:
     """For a GPU without an answer, its former processes that still exist: the kernel reuses their numbers."""
     listed = {gpu.slot: frozenset(process.pid for process in gpu.processes) for gpu in gpus if _says(gpu)}
     return listed | {slot: frozenset(filter(is_there, pids)) for slot, pids in before.items() if slot not in listed}

@@ -1,4 +1,4 @@
-"""One look at who is here: the processes of this host, and what Slurm says of the jobs they belong to."""
+"""One scan of the jobs here: the processes of this host, and Slurm's answer about the jobs they belong to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from gpuwarden.base.threads import detached
-from gpuwarden.evacuation.slurm_job_scan import SlurmLook, SlurmLooks
+from gpuwarden.evacuation.slurm_job_scan import SlurmJobs, SlurmJobScan
 from gpuwarden.evacuation.slurm_pids import Listed
 from gpuwarden.policy.evacuation.delivery import Process
 from gpuwarden.policy.evacuation.model import key_of
@@ -17,7 +17,7 @@ from gpuwarden_collectors.receivers.facts import Kind, LocalJob
 from gpuwarden_collectors.receivers.reader import ReceiversReader
 
 NEW_EVERY = 1.0
-"""Seconds between two looks for the sake of somebody who is not known: anybody may ask to be."""
+"""Seconds between two scans for a process that is not known: any process may connect."""
 SCANNED_WITHIN = 3.0
 """Seconds for all processes of the host; 2,000 take some tens of milliseconds."""
 AT_ONCE = 0.1
@@ -27,29 +27,29 @@ Early = Callable[[Seen], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Scanned:
     """`seen` None: the processes of this host could not be read. `listed` False: jobs of Slurm that only slurmd
-    lists may be missing, for it does not answer. `trouble` is for people, empty if all answered.
+    lists may be missing, for it does not answer. `error` is for people, empty if all answered.
     """
 
     seen: Seen | None
     listed: bool = True
-    trouble: str = ""
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """`as_of`: loop time of what slurmd says of the jobs; where there is no Slurm, of the look."""
+    """`as_of`: loop time of slurmd's list of the jobs; where there is no Slurm, of the scan."""
 
     jobs: tuple[LocalJob, ...]
     as_of: float
 
 
-class Looks:
+class JobScan:
     """`slurm` None: there is none here. `gpu_pids`: the processes that hold a GPU, as NVML last listed them."""
 
     def __init__(
-        self, reader: ReceiversReader, slurm: SlurmLooks | None, gpu_pids: Callable[[], Collection[int]]
+        self, reader: ReceiversReader, slurm: SlurmJobScan | None, gpu_pids: Callable[[], Collection[int]]
     ) -> None:
         self.slurm = slurm
         self._reader = reader
@@ -68,12 +68,12 @@ class Looks:
         if self.slurm is not None:
             await self.slurm.close()
 
-    async def look(self, early: Early) -> Look:
+    async def scan(self, early: Early) -> Scanned:
         """Takes SCANNED_WITHIN and half a second at most. `early` gets the containers, where Slurm takes its time."""
         if self.slurm is None:
             jobs, error = await self._scan(await self._listed())
-            return Look(seen=None if jobs is None else Seen(jobs=jobs), trouble=error)
-        asking, listing = asyncio.create_task(self.slurm.look()), asyncio.create_task(self._listed())
+            return Scanned(seen=None if jobs is None else Seen(jobs=jobs), error=error)
+        asking, listing = asyncio.create_task(self.slurm.read()), asyncio.create_task(self._listed())
         try:
             if (await asyncio.wait((asking, listing), timeout=AT_ONCE))[1]:
                 await self._containers(early)
@@ -87,11 +87,11 @@ class Looks:
             self._owners = {number: job.uid for number, job in answer.jobs.items()}
         if any(job.kind is Kind.SLURM and job.id not in map(str, answer.jobs) for job in jobs or ()):
             self.slurm.ask_anew()
-        trouble = "; ".join(filter(None, (error, listed.trouble, answer.trouble)))
-        return Look(
+        error = "; ".join(filter(None, (error, listed.error, answer.error)))
+        return Scanned(
             seen=None if jobs is None else _seen(jobs, answer, self.slurm.node),
-            listed=not listed.trouble,
-            trouble=trouble,
+            listed=not listed.error,
+            error=error,
         )
 
     async def _listed(self) -> Listed:
@@ -111,7 +111,7 @@ class Looks:
             await early(Seen(jobs=containers))
 
     async def warm(self) -> None:
-        """Look at the processes of this host, so that the next look takes a third of the time. Nobody else is asked."""
+        """Read the processes of this host, so that the next scan takes a third of the time. Slurm is not queried."""
         await self._scan(self._known())
 
     async def key_of(self, process: Process) -> str | None:
@@ -123,11 +123,11 @@ class Looks:
         asked = asyncio.get_running_loop().time()
         while (key := self._keys.get(process)) is None and self._as_of < asked:
             if self._anew is None or self._anew.done():
-                self._anew = asyncio.create_task(self._look_anew())
+                self._anew = asyncio.create_task(self._scan_anew())
             await asyncio.shield(self._anew)
         return key
 
-    async def _look_anew(self) -> None:
+    async def _scan_anew(self) -> None:
         clock = asyncio.get_running_loop().time
         await asyncio.sleep(max(self._began_anew + NEW_EVERY - clock(), 0.0))
         self._began_anew = clock()
@@ -165,9 +165,9 @@ class Looks:
         """Without a newer list a process that is new may be a rank, and not on its own as it seems to be."""
         keys = _keys(read.jobs)
         if read.as_of <= self._as_of:
-            lone = _keys(job for job in read.jobs if job.kind is Kind.PROCESS)
-            known = {process: self._keys[process] for process in lone if process in self._keys}
-            keys = {process: key for process, key in keys.items() if process not in lone} | known
+            single = _keys(job for job in read.jobs if job.kind is Kind.PROCESS)
+            known = {process: self._keys[process] for process in single if process in self._keys}
+            keys = {process: key for process, key in keys.items() if process not in single} | known
         self._keys, self._as_of = keys, max(self._as_of, read.as_of)
 
 
@@ -175,13 +175,13 @@ def _keys(jobs: Iterable[LocalJob]) -> dict[Process, str]:
     return {(process.pid, process.started): key_of(job) for job in jobs for process in job.processes}
 
 
-def _seen(jobs: tuple[LocalJob, ...], answer: SlurmLook, node: str) -> Seen:
+def _seen(jobs: tuple[LocalJob, ...], answer: SlurmJobs, node: str) -> Seen:
     return Seen(
         jobs=jobs, slurm=answer.jobs, controller=answer.answered, fresh=answer.fresh, trees=answer.trees, node=node
     )
 
 
-def on_gpu(seen: Seen, holders: Collection[int]) -> Seen:
+def on_gpu(seen: Seen, pids: Collection[int]) -> Seen:
     """Only jobs of which a process holds this GPU are concerned; what they have beside it still belongs to them."""
-    there = (job for job in seen.jobs if any(process.pid in holders for process in job.processes))
+    there = (job for job in seen.jobs if any(process.pid in pids for process in job.processes))
     return replace(seen, concerned=frozenset(map(key_of, there)))

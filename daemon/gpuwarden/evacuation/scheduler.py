@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpuwarden.actuators.base import ActuatorError
 from gpuwarden.actuators.slurm.final_node_state import FinalState, FinalStateResult, set_final_state
 from gpuwarden.actuators.slurm.requeue import SETTLES_AFTER, Requeueing, requeue
-from gpuwarden.evacuation.slurm_job_scan import SlurmLooks
+from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
 from gpuwarden.policy.evacuation.delivery import ALIVE
 from gpuwarden.policy.model import Result
 from gpuwarden_collectors.slurm.departing import read_job, read_steps
@@ -31,7 +31,7 @@ class NotRequeued:
     permanent: bool
 
 
-async def put_elsewhere(slurm: SlurmLooks, job: SlurmJob, pending: Callable[[str], None]) -> NotRequeued | None:
+async def put_elsewhere(slurm: SlurmJobScan, job: SlurmJob, pending: Callable[[str], None]) -> NotRequeued | None:
     """`pending` is called once the job is requeued, for people and for policy; its processes may take KillWait to end."""
     reported = False
     for _ in range(ENDING_TURNS):
@@ -48,7 +48,7 @@ async def put_elsewhere(slurm: SlurmLooks, job: SlurmJob, pending: Callable[[str
     return None if reported else NotRequeued(outcome.text, outcome.result is not Requeueing.NOT_YET)
 
 
-async def steps_ended(slurm: SlurmLooks, job: SlurmJob) -> bool:
+async def steps_ended(slurm: SlurmJobScan, job: SlurmJob) -> bool:
     """No step of `job` runs any more, on any of its nodes, though its script does. Raises SlurmError."""
     steps = await read_steps(slurm.commands, job)
     if not steps or any(step[:1].isdigit() for step in steps):
@@ -57,8 +57,8 @@ async def steps_ended(slurm: SlurmLooks, job: SlurmJob) -> bool:
     return found is not None and found.restarts == job.restarts and found.state in ALIVE
 
 
-async def give_up_node(slurm: SlurmLooks, what: str, reason: str) -> tuple[Result, str]:
-    """`what` as policy's step says it, `reason` our termination's. What came of it, and for people why."""
+async def give_up_node(slurm: SlurmJobScan, what: str, reason: str) -> tuple[Result, str]:
+    """`what`: the state that policy's step names; `reason`: that of the termination. The result, and why, for people."""
     try:
         outcome = await set_final_state(slurm.commands, slurm.node, FinalState(what), reason)
     except ActuatorError as error:

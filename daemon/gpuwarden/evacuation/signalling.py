@@ -12,11 +12,11 @@ from gpuwarden.actuators.base import ActuatorError
 from gpuwarden.actuators.slurm.job_mark import Marking, mark, unmark
 from gpuwarden.actuators.slurm.job_signals import Signalling, SignalOutcome, find_steps, signal_batch, signal_steps
 from gpuwarden.base.log import get_logger
-from gpuwarden.evacuation.slurm_job_scan import SlurmLooks
+from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
 from gpuwarden.policy.evacuation.budget import MARK_TAKES
 from gpuwarden.policy.evacuation.delivery import Delivery, Way
 from gpuwarden.policy.evacuation.model import Sent
-from gpuwarden.policy.evacuation.plan import Tell
+from gpuwarden.policy.evacuation.plan import SignalJob
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 
 log = get_logger("gpuwarden")
@@ -37,7 +37,7 @@ class Delivered:
 WITHDRAWN = Delivered(result=Sent.UNSENT, text="not sent: the end was called off in the meantime", due=True)
 
 
-async def signal_local(steps: Sequence[Tell]) -> list[Delivered]:
+async def signal_local(steps: Sequence[SignalJob]) -> list[Delivered]:
     """All ranks of these jobs that are on this host, in one go."""
     aims = [(number, aim) for number, step in enumerate(steps) for aim in step.delivery.receivers]
     orders = [
@@ -60,7 +60,7 @@ def _delivered(delivery: Delivery, results: Sequence[signals.Sent]) -> Delivered
 
 
 async def signal_through_slurm(
-    slurm: SlurmLooks, step: Tell, sending: Callable[[], Awaitable[bool]], now: float
+    slurm: SlurmJobScan, step: SignalJob, sending: Callable[[], Awaitable[bool]], now: float
 ) -> Delivered:
     """The whole job, or its batch script, through Slurm. All that can be done before the signal is done before `sending`, which records
     that it is being sent, and returns whether it still is to be. `now` in Unix time.
@@ -93,7 +93,7 @@ async def watch(text: str) -> Delivered:
     return Delivered(result=Sent.WATCHED, text=text)
 
 
-async def _take_back(slurm: SlurmLooks, job: SlurmJob, mark: str) -> None:
+async def _take_back(slurm: SlurmJobScan, job: SlurmJob, mark: str) -> None:
     """If that does not work either, other nodes take the mark for good until it is too old."""
     try:
         await unmark(slurm.commands, job, mark)
@@ -102,7 +102,7 @@ async def _take_back(slurm: SlurmLooks, job: SlurmJob, mark: str) -> None:
 
 
 async def _signal_steps(
-    slurm: SlurmLooks, job: SlurmJob, step: Tell, sending: Callable[[], Awaitable[bool]]
+    slurm: SlurmJobScan, job: SlurmJob, step: SignalJob, sending: Callable[[], Awaitable[bool]]
 ) -> Delivered:
     try:
         ready = await find_steps(slurm.commands, job)
@@ -115,7 +115,7 @@ async def _signal_steps(
     return await _sent(signal_steps(slurm.commands, job, ready.steps, step.delivery.signal), step)
 
 
-async def _sent(sending: Awaitable[SignalOutcome], step: Tell) -> Delivered:
+async def _sent(sending: Awaitable[SignalOutcome], step: SignalJob) -> Delivered:
     try:
         sent = await sending
     except ActuatorError as error:

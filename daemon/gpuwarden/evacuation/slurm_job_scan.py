@@ -1,4 +1,4 @@
-"""What Slurm says of the jobs on this node while its end is near, asked so that a controller that hangs holds up nothing."""
+"""Slurm's answer about the jobs on this node while its end is imminent; a controller that hangs delays nothing."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ NAME_VARIABLE = "SLURMD_NODENAME"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmLook:
-    """`answered`: the controller did, within CONTROLLER_WITHIN, `fresh`: to this question. `trouble`: its error if it did not
+class SlurmJobs:
+    """`answered`: the controller did, within CONTROLLER_WITHIN, `fresh`: to this question. `error`: its error if it did not
     answer well.
     """
 
@@ -35,11 +35,11 @@ class SlurmLook:
     answered: bool = False
     fresh: bool = False
     trees: bool | None = None
-    trouble: str = ""
+    error: str = ""
 
 
-class SlurmLooks:
-    """`hostname`: of this machine, for finding its name in Slurm. What is not answered in time is waited for in the next look.
+class SlurmJobScan:
+    """`hostname`: of this machine, for finding its name in Slurm. What is not answered in time is waited for in the next scan.
 
     `pids`: what slurmd lists.
     """
@@ -59,9 +59,9 @@ class SlurmLooks:
         self._hostname = hostname or os.uname().nodename
         self._conf = conf_path(options, inherited)
         self._trees: bool | None = None
-        self._trees_told = False
+        self._trees_known = False
         self._asked: asyncio.Task[dict[int, SlurmJob]] | None = None
-        self._kept: SlurmLook | None = None
+        self._kept: SlurmJobs | None = None
         self._kept_until = 0.0
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
 
@@ -71,7 +71,7 @@ class SlurmLooks:
         await self.pids.close()
         await self.commands.close()
 
-    async def look(self) -> SlurmLook:
+    async def read(self) -> SlurmJobs:
         """Takes CONTROLLER_WITHIN at most, and raises nothing."""
         now = asyncio.get_running_loop().time()
         if self._kept is not None and now < self._kept_until:
@@ -81,12 +81,12 @@ class SlurmLooks:
             self._asked = asyncio.create_task(self._ask())
         await asyncio.wait((self._asked,), timeout=CONTROLLER_WITHIN)
         if not self._asked.done():
-            return SlurmLook(trees=self._trees, trouble=f"slurmctld has not answered for {CONTROLLER_WITHIN:g} s")
+            return SlurmJobs(trees=self._trees, error=f"slurmctld has not answered for {CONTROLLER_WITHIN:g} s")
         asked, self._asked, self._kept = self._asked, None, None
         try:
-            self._kept = SlurmLook(jobs=asked.result(), answered=True, fresh=asks, trees=self._trees)
+            self._kept = SlurmJobs(jobs=asked.result(), answered=True, fresh=asks, trees=self._trees)
         except SlurmError as error:
-            return SlurmLook(trees=self._trees, trouble=str(error))
+            return SlurmJobs(trees=self._trees, error=str(error))
         self._kept_until = now + KEPT_FOR * self._chance.uniform(0.8, 1.2)
         return self._kept
 
@@ -101,13 +101,13 @@ class SlurmLooks:
             departing.read_jobs(self.commands, node), self._whole_trees(), return_exceptions=True
         )
         if not isinstance(trees, BaseException):
-            self._trees, self._trees_told = trees, True
+            self._trees, self._trees_known = trees, True
         if isinstance(jobs, BaseException):
             raise jobs
         return jobs
 
     async def _whole_trees(self) -> bool | None:
-        return self._trees if self._trees_told else await departing.signals_whole_trees(self.commands, self._conf)
+        return self._trees if self._trees_known else await departing.signals_whole_trees(self.commands, self._conf)
 
     async def _name(self) -> str:
         if not self.node:

@@ -1,4 +1,4 @@
-"""Which processes of this host are of Slurm's jobs, as slurmd lists them. That it says nothing is not that there are none.
+"""Which processes of this host are of Slurm's jobs, as slurmd lists them. No answer does not mean that there are none.
 
 A process stays its job's for as long as it lives. So what was listed once holds until slurmd lists anew: of a job whose
 ranks are merely not listed it would look as if they had ended, and it would be requeued while they save.
@@ -18,7 +18,7 @@ from gpuwarden_collectors.slurm.departing_facts import ListedPid
 from gpuwarden_collectors.slurm.errors import SlurmError
 
 LISTED_WITHIN = 0.5
-"""Seconds that a look waits for the list; a quiet host has it within 20 ms. What comes later is for the next look."""
+"""Seconds that a scan waits for the list; a quiet host has it within 20 ms. What comes later is for the next scan."""
 SILENT_AFTER = 10.0
 """Seconds without a list after which it is reported: it takes its time on a host under load."""
 
@@ -28,13 +28,13 @@ _NEVER = float("-inf")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
     """`pids`: those of all steps here, `started` when each began, in ticks since boot. `as_of`: loop time at which slurmd
-    was asked for them, -inf if it never has answered. `trouble`: why there is no newer list, empty while that is no wonder.
+    was asked for them, -inf if it never has answered. `error`: why there is no newer list, empty while that is no wonder.
     """
 
     pids: Mapping[int, ListedPid] = field(default_factory=dict)
     started: Mapping[int, int] = field(default_factory=dict)
     as_of: float = _NEVER
-    trouble: str = ""
+    error: str = ""
 
     @property
     def known(self) -> bool:
@@ -73,8 +73,8 @@ class SlurmPids:
         if last.known and clock() - last.as_of < SILENT_AFTER:
             return last
         why = self._error or f"no answer within {LISTED_WITHIN:g} s"
-        trouble = f"slurmd does not list the processes of jobs here: {why}"
-        return Listed(pids=last.pids, started=last.started, as_of=last.as_of, trouble=trouble)
+        error = f"slurmd does not list the processes of jobs here: {why}"
+        return Listed(pids=last.pids, started=last.started, as_of=last.as_of, error=error)
 
     async def _list(self) -> None:
         asked = asyncio.get_running_loop().time()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from types import NoneType
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
@@ -54,7 +54,7 @@ def write(event_data: object) -> dict[str, Json]:
         if value is None or value == omitted:
             continue
         if isinstance(value, Stamp):
-            data |= {f"{name}_boottime": value.boottime, f"{name}_wall": value.wall}
+            data |= stamp_data(name, value)
         else:
             data[name] = value.value if isinstance(value, StrEnum) else value
     return data
@@ -72,7 +72,7 @@ def _key(one: Field[Any], hint: Any) -> _Key:
     else:
         nothing = one.metadata["otherwise"] if "otherwise" in one.metadata else _EMPTY.get(hint)
     fallback = nothing if one.default is MISSING else one.default
-    read_value = _stamp(one.name) if Stamp in get_args(hint) else _value(one.name, hint, fallback)
+    read_value = partial(read_stamp, name=one.name) if Stamp in get_args(hint) else _value(one.name, hint, fallback)
     return _Key(one.name, read_value, _NOTHING if one.default is MISSING else one.default)
 
 
@@ -88,11 +88,13 @@ def _value(name: str, hint: Any, fallback: object) -> Callable[[Mapping[str, Jso
     return read_value
 
 
-def _stamp(name: str) -> Callable[[Mapping[str, Json]], Stamp | None]:
-    def read_stamp(data: Mapping[str, Json]) -> Stamp | None:
-        boottime, wall = data.get(f"{name}_boottime"), data.get(f"{name}_wall")
-        if not isinstance(boottime, int | float) or not isinstance(wall, int | float):
-            return None
-        return Stamp(float(boottime), float(wall)) if abs(boottime) < _TIME_MOST and abs(wall) < _TIME_MOST else None
+def stamp_data(name: str, stamp: Stamp) -> dict[str, Json]:
+    return {f"{name}_boottime": stamp.boottime, f"{name}_wall": stamp.wall}
 
-    return read_stamp
+
+def read_stamp(data: Mapping[str, Json], name: str) -> Stamp | None:
+    """None where there is none, or no time at all."""
+    boottime, wall = data.get(f"{name}_boottime"), data.get(f"{name}_wall")
+    if not isinstance(boottime, int | float) or not isinstance(wall, int | float):
+        return None
+    return Stamp(float(boottime), float(wall)) if abs(boottime) < _TIME_MOST and abs(wall) < _TIME_MOST else None

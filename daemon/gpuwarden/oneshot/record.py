@@ -69,7 +69,7 @@ async def _record(site: Site, recorder: Recorder, seconds: float | None, clock: 
     recorder.began(now, site.boot_id, site.rules, checkpoint(Engine("", site.rules, memory.events).state, now))
 
     def record_events(events: Sequence[HostEvent]) -> None:
-        recorder.happened(clock(), events)
+        recorder.ingested(clock(), events)
 
     readers = Readers(site.sources.in_full(), site.boot_id, record_events, clock)
     try:
@@ -89,7 +89,7 @@ async def _until(stop: asyncio.Event, readers: Readers, recorder: Recorder, cloc
         log = readers.kernel_log_observation(clock())
         error = "" if log is None else log.error
         if error != recorded_error:
-            recorder.troubled(clock(), {"kernel_log": error} if error else {})
+            recorder.errors_changed(clock(), {"kernel_log": error} if error else {})
             recorded_error = error
         with suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), CHECK_EVERY)

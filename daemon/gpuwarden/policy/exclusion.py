@@ -120,12 +120,12 @@ class _Steps:
         earlier = hold.boot_id != self._seen.boot_id
         if remarked or same(hold.reason, hold.since, known):
             if earlier:
-                self._happened(EventKind.HELD, held(hold))  # from here on its end is somebody's doing
+                self._event(EventKind.HELD, held(hold))  # from here on its end is somebody's doing
             return
         gone = known.owner is Owner.NONE
         by = ("gone since an earlier boot" if earlier else "lifted") if gone else "taken over"
         lifted = Lifted(actuator=name, why=hold.why, reason=hold.reason, by=by, nobody=gone and earlier)
-        self._happened(EventKind.LIFTED, write(lifted))
+        self._event(EventKind.LIFTED, write(lifted))
 
     def _foreign(self, name: str, known: Standing | None) -> None:
         """A person who ends their own exclusion has seen the node, as one who ends gpuwarden's.
@@ -140,7 +140,7 @@ class _Steps:
             others = self.state.foreign | {name} if theirs else self.state.foreign - {name}
             self.state = replace(self.state, foreign=others)
         if before and known.owner is Owner.NONE:
-            self._happened(EventKind.LIFTED, write(Lifted(actuator=name, by="theirs ended")))
+            self._event(EventKind.LIFTED, write(Lifted(actuator=name, by="theirs ended")))
 
     def _supersede(self, name: str, want: Want | None) -> None:
         """An intent that waits goes on waiting, unless something else is wanted by now."""
@@ -191,7 +191,7 @@ class _Steps:
             if hold is None or RANK[hold.why] < RANK[want.why]:
                 self._exclude(name, want, known)
             elif want.why is Why.TERMINATION and hold.released:  # announced anew before it was lifted
-                self._happened(EventKind.HELD, held(replace(hold, released=False)))
+                self._event(EventKind.HELD, held(replace(hold, released=False)))
         elif known is not None and self._seen.remembered:
             would = self._would(name)
             if hold is not None and not self._bars(hold):
@@ -269,7 +269,7 @@ class _Steps:
         for finding in failing(self.state, self._seen.verdict):
             news = finding.key not in self.state.person and len(self.state.person) < KEYS_MOST
             if news and finding.advice in NEEDS_PERSON:
-                self._happened(EventKind.NEEDS_PERSON, {"advice": finding.advice.value}, finding.key)
+                self._event(EventKind.NEEDS_PERSON, {"advice": finding.advice.value}, finding.key)
 
     # --- events
 
@@ -279,7 +279,7 @@ class _Steps:
         if outcome is not None and outcome.result is Result.DROPPED and not intent.force:
             self._blocked[intent.actuator] = outcome.text
         elif intent.force or self._settings.enforce:
-            self._happened(EventKind.INTENDED, data_of(intent))
+            self._event(EventKind.INTENDED, data_of(intent))
         else:
             self._observe(intent)
 
@@ -289,19 +289,19 @@ class _Steps:
         if last is not None and (last.act, last.why) == (intent.act, intent.why):
             return
         if intent.act is Act.EXCLUDE or last is not None or intent.actuator in self.state.holds:
-            self._happened(EventKind.INTENDED, data_of(intent, observed=True))
+            self._event(EventKind.INTENDED, data_of(intent, observed=True))
 
     def _intent(self, act: Act, name: str, why: Why, reason: str, *, since: float = 0.0, force: bool = False) -> Intent:
         key = intent_key(act, name, self._seen.boot_id, self._now)
         return Intent(act=act, actuator=name, why=why, reason=reason, key=key, at=self._now, since=since, force=force)
 
     def _intend(self, act: Act, name: str, why: Why, reason: str, *, force: bool) -> None:
-        self._happened(EventKind.INTENDED, data_of(self._intent(act, name, why, reason, force=force)))
+        self._event(EventKind.INTENDED, data_of(self._intent(act, name, why, reason, force=force)))
 
     def _drop(self, intent: Intent, text: str) -> None:
-        self._happened(EventKind.OUTCOME, outcome_data(intent, Result.DROPPED, text))
+        self._event(EventKind.OUTCOME, outcome_data(intent, Result.DROPPED, text))
 
-    def _happened(self, kind: EventKind, data: dict[str, Json], key: Key | None = None) -> None:
+    def _event(self, kind: EventKind, data: dict[str, Json], key: Key | None = None) -> None:
         event = Event(kind=kind, at=self._now, boot_id=self._seen.boot_id, key=key, data=data)
         self._events.append(event)
         self.state = fold(self.state, event)

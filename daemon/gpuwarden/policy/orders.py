@@ -65,7 +65,7 @@ def announce(within: float, text: str, by: str, boot_id: str, now: Stamp) -> Eve
     """The end of this machine in `within` seconds, as an operator says. A later one takes the place of an earlier."""
     deadline = Stamp(now.boottime + within, now.wall + within)
     notice = Notice(
-        source=OPERATOR, kind="termination", at=now, boot_id=boot_id, deadline=deadline, reason=_words(text, by)
+        source=OPERATOR, kind="termination", at=now, boot_id=boot_id, deadline=deadline, reason=_reason_of(text, by)
     )
     return noticed(notice)
 
@@ -73,7 +73,7 @@ def announce(within: float, text: str, by: str, boot_id: str, now: Stamp) -> Eve
 def is_announced(state: PolicyState, within: float, text: str, by: str, now: Stamp) -> bool:
     """The same was announced before, with the same end."""
     known = state.notices.get(f"{OPERATOR}/")
-    if known is None or known.called_off or known.deadline is None or known.reason != _words(text, by):
+    if known is None or known.called_off or known.deadline is None or known.reason != _reason_of(text, by):
         return False
     return abs(known.deadline.boottime - now.boottime - within) <= MOVED
 
@@ -86,7 +86,7 @@ def is_sooner(state: PolicyState, within: float, now: Stamp) -> bool:
     return within <= (known.deadline.boottime - now.boottime) / 2.0
 
 
-def _words(text: str, by: str) -> str:
+def _reason_of(text: str, by: str) -> str:
     return reasons.line(f"{by}: {text}" if text else by)
 
 

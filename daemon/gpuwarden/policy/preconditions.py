@@ -24,7 +24,7 @@ def same(reason: str, since: float, standing: Standing) -> bool:
 def _exclude(intent: Intent, standing: Standing) -> Outcome | None:
     match standing.owner:
         case Owner.FOREIGN:
-            return Outcome(result=Result.DROPPED, text=f"it is excluded by somebody else: {_told(standing)}")
+            return Outcome(result=Result.DROPPED, text=f"it is excluded by somebody else: {_shown(standing)}")
         case Owner.OURS if standing.reason == intent.reason:
             return Outcome(result=Result.ALREADY, since=standing.since)
         case Owner.OURS if standing.suffix:
@@ -44,7 +44,7 @@ def _restore(intent: Intent, standing: Standing) -> Outcome | None:
         case Owner.NONE:
             return Outcome(result=Result.ALREADY, text="no exclusion of ours stands")
         case Owner.FOREIGN:
-            return Outcome(result=Result.DROPPED, text=f"it is excluded by somebody else: {_told(standing)}")
+            return Outcome(result=Result.DROPPED, text=f"it is excluded by somebody else: {_shown(standing)}")
     if standing.suffix:
         return Outcome(result=Result.DROPPED, text=f"the scheduler added {standing.suffix!r}: lift it there")
     if intent.reason and not same(intent.reason, intent.since, standing):
@@ -62,5 +62,5 @@ def _barred(standing: Standing, allowed: frozenset[Flag]) -> Outcome | None:
     return Outcome(result=Result.DROPPED, text=f"the scheduler says {', '.join(flags)} of this node ({standing.state})")
 
 
-def _told(standing: Standing) -> str:
+def _shown(standing: Standing) -> str:
     return standing.reason or standing.state or "no reason given"

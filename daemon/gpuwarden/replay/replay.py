@@ -69,9 +69,9 @@ class Replay:
                 news = self.engine.observed(observation)
                 return news or observation.collector == "nvml" or self.engine.undecided(record.at)
             case HostEventsSeen(events=events):
-                self.engine.happened(events)
+                self.engine.ingest(events)
             case ErrorsChanged(troubles=troubles):
-                self.engine.troubles(troubles)
+                self.engine.set_errors(troubles)
             case RulesChanged(rules=rules):
                 self.engine.rules = self._rules or rules
             case Acknowledged(finding=finding, by=by):

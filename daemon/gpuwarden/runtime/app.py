@@ -1,6 +1,6 @@
 """The daemon: startup, loop, shutdown. It puts everything together and decides nothing. `serve.py` runs it.
 
-Observations and host events go to the desk; each gives a step; its events go to the journal, its verdict into the published
+Observations and host events go to the engine; each gives a step; its events go to the journal, its verdict into the published
 snapshot. A burst of events is one step: at most one in `STEP_SPACING`, the first at once.
 """
 
@@ -49,7 +49,7 @@ LEDGER_OPENS_WITHIN = 2.0
 LEDGER_CLOSES_WITHIN = 5.0
 LEDGER_COMMITS_WITHIN = 2.0
 """Seconds that an exclusion waits for its intent to be on disk; after that a dead GPU counts for more."""
-ACTING_STOPS_WITHIN = 2.0
+ENFORCEMENT_STOPS_WITHIN = 2.0
 CONFIGURATION_READ_WITHIN = 5.0
 
 log = get_logger("gpuwarden")
@@ -76,7 +76,7 @@ class Daemon:
         self._clock = clock
         self._service = site.service(clock())
         self.engine = ObservedEngine(site.boot_id, site.rules, clock)
-        self._readers = Readers(site.sources, site.boot_id, self._happened, clock)
+        self._readers = Readers(site.sources, site.boot_id, self._ingest, clock)
         self.manager = Systemd(manager, self._readers.paces, site.sources.nvml.interval)
         self._ledger = Ledger(site.ledger, machine=site.machine, boot_id=site.boot_id, clock=clock)
         actuators = site.actuators(clock, lambda: detail(self._verdict))
@@ -84,8 +84,9 @@ class Daemon:
         self._kubernetes = KubernetesConditions(site.config, actuators, clock)
         self._lines = EventLines()
         self.journal = Journal(
-            self._ledger, (self._lines.write, self._notify), request_step=self._request_step, clock=clock
-        )
+            self._ledger, (self._lines.write, self._notify),
+            request_step=self._request_step, clock=clock,
+        )  # fmt: skip
         self.enforcement = Enforcement(
             actuators, site.enforcement, append=self.append, changed=self._soon, committed=self.committed,
             boot_id=site.boot_id, instance=site.instance, clock=clock, notifying=site.notifying(),
@@ -107,17 +108,13 @@ class Daemon:
         self.holder = site.holder(self._snapshot(clock()), clock)
         verbs = Verbs(self, site.ledger, site.simulation, clock)
         self._web = Web(
-            self.holder,
-            verbs.events_since,
-            log,
-            clock=clock,
-            notices=self._jobs.notices,
+            self.holder, verbs.events_since, log, clock=clock, notices=self._jobs.notices,
             config=site.config.publish.web_config,
-        )
+        )  # fmt: skip
         self._control = Control(site.config.run.dir, verbs.table(), log, group=site.config.control.group or None)
         self._errors = component_errors(
             ledger=self._ledger, readers=self._readers, holder=self.holder, verdict=self._verdict_file, jobs=self._jobs,
-            slurm=self._slurm, acting=self.enforcement, kubernetes=self._kubernetes, web=self._web, config=lambda: self._config,
+            slurm=self._slurm, enforcement=self.enforcement, kubernetes=self._kubernetes, web=self._web, config=lambda: self._config,
         )  # fmt: skip
         self._ticker: asyncio.Task[None] | None = None
 
@@ -161,7 +158,7 @@ class Daemon:
             self._step()  # a notice of the last moment still reaches the jobs
         await self._jobs.stop()
         await self._kubernetes.stop()
-        await self.enforcement.stop(ACTING_STOPS_WITHIN)
+        await self.enforcement.stop(ENFORCEMENT_STOPS_WITHIN)
         await self._web.stop()
         await self._readers.close()
         if self._step_timer is not None:
@@ -187,8 +184,8 @@ class Daemon:
         elif news or self.engine.undecided(self._clock()):
             self._soon()
 
-    def _happened(self, events: Iterable[HostEvent]) -> None:
-        self.engine.happened(events)
+    def _ingest(self, events: Iterable[HostEvent]) -> None:
+        self.engine.ingest(events)
         self._soon()
 
     def _somebody_is_away(self) -> bool:
@@ -197,7 +194,7 @@ class Daemon:
         news, self._away = away - self._away, away
         return bool(news)
 
-    def look(self) -> None:
+    def read_everything(self) -> None:
         """Read everything now instead of at its next turn."""
         self._readers.read_everything()
 
@@ -269,7 +266,7 @@ class Daemon:
         if (memory := self._ledger.recall()) is not None:
             self._recall(memory, late=True)
         now = self._clock()
-        self.engine.troubles(self._errors.at(now))
+        self.engine.set_errors(self._errors.at(now))
         self.engine.log_read(self._readers.log_read)
         reached = self._readers.log_position  # what was read so far waits in the engine, and is in this step
         step = self.engine.step(now)
@@ -292,7 +289,7 @@ class Daemon:
 
     @property
     def situation(self) -> Situation:
-        """What policy goes by; what only acting knows it adds."""
+        """What policy goes by; enforcement adds what it alone knows."""
         return Situation(
             verdict=self._verdict, sequence=self.engine.sequence, ready=self.holder.snapshot.ready,
             boot_id=self._site.boot_id, remembered=self.journal.recalled,

@@ -10,10 +10,10 @@ from typing import Any
 
 from gpuwarden.base.log import get_logger
 from gpuwarden.engine.journal import Projection
-from gpuwarden.evacuation.acknowledgements import Answers
-from gpuwarden.evacuation.active_notices import near
+from gpuwarden.evacuation.acknowledgements import Acknowledgements
+from gpuwarden.evacuation.active_notices import active_notices
 from gpuwarden.evacuation.driver import Evacuation
-from gpuwarden.evacuation.gpu_processes import Holders, holders
+from gpuwarden.evacuation.gpu_processes import GpuProcesses, gpu_processes
 from gpuwarden.health.model import Event, Verdict
 from gpuwarden.policy.model import Standing
 from gpuwarden.policy.state import PolicyState
@@ -46,7 +46,7 @@ class Jobs:
         self._site = site
         self._clock = clock
         self._snapshot = snapshot
-        self._holders: Holders = {}
+        self._gpu_processes: GpuProcesses = {}
         self.notices = Notices()
         self._file = NoticeFile(site.config.run.dir, clock)
         self._socket = JobSocket(
@@ -60,7 +60,7 @@ class Jobs:
         config, boot_id = self._site.config, self._site.boot_id
         return Evacuation(
             self._site.departing, self._site.looks(self._on_gpus, self._clock),
-            Answers(config.run.dir, config.paths.proc, boot_id=boot_id, clock=self._clock),
+            Acknowledgements(config.run.dir, config.paths.proc, boot_id=boot_id, clock=self._clock),
             self._site.approval, enforce=config.mode == "enforce", append=append, committed=committed,
             names=config.publish.publish_jobs, boot_id=boot_id, clock=self._clock,
         )  # fmt: skip
@@ -104,14 +104,14 @@ class Jobs:
         """What begins, or is over; to be appended."""
         if self._evacuation is None:
             return ()
-        self._holders = holders(self._holders, () if facts is None else facts.gpus)
+        self._gpu_processes = gpu_processes(self._gpu_processes, () if facts is None else facts.gpus)
         horizon, instance = self._site.config.termination.horizon, self._site.instance
         try:
-            here = near(
-                state, verdict, standings, self._holders, scheduled=self._site.config.slurm.enabled,
+            active = active_notices(
+                state, verdict, standings, self._gpu_processes, scheduled=self._site.config.slurm.enabled,
                 horizon=horizon, instance=instance, now=now,
             )  # fmt: skip
-            return self._evacuation.step(here, now)
+            return self._evacuation.step(active, now)
         except Exception:  # a fault of ours here must not end what is judged and published
             log.exception("evacuation step failed: no new evacuation")
             return ()
@@ -133,9 +133,9 @@ class Jobs:
 
     def shown(self, now: Stamp) -> Departures:
         shown = Departures() if self._evacuation is None else self._evacuation.shown()
-        return replace(shown, error="; ".join(filter(None, (shown.error, self.trouble(now)))))
+        return replace(shown, error="; ".join(filter(None, (shown.error, self.error(now)))))
 
-    def trouble(self, now: Stamp) -> str:
+    def error(self, now: Stamp) -> str:
         """Why jobs cannot read the notice, or not answer it."""
         return self._file.error(now) or self._socket.error(now)
 
@@ -145,7 +145,7 @@ class Jobs:
     # --- what jobs send
 
     def _on_gpus(self) -> frozenset[int]:
-        return frozenset().union(*self._holders.values())
+        return frozenset().union(*self._gpu_processes.values())
 
     def _current(self) -> Collection[str]:
         return () if self._evacuation is None else self._evacuation.current()

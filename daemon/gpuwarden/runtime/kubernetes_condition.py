@@ -30,7 +30,7 @@ class KubernetesConditions:
         for keeper in self._keepers:
             keeper.publish(snapshot)
 
-    def trouble(self) -> str:
+    def error(self) -> str:
         return "; ".join(keeper.error for keeper in self._keepers if keeper.error)
 
     async def stop(self) -> None:

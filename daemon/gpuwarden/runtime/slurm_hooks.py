@@ -39,7 +39,7 @@ class SlurmHooks:
             gate.hook_ran()
         return bool(self._gates)
 
-    def trouble(self, now: Stamp) -> str:
+    def error(self, now: Stamp) -> str:
         """What of this cannot be done; empty if all can."""
         mark = "" if self._mark is None else self._mark.error(now)
         return "; ".join(filter(None, (mark, "" if self._mapping is None else self._mapping.error())))

@@ -18,9 +18,9 @@ from gpuwarden.collect.termination_sources import chosen
 from gpuwarden.config.collectors import switched_off
 from gpuwarden.config.jobs import departure_settings
 from gpuwarden.config.model import Config
-from gpuwarden.engine.enforcement import FIRST_LOOK, EnforcementOptions
-from gpuwarden.evacuation.job_scan import Looks
-from gpuwarden.evacuation.slurm_job_scan import SlurmLooks
+from gpuwarden.engine.enforcement import FIRST_READ, EnforcementOptions
+from gpuwarden.evacuation.job_scan import JobScan
+from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
 from gpuwarden.health.view import Rules
 from gpuwarden.notify.messages import Origin
 from gpuwarden.notify.notifications import Notifications
@@ -112,11 +112,11 @@ class Site:
             return ()
         return chosen(self.config.termination, self.config.paths.sysfs, clock)
 
-    def looks(self, gpu_pids: Callable[[], Collection[int]], clock: Clock) -> Looks:
+    def looks(self, gpu_pids: Callable[[], Collection[int]], clock: Clock) -> JobScan:
         """At the jobs of this host, once its end is near."""
         slurm, proc = self.config.slurm, self.config.paths.proc
         reader = ReceiversReader(proc, containers=Labels(self.config.jobs.docker), clock=clock)
-        return Looks(reader, SlurmLooks(slurm) if slurm.enabled else None, gpu_pids)
+        return JobScan(reader, SlurmJobScan(slurm) if slurm.enabled else None, gpu_pids)
 
     @property
     def departing(self) -> DepartureSettings:
@@ -140,7 +140,7 @@ class Site:
         return EnforcementOptions(
             settings=replace(policy, enforce=self.config.mode == "enforce", horizon=horizon),
             limits=Limits(budget=breaker, recount_after=breaker.recount_after),
-            first_look=min(FIRST_LOOK, policy.look_often / 12.0),
+            first_read=min(FIRST_READ, policy.look_often / 12.0),
         )
 
     @property

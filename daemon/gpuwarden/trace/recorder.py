@@ -59,11 +59,11 @@ class Recording:
     def observed(self, observation: Observation[Any]) -> None:
         self._put(Passed(observation))
 
-    def happened(self, at: Stamp, events: Iterable[HostEvent]) -> None:
+    def ingested(self, at: Stamp, events: Iterable[HostEvent]) -> None:
         self._put(HostEventsSeen(at=at, events=tuple(events)))
 
-    def troubled(self, at: Stamp, troubles: Mapping[str, str]) -> None:
-        self._put(ErrorsChanged(at=at, troubles=dict(troubles)))
+    def errors_changed(self, at: Stamp, errors: Mapping[str, str]) -> None:
+        self._put(ErrorsChanged(at=at, troubles=dict(errors)))
 
     def ruled(self, at: Stamp, rules: Rules) -> None:
         self._put(RulesChanged(at=at, rules=rules))

@@ -137,7 +137,7 @@ def declared(text: str) -> str:
 
 
 def commented(comment: str) -> str:
-    """The signal that a job's comment asks for: one of SIGNALS, NOTHING, or empty where it says nothing."""
+    """The signal that a job's comment asks for: one of SIGNALS, NOTHING, or empty if it asks for none."""
     found = _SIGNAL_IN_COMMENT.search(comment)
     return "" if found is None else declared(found[1])
 
@@ -188,7 +188,7 @@ def delivery(
     if several:
         text += "; those on its other nodes are not signalled by this node"
     elif job.kind is Kind.SLURM and slurm is None:
-        text += "; what Slurm says of it is not known"
+        text += "; Slurm's record of it is not known"
     return Delivery(way=Way.LOCAL, signal=signals, receivers=aims, local_only=several, text=text)
 
 

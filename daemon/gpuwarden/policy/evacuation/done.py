@@ -14,7 +14,7 @@ from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 
 
 def has_other_nodes(job: LocalJob, slurm: SlurmJob | None) -> bool:
-    """The controller knows; where it says nothing of the job, its ranks' environment counts."""
+    """The controller knows; without its answer about the job, its ranks' environment counts."""
     return job.elsewhere if slurm is None else slurm.several
 
 

@@ -1,9 +1,10 @@
-"""Reading what an event of a departure says: a ledger may be of another version, or edited. Pure."""
+"""Reads the fields of an event of a departure: a ledger may be of another version, or edited. Pure."""
 
 from __future__ import annotations
 
 from typing import TypeVar
 
+from gpuwarden.health.event_data import read_stamp
 from gpuwarden.health.model import Event
 from gpuwarden.policy.evacuation.delivery import Process, Way
 from gpuwarden.policy.evacuation.model import TEXT_MOST, Requeued, Sent
@@ -22,25 +23,18 @@ def whole_in(event: Event, name: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63 else None
 
 
-_TIME_MOST = 1e12
-"""Seconds: 30,000 years. What is no time at all, such as NaN, is not below it either."""
-
-
-def says(event: Event, name: str) -> bool:
+def is_true(event: Event, name: str) -> bool:
     return event.data.get(name) is True
 
 
 def stamp_in(event: Event, name: str) -> Stamp | None:
-    boottime, wall = (event.data.get(f"{name}_{clock}") for clock in ("boottime", "wall"))
-    if not isinstance(boottime, int | float) or not isinstance(wall, int | float):
-        return None
-    return Stamp(float(boottime), float(wall)) if abs(boottime) < _TIME_MOST and abs(wall) < _TIME_MOST else None
+    return read_stamp(event.data, name)
 
 
-Word = TypeVar("Word", Way, Sent, Requeued, Result)
+Choice = TypeVar("Choice", Way, Sent, Requeued, Result)
 
 
-def word_in(kind: type[Word], event: Event, name: str, default: Word) -> Word:
+def enum_in(kind: type[Choice], event: Event, name: str, default: Choice) -> Choice:
     try:
         return kind(text_in(event, name))
     except ValueError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from gpuwarden.health.event_data import stamp_data
 from gpuwarden.health.model import Event, EventKind, Json
 from gpuwarden.policy.evacuation.delivery import Delivery, Process, Way
 from gpuwarden.policy.evacuation.event_fields import is_number
@@ -53,7 +54,7 @@ def marking(
 ) -> tuple[Event, ...]:  # fmt: skip
     """Before the mark of a job that is to be signalled as a whole is set: the mark signals nobody, and nothing is sent before `signalling`.
 
-    The arguments are those of the step Tell.
+    The arguments are those of the step SignalJob.
     """
     nobody = replace(delivery, way=Way.NONE, receivers=(), text=f"its mark is set first, then {delivery.text}")
     planned = signalling(notice, job, nobody, slurm, remaining=remaining, boot_id=boot_id, now=now)
@@ -64,7 +65,7 @@ def signalling(
     notice: str, job: str, delivery: Delivery, slurm: SlurmJob | None, *, remaining: Sequence[Receiver] = (),
     again: bool = False, boot_id: str, now: Stamp,
 ) -> tuple[Event, ...]:  # fmt: skip
-    """Right before anything is sent: one event, and one more for each hundred processes. The arguments are those of the step Tell."""
+    """Right before anything is sent: one event, and one more for each hundred processes. The arguments are those of the step SignalJob."""
     data: dict[str, Json] = {
         "notice": notice, "job": job, "way": delivery.way.value, "signal": delivery.signal,
         "local_only": delivery.local_only, "text": delivery.text,
@@ -91,7 +92,7 @@ def signalled(
     notice: str, job: str, way: Way, result: Sent, *, count: int = 0, text: str = "", again: bool = False,
     boot_id: str, now: Stamp,
 ) -> Event:  # fmt: skip
-    """UNSENT only where surely nothing was sent: a job that was to be signalled as a whole is then signalled on this host. `again` as in Tell."""
+    """UNSENT only where surely nothing was sent: a job that was to be signalled as a whole is then signalled on this host. `again` as in SignalJob."""
     data: dict[str, Json] = {
         "notice": notice, "job": job, "way": way.value, "result": result.value, "count": count, "text": text,
     }  # fmt: skip
@@ -128,7 +129,7 @@ def saved(
 
 
 def requeued(job: str, restarts: int, text: str = "", *, boot_id: str, now: Stamp) -> Event:
-    """`restarts`: how often it had been before, as the plan's step says."""
+    """`restarts`: how often it had been before, as in the plan's step."""
     data: dict[str, Json] = {"job": job, "restarts": restarts, "text": text}
     return Event(kind=EventKind.REQUEUED, at=now, boot_id=boot_id, data=data)
 
@@ -233,7 +234,7 @@ def _acknowledged(known: JobState) -> Iterator[Mapping[str, Json]]:
 
 
 def _stamp(name: str, stamp: Stamp | None) -> dict[str, Json]:
-    return {} if stamp is None else {f"{name}_boottime": stamp.boottime, f"{name}_wall": stamp.wall}
+    return {} if stamp is None else stamp_data(name, stamp)
 
 
 def _texts_of(processes: Iterable[Process]) -> list[str]:

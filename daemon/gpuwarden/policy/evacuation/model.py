@@ -40,7 +40,7 @@ class Given(StrEnum):
     """What a job answers."""
 
     SAVED = "saved"
-    UNSAVED = "unsaved"  # a rank of it says that it has nothing to show
+    UNSAVED = "unsaved"  # a rank reports that nothing was saved
     ENDED = "ended"  # all signalled processes have ended without an acknowledgement
 
 

@@ -77,7 +77,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class SignalJob:
     """Write `departure_events.signalling`, then send; with the ways watch and none there is nothing to send. A job that is signalled
     as a whole is marked first, and `departure_events.marking` written before that.
 
@@ -133,7 +133,7 @@ class Approve:
     id: str
 
 
-Step = Tell | Requeue | NameNot | CheckSteps | LastWords | Approve
+Step = SignalJob | Requeue | NameNot | CheckSteps | LastWords | Approve
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ def plan(
     if departure is None or departure.over is not None or is_ignored(departure.kind, settings):
         return Plan((), now.boottime + LOOK_EVERY)
     scene = scene_of(state, departure, seen, settings, now)
-    tell = tuple(_tell(scene))
+    tell = tuple(_signals(scene))
     addressed = frozenset(step.key for step in tell if step.delivery.receivers)
     steps = (*tell, *_after(scene, addressed), *_step_checks(scene), *_last_words(scene))
     again = _again(scene, signalled=not all(is_busy(step.key) for step in tell))
@@ -206,7 +206,7 @@ def slurm_of(job: LocalJob, seen: Seen) -> SlurmJob | None:
 
 
 def _jobs_of(departure: Departure, seen: Seen) -> dict[str, LocalJob]:
-    """Those seen here, and those that the controller says have this node though no process of them is here.
+    """Those seen here, and those that the controller lists on this node though no process of them is here.
 
     Of a failing GPU those on it: now, or when they were signalled.
     """
@@ -224,7 +224,7 @@ def _jobs_of(departure: Departure, seen: Seen) -> dict[str, LocalJob]:
 # --- telling
 
 
-def _tell(scene: Scene) -> Iterator[Tell]:
+def _signals(scene: Scene) -> Iterator[SignalJob]:
     room = JOBS_MOST - len(scene.departure.jobs)
     for key, job in scene.jobs.items():
         known, slurm = scene.departure.jobs.get(key), slurm_of(job, scene.seen)
@@ -234,11 +234,11 @@ def _tell(scene: Scene) -> Iterator[Tell]:
         is_new = known is None or known.returned
         if found.receivers or is_new or (known is not None and _came_back(known, slurm)):
             room -= known is None
-            yield Tell(job, found, slurm, _remaining(scene, key, job) if is_new else ())
+            yield SignalJob(job, found, slurm, _remaining(scene, key, job) if is_new else ())
         elif scene.settings.signal_again and (
             again := repeated(scene.state, key, job, slurm, rules=scene.settings.delivery, now=scene.now)
         ):
-            yield Tell(job, again, slurm, again=True)
+            yield SignalJob(job, again, slurm, again=True)
 
 
 def _remaining(scene: Scene, key: str, job: LocalJob) -> tuple[Receiver, ...]:
@@ -365,7 +365,7 @@ def _is_to_be_approved(scene: Scene, notice: Notice) -> bool:
 def left_here(scene: Scene) -> str:
     """What would be lost if the machine went now; empty if nothing is left to wait for."""
     if scene.settings.slurm and not scene.seen.controller:
-        return "what the controller says of the jobs here"
+        return "the controller's answer about the jobs here"
     if not scene.seen.closed:
         return "the exclusion of this node"
     left = [key for key, job in scene.jobs.items() if not _is_over(scene, key, job)]

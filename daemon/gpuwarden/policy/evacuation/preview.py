@@ -81,13 +81,13 @@ def _lines(scene: Scene, *, names: bool) -> Iterator[str]:
         yield "no job is here"
     for key, job in list(scene.jobs.items())[:JOBS_SHOWN]:
         called = f"{key} ({job.name})" if names and job.name else key
-        yield f"{called}: {_telling(scene, key, job)}{_requeue(scene, key, job)}"
+        yield f"{called}: {_signal_text(scene, key, job)}{_requeue(scene, key, job)}"
     if len(scene.jobs) > JOBS_SHOWN:
         yield f"and {len(scene.jobs) - JOBS_SHOWN} more jobs"
     yield from _last_words(scene)
 
 
-def _telling(scene: Scene, key: str, job: LocalJob) -> str:
+def _signal_text(scene: Scene, key: str, job: LocalJob) -> str:
     known = scene.departure.jobs.get(key)
     return f"signalled: {known.text}" if known is not None and known.signalled else delivery_now(scene, key, job).text
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from gpuwarden.health.model import Event
 from gpuwarden.policy.evacuation.budget import FAILING_GPU
 from gpuwarden.policy.evacuation.delivery import Process, Way
-from gpuwarden.policy.evacuation.event_fields import processes_in, says, stamp_in, text_in, whole_in, word_in
+from gpuwarden.policy.evacuation.event_fields import enum_in, is_true, processes_in, stamp_in, text_in, whole_in
 from gpuwarden.policy.evacuation.model import (
     JOBS_MOST,
     NAME_MOST,
@@ -77,7 +77,7 @@ def _remaining(known: JobState, event: Event) -> JobState:
 
 def _in_steps(known: JobState, event: Event) -> bool:
     """Of those signalled so far and those of the event."""
-    return says(event, "in_steps") and (known.in_steps or not known.signalled)
+    return is_true(event, "in_steps") and (known.in_steps or not known.signalled)
 
 
 def signalling(state: DepartureState, event: Event) -> DepartureState:
@@ -88,7 +88,7 @@ def signalling(state: DepartureState, event: Event) -> DepartureState:
     known = departure.jobs.get(job)
     if known is None and len(departure.jobs) >= JOBS_MOST:
         return state
-    if says(event, "kept"):
+    if is_true(event, "kept"):
         return with_departure(state, with_job(departure, job, _kept(known, event)))
     restarts = whole_in(event, "restarts")
     if known is None:
@@ -98,7 +98,7 @@ def signalling(state: DepartureState, event: Event) -> DepartureState:
         known = JobState(earlier=earlier, told_at=known.told_at, restarts=restarts)  # it came back here
     else:
         known = _remaining(known, event)
-    state = with_departure(state, with_job(departure, job, _telling(known, event)))
+    state = with_departure(state, with_job(departure, job, _signal_begun(known, event)))
     return with_job_everywhere(state, job, lambda known: _sending(known, event))
 
 
@@ -110,12 +110,12 @@ def _is_whole(known: JobState) -> bool:
     return known.way in (*_THROUGH_SLURM, Way.WATCH) and known.result is not Sent.UNSENT
 
 
-def _telling(known: JobState, event: Event) -> JobState:
+def _signal_begun(known: JobState, event: Event) -> JobState:
     """A job signalled as a whole is still shown as such after a late rank is signalled on this host."""
-    processes, way = processes_in(event), word_in(Way, event, "way", Way.NONE)
+    processes, way = processes_in(event), enum_in(Way, event, "way", Way.NONE)
     restarts = known.restarts if known.restarts is not None else whole_in(event, "restarts")
     if not processes:
-        known = replace(known, restarts=restarts, marking=known.marking or says(event, "marking"))
+        known = replace(known, restarts=restarts, marking=known.marking or is_true(event, "marking"))
         return known if known.signalled else replace(known, text=text_in(event, "text"))
     changed = replace(
         known,
@@ -124,13 +124,13 @@ def _telling(known: JobState, event: Event) -> JobState:
         restarts=restarts,
         in_steps=_in_steps(known, event),
     )
-    if not says(event, "again"):  # who was sent it a second time is not sent it a third time, whatever came of that
+    if not is_true(event, "again"):  # who was sent it a second time is not sent it a third time, whatever came of that
         changed = _awaiting(changed, processes, way)
     if _is_whole(known):
         return changed
     return replace(
         changed, way=way, signal=text_in(event, "signal"), text=text_in(event, "text"),
-        local_only=says(event, "local_only"), result=Sent.WATCHED if way is Way.WATCH else Sent.UNKNOWN,
+        local_only=is_true(event, "local_only"), result=Sent.WATCHED if way is Way.WATCH else Sent.UNKNOWN,
     )  # fmt: skip
 
 
@@ -143,9 +143,9 @@ def _awaiting(known: JobState, processes: frozenset[Process], way: Way) -> JobSt
 def _sending(known: JobState, event: Event) -> JobState:
     """In every departure that has the job: a second signal is the last one, and one through Slurm stands behind the mark from now on."""
     processes = processes_in(event)
-    if says(event, "again"):
+    if is_true(event, "again"):
         return replace(known, undecided=known.undecided - processes)
-    if processes and word_in(Way, event, "way", Way.NONE) in _THROUGH_SLURM:
+    if processes and enum_in(Way, event, "way", Way.NONE) in _THROUGH_SLURM:
         return replace(known, marking=False)
     return known
 
@@ -153,21 +153,21 @@ def _sending(known: JobState, event: Event) -> JobState:
 def _kept(known: JobState | None, event: Event) -> JobState:
     """From a checkpoint: as it was; what one event has no room for follows in `more`."""
     processes = processes_in(event)
-    if known is not None and says(event, "earlier"):
+    if known is not None and is_true(event, "earlier"):
         return replace(known, earlier=at_most(known.earlier | processes))
     if known is not None and (only := text_in(event, "only", NAME_MOST)):
         return _kept_only(known, only, processes)
-    unsure = processes if says(event, "unsure") else frozenset()  # of an earlier version
-    if known is not None and says(event, "more"):
+    unsure = processes if is_true(event, "unsure") else frozenset()  # of an earlier version
+    if known is not None and is_true(event, "more"):
         return replace(known, signalled=at_most(known.signalled | processes), unsure=at_most(known.unsure | unsure))
     return JobState(
-        signalled=processes, unsure=unsure, told_at=stamp_in(event, "told"), way=word_in(Way, event, "way", Way.NONE),
-        signal=text_in(event, "signal"), text=text_in(event, "text"), local_only=says(event, "local_only"),
-        result=word_in(Sent, event, "result", Sent.UNKNOWN), count=whole_in(event, "count") or 0,
+        signalled=processes, unsure=unsure, told_at=stamp_in(event, "told"), way=enum_in(Way, event, "way", Way.NONE),
+        signal=text_in(event, "signal"), text=text_in(event, "text"), local_only=is_true(event, "local_only"),
+        result=enum_in(Sent, event, "result", Sent.UNKNOWN), count=whole_in(event, "count") or 0,
         wide=event.data.get("wide") is not False, restarts=whole_in(event, "restarts"),
-        requeued=word_in(Requeued, event, "requeued", Requeued.NO), requeued_at=stamp_in(event, "requeued"),
-        requeued_text=text_in(event, "requeued_text"), named=says(event, "named"), returned=says(event, "returned"),
-        in_steps=says(event, "in_steps"), marking=says(event, "marking"),
+        requeued=enum_in(Requeued, event, "requeued", Requeued.NO), requeued_at=stamp_in(event, "requeued"),
+        requeued_text=text_in(event, "requeued_text"), named=is_true(event, "named"), returned=is_true(event, "returned"),
+        in_steps=is_true(event, "in_steps"), marking=is_true(event, "marking"),
     )  # fmt: skip
 
 
@@ -184,7 +184,7 @@ def _kept_only(known: JobState, only: str, processes: frozenset[Process]) -> Job
 
 
 def signalled(state: DepartureState, event: Event) -> DepartureState:
-    """Where the event says; and in every other departure that waits for the outcome, or that has any of the processes it names."""
+    """In the departure of the event; and in every other departure that waits for the outcome, or that has any of the processes it names."""
     job, notice = text_in(event, "job", NAME_MOST), text_in(event, "notice", NAME_MOST)
     state = with_job_everywhere(state, job, lambda known: _came_of(known, event, named=True), notice=notice)
     unnamed = replace(event, data={**event.data, "count": 0})
@@ -193,20 +193,20 @@ def signalled(state: DepartureState, event: Event) -> DepartureState:
 
 def _came_of(known: JobState, event: Event, *, named: bool) -> JobState:
     """For a job signalled as a whole, the result for a rank signalled here besides changes nothing shown to people."""
-    result, way = word_in(Sent, event, "result", Sent.UNKNOWN), word_in(Way, event, "way", known.way)
+    result, way = enum_in(Sent, event, "result", Sent.UNKNOWN), enum_in(Way, event, "way", known.way)
     through_slurm = way in _THROUGH_SLURM
     awaited = known.unsure if through_slurm else known.unsure_here
     processes = processes_in(event) or awaited
-    changed = _settled(known, processes, unsent=result is Sent.UNSENT and (through_slurm or says(event, "due")))
+    changed = _settled(known, processes, unsent=result is Sent.UNSENT and (through_slurm or is_true(event, "due")))
     if result is Sent.UNKNOWN:
         changed = replace(changed, undecided=at_most(known.undecided | processes & (known.signalled | known.earlier)))
     if not named and not processes & awaited:
         return changed
     if through_slurm and result is Sent.UNSENT:
-        due = says(event, "due")
+        due = is_true(event, "due")
         changed = replace(changed, wide=known.wide and due, marking=known.marking or due)
     text, count = text_in(event, "text") or known.text, known.count + (whole_in(event, "count") or 0)
-    if through_slurm or says(event, "again"):
+    if through_slurm or is_true(event, "again"):
         return replace(changed, result=result, text=text, count=count)
     if known.unsure:
         return changed

@@ -20,7 +20,15 @@ from dataclasses import replace
 
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.policy.evacuation.delivery import SIGNALLED_MOST, Process
-from gpuwarden.policy.evacuation.event_fields import is_number, processes_in, says, stamp_in, text_in, whole_in, word_in
+from gpuwarden.policy.evacuation.event_fields import (
+    enum_in,
+    is_number,
+    is_true,
+    processes_in,
+    stamp_in,
+    text_in,
+    whole_in,
+)
 from gpuwarden.policy.evacuation.model import (
     BY_EXIT,
     BY_STEP,
@@ -90,7 +98,7 @@ def _last_words(state: DepartureState, event: Event) -> DepartureState:
     known = state.departures.get(text_in(event, "notice", NAME_MOST))
     if known is None:
         return state
-    result = word_in(Result, event, "result", Result.RETRY)
+    result = enum_in(Result, event, "result", Result.RETRY)
     spoken = Spoken(what=text_in(event, "what", NAME_MOST), result=result, text=text_in(event, "text"), at=event.at)
     return with_departure(state, replace(known, last_words=spoken))
 
@@ -110,7 +118,7 @@ def _approved(state: DepartureState, event: Event) -> DepartureState:
     if known is None:
         return state
     before = 0 if known.approved is None else known.approved.tries
-    result, tries = word_in(Result, event, "result", Result.RETRY), max(before, whole_in(event, "tries") or 0)
+    result, tries = enum_in(Result, event, "result", Result.RETRY), max(before, whole_in(event, "tries") or 0)
     return with_departure(
         state, replace(known, approved=Approved(tries=tries, result=result, text=text_in(event, "text"), at=event.at))
     )
@@ -129,7 +137,7 @@ def _in_its_departures(
 
 def _saved(state: DepartureState, event: Event) -> DepartureState:
     after = _in_its_departures(state, event, _acknowledging)
-    if says(event, "kept"):
+    if is_true(event, "kept"):
         return after
     news = _given(after, event) - _given(state, event)
     return replace(after, answers={**state.answers, **{one: state.answers.get(one, 0) + 1 for one in news}})
@@ -160,16 +168,16 @@ def _acknowledging(known: JobState, event: Event) -> JobState:
         processes |= named or {(pid, 0)}
     step = whole_in(event, "step")
     by, at = text_in(event, "by", NAME_MOST), event.at
-    unsaved = event.data.get("saved") is False and by not in (BY_EXIT, BY_STEP) and not says(event, "kept")
-    if before.saved and not says(event, "saved"):  # who saved ends at last, too
+    unsaved = event.data.get("saved") is False and by not in (BY_EXIT, BY_STEP) and not is_true(event, "kept")
+    if before.saved and not is_true(event, "saved"):  # who saved ends at last, too
         by, at = before.by, before.at or event.at
     return replace(
         known,
         acknowledged=Acknowledged(
             ranks=ranks if len(ranks) <= SIGNALLED_MOST else before.ranks,
             processes=processes if len(processes) <= 2 * SIGNALLED_MOST else before.processes,
-            whole=before.whole or says(event, "whole"), all_ranks=before.all_ranks or says(event, "all_ranks"), saved=before.saved or says(event, "saved"),
-            unsaved=before.unsaved or unsaved or says(event, "unsaved"), by=by, step=before.step if step is None else max(step, before.step or 0), at=at,
+            whole=before.whole or is_true(event, "whole"), all_ranks=before.all_ranks or is_true(event, "all_ranks"), saved=before.saved or is_true(event, "saved"),
+            unsaved=before.unsaved or unsaved or is_true(event, "unsaved"), by=by, step=before.step if step is None else max(step, before.step or 0), at=at,
         ),
     )  # fmt: skip
 
@@ -198,10 +206,10 @@ def _stays(known: JobState, event: Event) -> JobState:
     """What was requeued once stays so: another node may have read that it is pending already."""
     if known.requeued is Requeued.DONE:
         return known
-    permanent = says(event, "permanent")
+    permanent = is_true(event, "permanent")
     return replace(
         known, requeued=Requeued.REFUSED if permanent else Requeued.RETRY, requeued_at=event.at,
-        requeued_text=text_in(event, "text"), named=known.named or permanent or says(event, "named"),
+        requeued_text=text_in(event, "text"), named=known.named or permanent or is_true(event, "named"),
     )  # fmt: skip
 
 

@@ -47,7 +47,7 @@ def settle(
 ) -> tuple[Event, ...]:
     """The outcome of each signal that nobody is sending any more, as far as it can be known now.
 
-    `slurm_of`: what the controller says of a job, by `key_of`, since this daemon began; None if it says nothing. `node`: what Slurm calls
+    `slurm_of`: the controller's answer about a job, by `key_of`, since this daemon began; None without one. `node`: what Slurm calls
     this one. `is_busy`: a signal for the job is being sent by this daemon.
     """
     waiting: dict[str, list[Departure]] = {}
