@@ -57,8 +57,8 @@ class Evacuation:
     def __init__(
         self,
         settings: DepartureSettings,
-        looks: JobScan,
-        answers: Acknowledgements,
+        job_scan: JobScan,
+        acknowledgements: Acknowledgements,
         approval: AzureApproval | None = None,
         *,
         enforce: bool,
@@ -70,8 +70,8 @@ class Evacuation:
     ) -> None:
         self.state = DepartureState(boot_id=boot_id)
         self._settings = settings
-        self._job_scan = looks
-        self._acknowledgements = answers
+        self._job_scan = job_scan
+        self._acknowledgements = acknowledgements
         self._enforce = enforce
         self._names = names
         self._append = append
@@ -83,8 +83,8 @@ class Evacuation:
         self._tidied = False
         self._task: asyncio.Task[None] | None = None
         self._executor = Executor(
-            lambda: self.state, append, wake=self._wake.set, committed=committed, answers=self._acknowledgements,
-            slurm=looks.slurm, approval=approval, boot_id=boot_id, clock=clock,
+            lambda: self.state, append, wake=self._wake.set, committed=committed, acknowledgements=self._acknowledgements,
+            slurm=job_scan.slurm, approval=approval, boot_id=boot_id, clock=clock,
         )  # fmt: skip
         self._preview: tuple[str, ...] = ()
         self._error = ""

@@ -49,7 +49,7 @@ class Executor:
         *,
         wake: Callable[[], None],
         committed: Callable[[], Awaitable[bool]],
-        answers: Acknowledgements,
+        acknowledgements: Acknowledgements,
         slurm: SlurmJobScan | None,
         approval: AzureApproval | None,
         boot_id: str,
@@ -61,7 +61,7 @@ class Executor:
         self._take = take
         self._wake = wake
         self._committed = committed
-        self._acknowledgements = answers
+        self._acknowledgements = acknowledgements
         self._slurm = slurm
         self._approval = approval
         self._boot_id = boot_id

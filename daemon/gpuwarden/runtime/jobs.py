@@ -59,7 +59,7 @@ class Jobs:
     def _made(self, append: Callable[[Sequence[Event]], None], committed: Callable[[], Awaitable[bool]]) -> Evacuation:
         config, boot_id = self._site.config, self._site.boot_id
         return Evacuation(
-            self._site.departing, self._site.looks(self._on_gpus, self._clock),
+            self._site.evacuation, self._site.job_scan(self._on_gpus, self._clock),
             Acknowledgements(config.run.dir, config.paths.proc, boot_id=boot_id, clock=self._clock),
             self._site.approval, enforce=config.mode == "enforce", append=append, committed=committed,
             names=config.publish.publish_jobs, boot_id=boot_id, clock=self._clock,

@@ -112,14 +112,14 @@ class Site:
             return ()
         return chosen(self.config.termination, self.config.paths.sysfs, clock)
 
-    def looks(self, gpu_pids: Callable[[], Collection[int]], clock: Clock) -> JobScan:
+    def job_scan(self, gpu_pids: Callable[[], Collection[int]], clock: Clock) -> JobScan:
         """At the jobs of this host, once its end is near."""
         slurm, proc = self.config.slurm, self.config.paths.proc
         reader = ReceiversReader(proc, containers=Labels(self.config.jobs.docker), clock=clock)
         return JobScan(reader, SlurmJobScan(slurm) if slurm.enabled else None, gpu_pids)
 
     @property
-    def departing(self) -> DepartureSettings:
+    def evacuation(self) -> DepartureSettings:
         azure = self.config.termination.azure
         return departure_settings(
             self.config.jobs, slurm=self.config.slurm.enabled, approve=azure.enabled and azure.approve
@@ -129,7 +129,7 @@ class Site:
     def approval(self) -> AzureApproval | None:
         """None where no end is let happen early."""
         azure = self.config.termination.azure
-        if not self.departing.approve:
+        if not self.evacuation.approve:
             return None
         return AzureApproval(Metadata(azure.endpoint or ENDPOINTS["azure"], azure.timeout))
 
