@@ -191,9 +191,9 @@ def test_in_mode_observe_it_is_shown_and_nothing_is_approved(tmp_path: Path, azu
 def test_by_default_nothing_is_approved(tmp_path: Path) -> None:
     file = tmp_path / "gpuwarden.toml"
     file.write_text('[termination]\nsources = ["azure"]\n')
-    assert not Site.of(load(Sources(file=file, environment={}))).departing.approve
+    assert not Site.of(load(Sources(file=file, environment={}))).evacuation.approve
     file.write_text("[termination.azure]\napprove = true\n")
-    assert Site.of(load(Sources(file=file, environment={}))).departing.approve
+    assert Site.of(load(Sources(file=file, environment={}))).evacuation.approve
     file.write_text("[termination.aws]\napprove = true\n")
     with pytest.raises(ConfigError, match=r"termination\.aws\.approve: unknown key"):
         load(Sources(file=file, environment={}))
