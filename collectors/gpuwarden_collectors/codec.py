@@ -3,7 +3,7 @@
 `to_wire` gives plain JSON values; what has its default value is left out, and so is None where a field has no default.
 `from_wire` reads them by the annotations of the class: keys that it does not know are ignored (a newer writer may add
 some), anything of another type than annotated is a `CodecError` that names the place.
-Annotations understood: bool, int, float, str, StrEnum, dataclass, `tuple[X, ...]`, `Mapping[str, X]`, `X | None`, and
+Annotations understood: bool, int, float, str, StrEnum, `Literal` of texts, dataclass, `tuple[X, ...]`, `Mapping[str, X]`, `X | None`, and
 unions of dataclasses, which carry the name of their class under the key `type`.
 """
 
@@ -75,8 +75,6 @@ def from_wire(kind: Any, data: object) -> Any:
 
 @cache
 def _form(kind: Any) -> _Form:
-    if typing.get_origin(kind) is typing.Literal:
-        kind = str  # a choice of texts, as options have it
     if kind in (bool, int, str, NoneType):
         return _Form(frozenset({kind}), _refusal("null" if kind is NoneType else kind.__name__), None)
     if kind is float:
@@ -87,7 +85,9 @@ def _form(kind: Any) -> _Form:
     if typing.get_origin(kind) in (UnionType, typing.Union):
         return _union_form(typing.get_args(kind))
     if isinstance(kind, type) and issubclass(kind, StrEnum):
-        return _enum_form(kind)
+        return _choice_form({member.value: member for member in kind}, lambda member: member.value)
+    if typing.get_origin(kind) is typing.Literal:
+        return _choice_form({text: text for text in typing.get_args(kind)}, None)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return _class_form(kind)
     raise TypeError(f"no JSON form is defined for {kind!r}")
@@ -110,14 +110,13 @@ def _float_form() -> _Form:
     return _Form(frozenset({float}), read, None)
 
 
-def _enum_form(kind: type[StrEnum]) -> _Form:
-    members = {member.value: member for member in kind}
-    refuse = _refusal(f"one of {', '.join(members)}")
+def _choice_form(values: Mapping[str, Any], write: Callable[[Any], Any] | None) -> _Form:
+    refuse = _refusal(f"one of {', '.join(filter(None, values))}")
 
     def read(data: Any) -> Any:
-        return members[data] if type(data) is str and data in members else refuse(data)
+        return values[data] if type(data) is str and data in values else refuse(data)
 
-    return _Form(frozenset(), read, lambda member: member.value)
+    return _Form(frozenset(), read, write)
 
 
 def _tuple_form(*arguments: Any) -> _Form:

@@ -98,6 +98,17 @@ def test_keys_of_a_newer_writer_are_ignored() -> None:
     assert from_wire(LinkFacts, {"link": 3, "colour": "green"}) == LinkFacts(link=3)
 
 
+@dataclasses.dataclass(frozen=True)
+class Choosing:
+    choice: typing.Literal["", "a", "b"]
+
+
+@pytest.mark.parametrize("choice", ["", "a", "b"])
+def test_a_choice_of_texts_is_a_text(choice: typing.Literal["", "a", "b"]) -> None:
+    assert to_wire(Choosing(choice)) == {"choice": choice}
+    assert from_wire(Choosing, {"choice": choice}) == Choosing(choice)
+
+
 def test_a_whole_number_serves_as_a_float() -> None:
     speed = from_wire(PciDevice, {"slot": "", "kind": "gpu", "device_id": 1, "speed": 16}).speed
     assert (speed, type(speed)) == (16.0, float)
@@ -121,6 +132,8 @@ def test_a_whole_number_serves_as_a_float() -> None:
         (LinkFacts, {"link": None}, "link: expected int, found NoneType None"),
         (PciDevice, {"kind": "toaster"}, "kind: expected one of gpu, switch, other, found str 'toaster'"),
         (PciDevice, {"kind": ["gpu"]}, "kind: expected one of gpu, switch, other, found list ['gpu']"),
+        (Choosing, {"choice": "c"}, "choice: expected one of a, b, found str 'c'"),
+        (Choosing, {"choice": 1}, "choice: expected one of a, b, found int 1"),
         (Stamp, {"boottime": 10**400}, "boottime: expected float, found int 100000000000000000...0000000000000000000"),
         (Stamp, {"boottime": "x" * 10_000}, "boottime: expected float, found str 'xxxxxxxxxxxx...xxxxxxxxxxxxx'"),
     ],
