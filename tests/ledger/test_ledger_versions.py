@@ -288,6 +288,14 @@ def test_a_ledger_without_such_lines_is_recalled_as_it_is() -> None:
     assert without_forged(events) == Recalled(tuple(events))
 
 
+def test_a_forged_line_without_a_number_takes_no_other_event_with_it() -> None:
+    at, node = Stamp(1, 1), Key("xid", gpu(SLOT))
+    line = Event(kind=EventKind.XID, at=at, boot_id="b1", key=node, data={"count": 1, "facility": 1})
+    later = Event(kind=EventKind.GPU_PINNED, at=at, boot_id="b1", key=Key("gpu", gpu(SLOT)))
+    unknown = Event(kind="of_a_newer_version", at=at, boot_id="b1", key=Key("gpu", gpu(SLOT)))
+    assert without_forged([line, later, unknown]) == Recalled((later, unknown), (f"xid@gpu/{SLOT}",))
+
+
 @pytest.mark.parametrize("facility", [0, 3])
 def test_the_end_of_an_xid_by_another_counts_if_the_kernel_said_so(facility: int) -> None:
     def event(kind: EventKind, detail: str, **data: Any) -> Event:

@@ -44,7 +44,7 @@ def without_forged(events: Iterable[Event]) -> Recalled:
         slot, detail = ("", "") if event.key is None else (event.key.subject.slot, event.key.detail)
         if event.kind == EventKind.XID:
             forged[slot, detail] = bool(event.data.get("facility"))
-        if _forged(event) or forged.get((slot, _made_of(event)), False):
+        if _forged(event) or ((number := _made_of(event)) and forged.get((slot, number), False)):
             left_out[_name(event)] = None
             resets |= {slot} if event.kind == EventKind.RESET else set()
         elif slot in resets and _unreleased(state, event):
@@ -82,6 +82,6 @@ def _unreleased(state: State, event: Event) -> bool:
 
 
 def _name(event: Event) -> str:
-    what = {EventKind.RESET: "reset of", EventKind.CLEARED: "end of"}.get(EventKind(event.kind), "")
+    what = {EventKind.RESET.value: "reset of", EventKind.CLEARED.value: "end of"}.get(event.kind, "")
     about = event.key.subject if event.kind == EventKind.RESET and event.key else event.key
     return f"{what} {about}".strip()
