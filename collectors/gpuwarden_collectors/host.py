@@ -60,10 +60,6 @@ def boot_id(proc: Path) -> str:
     return text.lower() if _UUID.fullmatch(text.lower()) else ""
 
 
-def machine_identity(sysfs: Path, etc: Path, var_lib: Path = Path("/var/lib")) -> str:
-    return str(identify(sysfs, etc, var_lib))
-
-
 def identify(sysfs: Path, etc: Path, var_lib: Path = Path("/var/lib")) -> MachineIdentity:
     """From `<sysfs>/class/dmi/id`, `<etc>/machine-id` and `<var_lib>/cloud/data/instance-id` (cloud-init), no network.
 

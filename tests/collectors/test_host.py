@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden_collectors.host import MachineIdentity, boot_id, identify, machine_identity
+from gpuwarden_collectors.host import MachineIdentity, boot_id, identify
 
 UUID = "4c4c4544-004a-3510-8043-cac04f563533"
 MACHINE_ID = "3d1219c7c4c5404aaa1f6d2a48adfda4"
@@ -26,7 +26,7 @@ def host(root: Path, *, machine_id: str = "", cloud_init: str = "", **dmi: str) 
 
 
 def test_the_firmware_names_the_machine(tmp_path: Path) -> None:
-    assert machine_identity(*host(tmp_path, product_uuid=UUID.upper(), machine_id=MACHINE_ID)) == f"dmi:{UUID}"
+    assert str(identify(*host(tmp_path, product_uuid=UUID.upper(), machine_id=MACHINE_ID))) == f"dmi:{UUID}"
 
 
 def test_without_a_firmware_name_the_machine_id_does_and_the_reason_is_told(tmp_path: Path) -> None:
@@ -79,13 +79,13 @@ def test_a_cloud_instance_is_named_by_firmware_before_cloud_init(
     tmp_path: Path, dmi: dict[str, str], cloud_init: str, instance: str
 ) -> None:
     folders = host(tmp_path, product_uuid=UUID, cloud_init=cloud_init, **dmi)
-    assert machine_identity(*folders) == (f"dmi:{UUID}/instance:{instance}" if instance else f"dmi:{UUID}")
+    assert str(identify(*folders)) == (f"dmi:{UUID}/instance:{instance}" if instance else f"dmi:{UUID}")
 
 
 def test_a_copied_disk_is_another_machine_in_another_instance(tmp_path: Path) -> None:
     original = host(tmp_path / "a", machine_id=MACHINE_ID, board_asset_tag=AWS)
     copy = host(tmp_path / "b", machine_id=MACHINE_ID, board_asset_tag="i-0fedcba9876543210")
-    assert machine_identity(*original) != machine_identity(*copy)
+    assert str(identify(*original)) != str(identify(*copy))
 
 
 def test_the_names_are_kept_apart_for_whoever_compares_them(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_the_names_are_kept_apart_for_whoever_compares_them(tmp_path: Path) -> N
 
 
 def test_a_host_that_says_nothing_has_an_empty_name_and_no_error(tmp_path: Path) -> None:
-    assert machine_identity(tmp_path / "sys", tmp_path / "etc", tmp_path / "lib") == ""
+    assert str(identify(tmp_path / "sys", tmp_path / "etc", tmp_path / "lib")) == ""
 
 
 def test_files_of_another_kind_and_binary_files_are_no_names(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The keys of the configuration, what they may be, and what must fit together.
 
 Read once, before anything starts; all faults are reported together as `file: key: what was expected, what was found`.
-Where the values come from is in `config_sources.py`, how they become these classes in `config_structure.py`.
+Where the values come from is in `sources.py`, how they become these classes in `structure.py`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from gpuwarden.base.addresses import ADDRESS, Address
 from gpuwarden.base.durations import format_duration
@@ -41,7 +40,7 @@ from gpuwarden.config.removed import without_removed
 from gpuwarden.config.secrets import EXPECTED as A_SECRET
 from gpuwarden.config.secrets import SecretFile
 from gpuwarden.config.slurm import SlurmOptions, slurm_misfits
-from gpuwarden.config.sources import Fault, KeyPath, Origins, Sources, dotted, merge
+from gpuwarden.config.sources import Fault, Origins, Sources, dotted, merge
 from gpuwarden.config.structure import structure
 from gpuwarden.config.termination import TerminationOptions, termination_misfits
 from gpuwarden.health.view import CheckRule, XidRule
@@ -242,10 +241,6 @@ def load_with_origins(sources: Sources) -> tuple[Config, Origins]:
     if faults:
         raise ConfigError(faults)
     return replace(config, ignored=tuple(map(str, ignored))), origins
-
-
-def value_at(config: Config, path: KeyPath) -> Any:
-    return reduce(lambda value, key: value[key] if isinstance(value, Mapping) else getattr(value, key), path, config)
 
 
 def _misfits(config: Config) -> Iterator[Misfit]:
