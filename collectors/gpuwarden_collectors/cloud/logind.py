@@ -46,8 +46,8 @@ class Logind:
 
     async def inhibit(self) -> int:
         """A descriptor that holds a shutdown up until it is closed, or `delay` is over."""
-        words = ("shutdown", "gpuwarden", "jobs are signalled to save", "delay")
-        (inhibitor,) = await self._bus.call(new_method_call(_MANAGER, "Inhibit", "ssss", words), "h")
+        arguments = ("shutdown", "gpuwarden", "jobs are signalled to save", "delay")
+        (inhibitor,) = await self._bus.call(new_method_call(_MANAGER, "Inhibit", "ssss", arguments), "h")
         return int(inhibitor.to_raw_fd())
 
     def close(self) -> None:

@@ -57,7 +57,7 @@ def engine_address(options: DcgmOptions) -> Address | None:
 
 
 def running_engine(addresses: Iterable[str], net: Path = Path("/proc/net")) -> Address | None:
-    """The first of `addresses` where an engine that may be trusted listens; TCP places are meant on this host.
+    """The first of `addresses` where an engine that may be trusted listens; a TCP address means a port of this host.
 
     `net` holds the tables of the kernel (`tcp`, `tcp6`) that say whom a listening port belongs to.
     """

@@ -29,7 +29,7 @@ def phase_of_gpu(index: int) -> float:
 
 
 def phases(rows: Sequence[Call | Field], first: float) -> list[float]:
-    """0 to 1 for each row: its place within its cadence, the first of each at `first`."""
+    """0 to 1 for each row: its phase within its cadence, the first of each at `first`."""
     result = dict.fromkeys(range(len(rows)), first)
     for cadence in Cadence:
         numbers = [number for number, row in enumerate(rows) if row.cadence is cadence]

@@ -96,7 +96,7 @@ class Gpm:
         nvml.nvmlGpmMetricsGet(request)
         self._answered = True
         start = type(request).metrics.offset
-        answers = [_METRIC.unpack_from(request, start + phase * _METRIC.size) for phase in range(len(self._metrics))]
+        answers = [_METRIC.unpack_from(request, start + row * _METRIC.size) for row in range(len(self._metrics))]
         values = zip(self._metrics, answers, strict=True)
         return {name: value for name, (_, code, value) in values if code == 0 and _plausible(name, value)}
 

@@ -64,9 +64,8 @@ class NvmlReader:
         self._clock = clock
         self._stamp = stamp
         self._nvml: Any = None
-        self._library = (
-            threading.Lock()
-        )  # held by a thread that needs NVML to stay initialised, or that initialises it or shuts it down
+        # Held by a thread that needs NVML to stay initialised, or that initialises it or shuts it down.
+        self._library = threading.Lock()
         self._session: Session | None = None
         self._versions: dict[str, Any] = {}
         self._gpus: dict[str, Gpu] = {}

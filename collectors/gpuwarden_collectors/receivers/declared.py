@@ -78,7 +78,9 @@ def printable(text: str, most: int) -> str:
 
 def command_in(data: bytes) -> tuple[str, ...]:
     return tuple(
-        name.decode("utf-8", "replace") for name in data.split(b"\0", _ARGUMENTS_MOST)[:_ARGUMENTS_MOST] if name
+        argument.decode("utf-8", "replace")
+        for argument in data.split(b"\0", _ARGUMENTS_MOST)[:_ARGUMENTS_MOST]
+        if argument
     )
 
 

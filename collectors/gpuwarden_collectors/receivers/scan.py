@@ -115,7 +115,7 @@ class Scanner:
         return None if line.over else ProcessNode(pid, line.parent, line.name.decode("utf-8", "replace"))
 
     def read_declarations(self, jobs: Iterable[Iterable[Process]]) -> dict[int, Declarations | None]:
-        """What each process of each job says of itself; None where it is in no state to be asked.
+        """What each process of each job declares; None where it cannot be read now.
 
         Each job's in the order in which they count.
         """

@@ -106,7 +106,7 @@ def listed_pids(text: str) -> dict[int, ListedPid]:
     for line in text.splitlines()[:_LINES_MAX]:
         columns = line.split()
         if len(columns) == 5 and _is_number(columns[0]) and _is_number(columns[1]) and _STEP.fullmatch(columns[2]):
-            local, rank = (int(item) if _is_number(item) else None for item in columns[3:])
+            local, rank = (int(column) if _is_number(column) else None for column in columns[3:])
             found[int(columns[0])] = ListedPid(job=int(columns[1]), step=columns[2], local=local, rank=rank)
     return found
 
@@ -124,10 +124,10 @@ def steps(text: str, called: str) -> frozenset[str]:
 
 def whole_trees(config: str, cgroup_conf: str | None) -> bool | None:
     """Of `scontrol show config`, which shows all but SignalChildrenProcesses, and of cgroup.conf; None for one that is not at hand."""
-    columns = dict(re.findall(r"^(ProctrackType|SLURM_VERSION)\s*=\s*(\S+)", config, re.MULTILINE))
-    if columns.get("ProctrackType") != "proctrack/cgroup":
-        return _TREES.get(columns.get("ProctrackType", ""))
-    version = re.match(r"(\d{1,4})\.(\d{1,4})", columns.get("SLURM_VERSION", ""))
+    settings = dict(re.findall(r"^(ProctrackType|SLURM_VERSION)\s*=\s*(\S+)", config, re.MULTILINE))
+    if settings.get("ProctrackType") != "proctrack/cgroup":
+        return _TREES.get(settings.get("ProctrackType", ""))
+    version = re.match(r"(\d{1,4})\.(\d{1,4})", settings.get("SLURM_VERSION", ""))
     if version is not None and (int(version[1]), int(version[2])) < _CHILDREN_SIGNALLED_FROM:
         return False
     if cgroup_conf is None or _INCLUDE.search(cgroup_conf):

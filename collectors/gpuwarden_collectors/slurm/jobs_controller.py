@@ -1,7 +1,7 @@
 """Jobs as the controller reports them: requested only for what this host leaves open, and seldom.
 
 Each question costs the controller three requests (measured on 22.05), one of them for all nodes of the cluster and, for the
-list, one for all jobs. The node reads of a healthy node are ten requests an hour; the bound for all is twelve.
+list, one for all jobs. A healthy node reads its own state with ten requests an hour; the bound for all is twelve.
 """
 
 from __future__ import annotations

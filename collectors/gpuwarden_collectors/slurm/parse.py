@@ -119,10 +119,10 @@ def _shown(text: str, name: str) -> str:
 
 def _state(text: str) -> tuple[str, frozenset[str]]:
     """`*` at the end, which old releases write for a node that does not respond, is a flag as the others are."""
-    item, not_responding = text.removesuffix("*"), text.endswith("*")
-    if _STATE.fullmatch(item) is None:
+    states, not_responding = text.removesuffix("*"), text.endswith("*")
+    if _STATE.fullmatch(states) is None:
         raise OddAnswer(f"Slurm says that a node's state is {one_line(text)!r}")
-    base, *flags = item.lower().split("+")
+    base, *flags = states.lower().split("+")
     return base, frozenset((*flags, "not_responding") if not_responding else flags)
 
 

@@ -109,9 +109,8 @@ class Child:
         self._pipes[0].close()
 
     def send_signal(self, number: signal.Signals) -> None:
-        self._process.send_signal(
-            number
-        )  # checks first that it still is a child of this process, so the number cannot hit another
+        # It checks first that this still is a child of ours, so that the number cannot hit another process.
+        self._process.send_signal(number)
 
     async def gone(self, within: float) -> bool:
         """Whether the process ended within so many seconds; if so, it has been reaped."""

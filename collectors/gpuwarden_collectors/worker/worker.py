@@ -39,7 +39,7 @@ class Worker(Generic[Facts]):
     """One reader in a process of its own. `observe` must be called from the thread that outlives the worker (the main
     thread), since the kernel ends the worker with the thread that started it; calls must not overlap.
 
-    `reader` names a `worker_process.Reader` as `module:Class`; `options`, a dataclass with a JSON form (see codec), is
+    `reader` names a `process.Reader` as `module:Class`; `options`, a dataclass with a JSON form (see codec), is
     what it is made with. `on_event` gets the events of the reader at once, up to the rate in `limits`.
     """
 

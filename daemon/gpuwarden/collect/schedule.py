@@ -40,7 +40,7 @@ class ThreadCollector(Generic[Facts]):
             return self._observation(started, PassOutcome.TIMED_OUT, error=error)
         started = (
             self._begun
-        )  # of a read that was left to hang: before this pass, and so perhaps before the event in question
+        )  # a read that was left to hang began before this pass, perhaps before the event in question
         reading, self._reading = self._reading, None
         try:
             return self._observation(started, PassOutcome.OBSERVED, reading.result())

@@ -114,7 +114,7 @@ class SiteCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOptions:
-    """All of it together, for `host_readers.host_sources`. `plugins`: the site checks by name."""
+    """All of it together, for `host_collectors.host_sources`. `plugins`: the site checks by name."""
 
     infiniband: InfinibandOptions = field(default_factory=InfinibandOptions)
     storage: StorageOptions = field(default_factory=StorageOptions)

@@ -32,9 +32,8 @@ def overridden(state: State, rules: Rules) -> Iterator[tuple[EventKind, Key, Evi
                 track.key,
                 {"by": f"the site: {track.key.code}s.{track.key.detail}.severity is record"},
             )
-        elif configured and (
-            configured != track.severity or configured == Severity.WARNING
-        ):  # a warning of the site's does not latch
+        elif configured and (configured != track.severity or configured == Severity.WARNING):
+            # Also where it is a warning already: a warning of the site's does not latch.
             yield EventKind.RAISED, track.key, _data(track, Severity(configured), row)
 
 

@@ -1,4 +1,4 @@
-"""Signs of DCGM itself, and the findings that are its own: the detectors of the rows in `dcgm_conditions.py`.
+"""The detectors of the rows in `conditions.py`: findings about DCGM itself, and those that only DCGM reports.
 
 An engine that is absent is no fault and leaves no finding. One that is here and does not answer is; what it reported
 before is neither cleared nor raised by its silence.

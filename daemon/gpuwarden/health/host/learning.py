@@ -153,7 +153,7 @@ def accept_host(state: State, sight: Sight) -> Iterator[Event]:
 
 
 def counted_host(state: State, sight: Sight) -> State:
-    """With the counters of the newest passes in its windows. Those of what is gone, and what no owner has any more, are dropped."""
+    """With the counters of the newest passes in its windows. Those of what is gone are dropped."""
     windows = state.host_windows
     for kind, at, facts, counters in _counting(sight):
         of = (at, facts, state.host, windows)

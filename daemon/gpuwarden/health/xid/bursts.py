@@ -1,7 +1,7 @@
 """When the lines of one Xid came, and their signs: the memory behind the rules about repeats.
 
 Lines less than `BURST_GAP` apart are one burst, as a storm or one crashing job prints them. A *sign* is the part of a line
-that a rule asks for (`xid_lines.py`). Bounded, so that all of it fits one text of the ledger: the newest bursts, the newest
+that a rule asks for (`lines.py`). Bounded, so that all of it fits one text of the ledger: the newest bursts, the newest
 signs of the last one, and of the others only whether they had one sign or several; two pids of each.
 """
 

@@ -8,8 +8,8 @@
 | 144 to 150 | unit, its severity, the bits that decide (`nvlink5.py`) |
 | 154 | `to 2`: the new recovery action, as NVML numbers them |
 
-Only the kernel log has this: NVML and DCGM report the bare number, which gives "". A line of one of these Xids in a form that
-of an unknown form has the sign `unreadable` (13 and 31: none, since most of their lines name no place).
+Only the kernel log has this: NVML and DCGM report the bare number, which gives "". A line of one of these Xids in an
+unknown form has the sign `unreadable` (13 and 31: none, since most of their lines name no place).
 """
 
 from __future__ import annotations

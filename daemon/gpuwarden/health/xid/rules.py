@@ -9,7 +9,7 @@
 | 63, 94, 171, 172 | within seconds of a 48 of the same GPU: details of it |
 | 74 | the second burst of a day: a failure |
 | 144 to 150 | the vendor's decode sheet (`nvlink5.py`); what it does not describe is a warning |
-| 154 | `gpu_recovery_action` is made of it (`xid_recovery.py`); an unreadable one is a warning |
+| 154 | `gpu_recovery_action` is made of it (`recovery.py`); an unreadable one is a warning |
 | 163 | nothing any more after a 162 |
 
 The site's rule for a number wins over all that. All of it follows from records and the time alone.
