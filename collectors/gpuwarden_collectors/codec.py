@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import reprlib
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from functools import cache
 from types import NoneType, UnionType
@@ -84,10 +84,8 @@ def _form(kind: Any) -> _Form:
         return make(*typing.get_args(kind))
     if typing.get_origin(kind) in (UnionType, typing.Union):
         return _union_form(typing.get_args(kind))
-    if isinstance(kind, type) and issubclass(kind, StrEnum):
-        return _choice_form({member.value: member for member in kind}, lambda member: member.value)
-    if typing.get_origin(kind) is typing.Literal:
-        return _choice_form({text: text for text in typing.get_args(kind)}, None)
+    if typing.get_origin(kind) is typing.Literal or (isinstance(kind, type) and issubclass(kind, StrEnum)):
+        return _choice_form(typing.get_args(kind) or kind)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return _class_form(kind)
     raise TypeError(f"no JSON form is defined for {kind!r}")
@@ -110,13 +108,15 @@ def _float_form() -> _Form:
     return _Form(frozenset({float}), read, None)
 
 
-def _choice_form(values: Mapping[str, Any], write: Callable[[Any], Any] | None) -> _Form:
+def _choice_form(choices: Iterable[str]) -> _Form:
+    """Of texts, or of the members of an enumeration, which are texts too."""
+    values = {str(choice): choice for choice in choices}
     refuse = _refusal(f"one of {', '.join(filter(None, values))}")
 
     def read(data: Any) -> Any:
         return values[data] if type(data) is str and data in values else refuse(data)
 
-    return _Form(frozenset(), read, write)
+    return _Form(frozenset(), read, str)
 
 
 def _tuple_form(*arguments: Any) -> _Form:
