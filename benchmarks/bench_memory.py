@@ -17,7 +17,7 @@ from random import Random
 from common import table
 from gpuwarden.health.memory import State
 from gpuwarden.health.model import EventKind
-from gpuwarden_collectors.facts import GpuResetEvent, SxidEvent
+from gpuwarden_collectors.event_facts import GpuResetEvent, SxidEvent
 from support.hosts import Host, slot
 
 GPUS, DAYS, SHOWN = 8, 30, 5

@@ -18,7 +18,7 @@ from pathlib import Path
 sys.path.insert(1, str(Path(__file__).parents[1] / "tests"))
 
 from gpuwarden.health.model import EventKind
-from gpuwarden_collectors.facts import HostEvent
+from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.kernel_log.belief import disbelieved
 from gpuwarden_collectors.kernel_log.lines import event_of, parse_record
 from support.hosts import Host, slot

@@ -18,7 +18,8 @@ from itertools import islice
 from pathlib import Path
 
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
-from gpuwarden_collectors.facts import PciDevice, PciFacts, PciKind, slot_of
+from gpuwarden_collectors.facts import slot_of
+from gpuwarden_collectors.pci_facts import PciDevice, PciFacts, PciKind
 
 _NVIDIA = "0x10de"
 _KINDS = {"0x0300": PciKind.GPU, "0x0302": PciKind.GPU, "0x0680": PciKind.SWITCH}  # by class and subclass

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpuwarden_collectors.facts import PciDevice, PciKind
+from gpuwarden_collectors.pci_facts import PciDevice, PciKind
 
 _CLASSES = {PciKind.GPU: "0x030200", PciKind.SWITCH: "0x068000", PciKind.OTHER: "0x040300"}
 _NVIDIA = 0x10DE

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from gpuwarden_collectors.facts import GpuFacts, GpuReadings, NvmlFacts, PciFacts, Stamp
+from gpuwarden_collectors.facts import GpuFacts, GpuReadings, NvmlFacts, Stamp
 from gpuwarden_collectors.frozen import with_values
+from gpuwarden_collectors.pci_facts import PciFacts
 
 OLD: list[tuple[Any, dict[str, Any]]] = [
     (GpuReadings(temperature=60, fabric_state=3), {"temperature": 61, "pcie_replays": None}),

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpuwarden_collectors.facts import Stamp, XidEvent
+from gpuwarden_collectors.event_facts import XidEvent
+from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.kernel_log.belief import disbelieved
 from gpuwarden_collectors.kernel_log.lines import Record, event_of, parse_record
 from support import packet_filter

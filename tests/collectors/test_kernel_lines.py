@@ -10,17 +10,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpuwarden_collectors.facts import (
+from gpuwarden_collectors.event_facts import (
     AerEvent,
     AerSeverity,
     GpuResetEvent,
     HostEvent,
     LogOrigin,
     Source,
-    Stamp,
     SxidEvent,
     XidEvent,
 )
+from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.kernel_log.echoes import Echoes
 from gpuwarden_collectors.kernel_log.lines import TEXT_MAX, Record, event_of, parse_record
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
-from gpuwarden_collectors.facts import LogPosition, Stamp, XidEvent
+from gpuwarden_collectors.event_facts import LogPosition, XidEvent
+from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.kernel_log import reader
 from gpuwarden_collectors.kernel_log.reader import KernelLog
 from gpuwarden_collectors.kernel_log.sources import LINE_MAX, FollowedFile

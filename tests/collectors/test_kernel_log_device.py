@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from gpuwarden_collectors.facts import LogGap, XidEvent
+from gpuwarden_collectors.event_facts import LogGap, XidEvent
 from gpuwarden_collectors.kernel_log.sources import KmsgDevice
 from support.disposable import kernel_log_writer
 from support.kernel_log import BOOT, Heard, following, line, until

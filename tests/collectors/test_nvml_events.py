@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden_collectors.base import host_clock
-from gpuwarden_collectors.facts import Source, XidEvent
+from gpuwarden_collectors.event_facts import Source, XidEvent
 from gpuwarden_collectors.nvml.library import Code
 from support.nvml_nodes import Node, node_in
 

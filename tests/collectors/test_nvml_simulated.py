@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwarden_collectors.base import host_clock
-from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, GpuReadings, NvmlFacts, NvmlProblem, Source, XidEvent
+from gpuwarden_collectors.event_facts import Source, XidEvent
+from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, GpuReadings, NvmlFacts, NvmlProblem
 from gpuwarden_collectors.nvml.options import NvmlOptions
 from gpuwarden_collectors.nvml.reader import NvmlReader
 from gpuwarden_collectors.nvml.simulated_faults import add, clear, load, parse_fault, update

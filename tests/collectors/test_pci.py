@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
-from gpuwarden_collectors.facts import PciDevice, PciFacts, PciKind
 from gpuwarden_collectors.pci import PciCollector
+from gpuwarden_collectors.pci_facts import PciDevice, PciFacts, PciKind
 from gpuwarden_collectors.simulated_pci import h100, write_tree
 from support.pci_trees import add_function, unpack
 

@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwarden_collectors.facts import PciDevice, PciFacts, PciKind
 from gpuwarden_collectors.pci import PciCollector
+from gpuwarden_collectors.pci_facts import PciDevice, PciFacts, PciKind
 from gpuwarden_collectors.simulated_pci import h100, remove_device, write_device, write_tree
 
 GPUS = tuple(h100(f"0000:{bus:02x}:00.0") for bus in range(0x10, 0x18))

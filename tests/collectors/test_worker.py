@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden_collectors.base import PassOutcome, WorkerReport
-from gpuwarden_collectors.facts import HostEvent, XidEvent
+from gpuwarden_collectors.event_facts import HostEvent, XidEvent
 from gpuwarden_collectors.worker.life import WorkerLimits
 from support.worker_readers import Options
 from support.workers import (

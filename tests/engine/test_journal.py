@@ -24,7 +24,8 @@ from gpuwarden.policy.evacuation.model import Sent
 from gpuwarden.policy.model import Notice, Result
 from gpuwarden.publish.sockets.jobs import Acknowledged
 from gpuwarden_collectors.base import host_clock
-from gpuwarden_collectors.facts import GpuResetEvent, LogPosition, Stamp
+from gpuwarden_collectors.event_facts import GpuResetEvent, LogPosition
+from gpuwarden_collectors.facts import Stamp
 from support.departures import process
 from support.hosts import slot
 from support.ledgers import HERE, PATIENCE

@@ -12,16 +12,8 @@ from evaluate.clockwork import Process
 from evaluate.fault_class import Strike
 from evaluate.node import Node
 from gpuwarden.health.nvlink.nvlink5_catalogue import NON_FATAL, Nvlink5Rule
-from gpuwarden_collectors.facts import (
-    AerEvent,
-    AerSeverity,
-    GpuAnswer,
-    GpuProcess,
-    GpuResetEvent,
-    LogGap,
-    NvmlProblem,
-    SxidEvent,
-)
+from gpuwarden_collectors.event_facts import AerEvent, AerSeverity, GpuResetEvent, LogGap, SxidEvent
+from gpuwarden_collectors.facts import GpuAnswer, GpuProcess, NvmlProblem
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess, JobsFacts
 from support.hosts import slot
 

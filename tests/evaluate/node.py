@@ -20,21 +20,10 @@ from gpuwarden.health.view import Rules
 from gpuwarden.trace.records import Acknowledged, Began, ErrorsChanged, HostEventsSeen, Passed, Record
 from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
 from gpuwarden_collectors.dcgm.facts import NOT_ANSWERING
-from gpuwarden_collectors.facts import (
-    GpuAnswer,
-    GpuFacts,
-    HostEvent,
-    LinkFacts,
-    NvmlFacts,
-    NvmlProblem,
-    PciDevice,
-    PciFacts,
-    PciKind,
-    Source,
-    Stamp,
-    XidEvent,
-)
+from gpuwarden_collectors.event_facts import HostEvent, Source, XidEvent
+from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, LinkFacts, NvmlFacts, NvmlProblem, Stamp
 from gpuwarden_collectors.frozen import with_values
+from gpuwarden_collectors.pci_facts import PciDevice, PciFacts, PciKind
 from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
 from support.hosts import WALL, readings, slot
 

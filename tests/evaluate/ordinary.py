@@ -13,15 +13,8 @@ from random import Random
 from evaluate import ordinary_beside
 from evaluate.clockwork import Process
 from evaluate.node import INTERVAL, Node
-from gpuwarden_collectors.facts import (
-    AerEvent,
-    AerSeverity,
-    GpuAnswer,
-    GpuResetEvent,
-    LogGap,
-    MigInstance,
-    NvmlProblem,
-)
+from gpuwarden_collectors.event_facts import AerEvent, AerSeverity, GpuResetEvent, LogGap
+from gpuwarden_collectors.facts import GpuAnswer, MigInstance, NvmlProblem
 from support.hosts import slot
 
 DAY = 86_400.0

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gpuwarden.health.model import Health
-from gpuwarden_collectors.facts import GpuResetEvent, LogOrigin, PciDevice
+from gpuwarden_collectors.event_facts import GpuResetEvent, LogOrigin
+from gpuwarden_collectors.pci_facts import PciDevice
 from support.hosts import Host, slot
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from gpuwarden.health.model import Health, Key, gpu
 from gpuwarden_collectors.base import PassOutcome
-from gpuwarden_collectors.facts import GpuResetEvent, Source
+from gpuwarden_collectors.event_facts import GpuResetEvent, Source
 from support.dcgm_hosts import DcgmHost
 from support.hosts import WALL, slot
 

@@ -13,15 +13,8 @@ from gpuwarden.health.model import EventKind, Health, Key, Severity, gpu
 from gpuwarden.health.state import fold
 from gpuwarden.health.view import Rules, Sight
 from gpuwarden_collectors.base import PassOutcome
-from gpuwarden_collectors.facts import (
-    GpuAnswer,
-    GpuResetEvent,
-    LinkFacts,
-    LogGap,
-    NvmlProblem,
-    Source,
-    SxidEvent,
-)
+from gpuwarden_collectors.event_facts import GpuResetEvent, LogGap, Source, SxidEvent
+from gpuwarden_collectors.facts import GpuAnswer, LinkFacts, NvmlProblem
 from support.hosts import Host, slot
 
 TIMED_OUT = PassOutcome.TIMED_OUT

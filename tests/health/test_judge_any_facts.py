@@ -22,7 +22,8 @@ from gpuwarden.health.model import Advice, Event, Health, Severity
 from gpuwarden.health.state import State, fold
 from gpuwarden.health.view import COLLECTORS, CheckRule, Rules
 from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
-from gpuwarden_collectors.facts import AerEvent, GpuResetEvent, LogGap, Stamp, SxidEvent, XidEvent
+from gpuwarden_collectors.event_facts import AerEvent, GpuResetEvent, LogGap, SxidEvent, XidEvent
+from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host_facts import StorageFacts
 from support.hosts import WALL, slot
 from support.whole_hosts import WholeHost, mount

@@ -14,8 +14,8 @@ from gpuwarden.health.model import Health, Key, Severity
 from gpuwarden.health.state import State, fold
 from gpuwarden.health.view import CheckRule, Rules
 from gpuwarden_collectors.base import PassOutcome
-from gpuwarden_collectors.facts import PciDevice, PciKind
 from gpuwarden_collectors.host_facts import PluginState, ProcessesFacts, StuckProcess
+from gpuwarden_collectors.pci_facts import PciDevice, PciKind
 from support.whole_hosts import FABRIC_MANAGER, GIB, WholeHost, hung, memory, mount, port, service
 
 OK, WARNING, FAILURE, UNKNOWN = PluginState.OK, PluginState.WARNING, PluginState.FAILURE, PluginState.UNKNOWN

@@ -8,7 +8,8 @@ from gpuwarden.cli.unknown_reasons import UNKNOWN_REASONS
 from gpuwarden.health.model import Health
 from gpuwarden.health.view import Rules
 from gpuwarden_collectors.base import Observation, PassOutcome
-from gpuwarden_collectors.facts import GpuAnswer, NvmlProblem, PciFacts
+from gpuwarden_collectors.facts import GpuAnswer, NvmlProblem
+from gpuwarden_collectors.pci_facts import PciFacts
 from support.hosts import Host, slot
 
 

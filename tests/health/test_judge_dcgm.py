@@ -11,7 +11,7 @@ from gpuwarden.health.dcgm.catalogue import DCGM_CODES, dcgm_row
 from gpuwarden.health.model import Advice, EventKind, Health, Key, Severity, gpu, link
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.dcgm.facts import DcgmGpuStatus
-from gpuwarden_collectors.facts import SxidEvent
+from gpuwarden_collectors.event_facts import SxidEvent
 from gpuwarden_collectors.host_facts import ServiceFacts
 from support.dcgm_hosts import CONNECTX, CPU, FAIL, SWITCH, WARN, DcgmHost
 from support.hosts import slot

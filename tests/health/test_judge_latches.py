@@ -10,7 +10,8 @@ import pytest
 from gpuwarden.health.model import Health
 from gpuwarden.health.view import Rules, XidRule
 from gpuwarden_collectors.base import PassOutcome
-from gpuwarden_collectors.facts import GpuAnswer, LogOrigin, Stamp, XidEvent
+from gpuwarden_collectors.event_facts import LogOrigin, XidEvent
+from gpuwarden_collectors.facts import GpuAnswer, Stamp
 from support.hosts import Host, slot
 from support.whole_hosts import WholeHost, memory
 

@@ -10,7 +10,8 @@ import pytest
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.model import NODE, Event, EventKind, Health, Key, gpu
 from gpuwarden.health.state import State, fold
-from gpuwarden_collectors.facts import GpuAnswer, GpuResetEvent, LogOrigin, NvmlProblem, XidEvent
+from gpuwarden_collectors.event_facts import GpuResetEvent, LogOrigin, XidEvent
+from gpuwarden_collectors.facts import GpuAnswer, NvmlProblem
 from support.hosts import Host, slot
 
 

@@ -10,7 +10,7 @@ import pytest
 from gpuwarden.health.lemons.memory import KEPT, LEMON_FROM, WINDOW, Lemons, What, counted
 from gpuwarden.health.model import NODE, EventKind, Health, Key, LemonDays
 from gpuwarden.publish import status
-from gpuwarden_collectors.facts import GpuResetEvent, SxidEvent
+from gpuwarden_collectors.event_facts import GpuResetEvent, SxidEvent
 from support.hosts import Host, slot
 from support.scrape import scrape
 from support.snapshots import finding, snapshot

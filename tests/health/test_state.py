@@ -14,7 +14,8 @@ from gpuwarden.health.model import NODE, EventKind, Key, Subject, gpu
 from gpuwarden.health.state import State, fold
 from gpuwarden.health.windows import KEPT, Series
 from gpuwarden_collectors.base import PassOutcome
-from gpuwarden_collectors.facts import GpuAnswer, GpuResetEvent, LogOrigin
+from gpuwarden_collectors.event_facts import GpuResetEvent, LogOrigin
+from gpuwarden_collectors.facts import GpuAnswer
 from support.hosts import Host, slot
 from support.whole_node import durable
 

@@ -9,7 +9,8 @@ import pytest
 
 from gpuwarden.health.model import Health, Key, Severity, Subject
 from gpuwarden.health.xid.sxid_ports import PORTS_KEPT, again, as_text, with_line, with_lines
-from gpuwarden_collectors.facts import GpuAnswer, LinkFacts, SxidEvent
+from gpuwarden_collectors.event_facts import SxidEvent
+from gpuwarden_collectors.facts import GpuAnswer, LinkFacts
 from support.hosts import Host, slot
 
 W, F = Severity.WARNING, Severity.FAILURE

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from gpuwarden.health.model import Advice
-from gpuwarden_collectors.facts import GpuAnswer, GpuResetEvent
+from gpuwarden_collectors.event_facts import GpuResetEvent
+from gpuwarden_collectors.facts import GpuAnswer
 from support.hosts import Host, slot
 
 

@@ -8,18 +8,17 @@ import pytest
 
 from gpuwarden.health.model import EventKind, Health
 from gpuwarden_collectors.base import Observation, PassOutcome
-from gpuwarden_collectors.facts import (
+from gpuwarden_collectors.event_facts import (
     AerEvent,
     AerSeverity,
-    GpuAnswer,
     GpuResetEvent,
     HostEvent,
-    NvmlProblem,
-    PciFacts,
     Source,
     SxidEvent,
     XidEvent,
 )
+from gpuwarden_collectors.facts import GpuAnswer, NvmlProblem
+from gpuwarden_collectors.pci_facts import PciFacts
 from support.hosts import Host, slot
 
 NOWHERE = "0000:99:00.0"

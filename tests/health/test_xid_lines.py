@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from gpuwarden.health.nvlink.nvlink5 import nvlink5_sign
 from gpuwarden.health.xid.bursts import SIGN_MAX
 from gpuwarden.health.xid.lines import followed, recovery_action, sign
-from gpuwarden_collectors.facts import Source, Stamp, XidEvent
+from gpuwarden_collectors.event_facts import Source, XidEvent
+from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.kernel_log.lines import event_of, parse_record
 
 DATA = Path(__file__).parents[1] / "data" / "kernel_log"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.health.model import EventKind, Health, Key, gpu
-from gpuwarden_collectors.facts import Source, XidEvent
+from gpuwarden_collectors.event_facts import Source, XidEvent
 from support.hosts import Host, slot
 
 LATE = {Source.KERNEL_LOG: 0.5, Source.NVML: 1.0, Source.DCGM: 12.0}  # seconds, at most

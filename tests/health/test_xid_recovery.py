@@ -9,7 +9,7 @@ import pytest
 from gpuwarden.health.model import Advice, EventKind, Health, Key, Severity, gpu
 from gpuwarden.health.view import Rules, XidRule
 from gpuwarden_collectors.base import PassOutcome
-from gpuwarden_collectors.facts import Source, XidEvent
+from gpuwarden_collectors.event_facts import Source, XidEvent
 from support.hosts import Host, slot
 
 W, F = Severity.WARNING, Severity.FAILURE

@@ -15,7 +15,8 @@ from gpuwarden.health.model import Advice, EventKind, Finding, Health, Key, Seve
 from gpuwarden.health.state import State, fold
 from gpuwarden.health.view import Rules, XidRule
 from gpuwarden.health.xid.bursts import BURSTS_KEPT, PIDS_KEPT, SIGNS_KEPT, Burst, as_text, extended, from_text
-from gpuwarden_collectors.facts import GpuResetEvent, HostEvent, NvmlFacts, Source, SxidEvent, XidEvent
+from gpuwarden_collectors.event_facts import GpuResetEvent, HostEvent, Source, SxidEvent, XidEvent
+from gpuwarden_collectors.facts import NvmlFacts
 from support.hosts import Host, slot
 
 W, F = Severity.WARNING, Severity.FAILURE

@@ -20,7 +20,8 @@ from gpuwarden.ledger.errors import LedgerRefused, LedgerUnavailable
 from gpuwarden.ledger.reader import read_only
 from gpuwarden.ledger.rows import Recorded
 from gpuwarden.ledger.store import Entry, Store
-from gpuwarden_collectors.facts import LogPosition, Stamp
+from gpuwarden_collectors.event_facts import LogPosition
+from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host import MachineIdentity
 from support.mounts import tmpfs
 

@@ -17,7 +17,8 @@ from gpuwarden.health.model import EventKind
 from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.seal import SUFFIX
 from gpuwarden_collectors.base import host_clock
-from gpuwarden_collectors.facts import LogPosition, Stamp
+from gpuwarden_collectors.event_facts import LogPosition
+from gpuwarden_collectors.facts import Stamp
 from support.ledgers import (
     PATIENCE,
     Ledgers,

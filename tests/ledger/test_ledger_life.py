@@ -16,7 +16,8 @@ import pytest
 from gpuwarden.health.model import EventKind
 from gpuwarden.ledger.reader import read_only
 from gpuwarden_collectors.base import host_clock
-from gpuwarden_collectors.facts import LogPosition, Stamp
+from gpuwarden_collectors.event_facts import LogPosition
+from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host import MachineIdentity
 from support.ledgers import HERE, PATIENCE, Ledgers, check_in_order, event, later, numbers, opened
 

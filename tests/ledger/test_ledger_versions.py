@@ -23,7 +23,8 @@ from gpuwarden.policy import checkpoint as policy_checkpoint
 from gpuwarden.policy import state as policy
 from gpuwarden.policy.removed_actuators import without_removed
 from gpuwarden_collectors.base import host_clock
-from gpuwarden_collectors.facts import LogPosition, Stamp
+from gpuwarden_collectors.event_facts import LogPosition
+from gpuwarden_collectors.facts import Stamp
 from support.commands import gpuwarden
 from support.daemons import FakeHost
 from support.ledgers import PATIENCE, Ledgers, opened

@@ -19,7 +19,8 @@ from gpuwarden_collectors.dcgm.facts import (
     DcgmProblemKind,
     DcgmReadings,
 )
-from gpuwarden_collectors.facts import HostEvent, Stamp
+from gpuwarden_collectors.event_facts import HostEvent
+from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host_facts import ServiceFacts, ServicesFacts
 from support.hosts import WALL, Host, slot
 

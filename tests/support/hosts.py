@@ -13,20 +13,9 @@ from gpuwarden.health.model import Event, Finding, Health, Key
 from gpuwarden.health.state import State, fold
 from gpuwarden.health.view import Rules, Sight, View
 from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
-from gpuwarden_collectors.facts import (
-    GpuAnswer,
-    GpuFacts,
-    GpuReadings,
-    HostEvent,
-    LinkFacts,
-    NvmlFacts,
-    PciDevice,
-    PciFacts,
-    PciKind,
-    Source,
-    Stamp,
-    XidEvent,
-)
+from gpuwarden_collectors.event_facts import HostEvent, Source, XidEvent
+from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, GpuReadings, LinkFacts, NvmlFacts, Stamp
+from gpuwarden_collectors.pci_facts import PciDevice, PciFacts, PciKind
 
 WALL = 1_800_000_000.0
 

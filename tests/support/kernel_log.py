@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from gpuwarden_collectors.facts import HostEvent, LogGap, LogPosition, XidEvent
+from gpuwarden_collectors.event_facts import HostEvent, LogGap, LogPosition, XidEvent
 from gpuwarden_collectors.kernel_log.reader import KernelLog
 
 BOOT = "b007"

@@ -16,7 +16,8 @@ from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.rows import Memory
 from gpuwarden.ledger.seal import SUFFIX
 from gpuwarden.policy import state as policy
-from gpuwarden_collectors.facts import LogPosition, Stamp
+from gpuwarden_collectors.event_facts import LogPosition
+from gpuwarden_collectors.facts import Stamp
 from support.hosts import slot
 from support.ledgers import HERE, PATIENCE
 

@@ -11,7 +11,8 @@ from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.reader import read_only
 from gpuwarden.ledger.rows import Memory
 from gpuwarden_collectors.base import host_clock
-from gpuwarden_collectors.facts import LogPosition, Stamp
+from gpuwarden_collectors.event_facts import LogPosition
+from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host import MachineIdentity
 
 HERE = MachineIdentity(dmi="4c4c4544-0000-0000-0000-000000000001", machine_id="a" * 32)

@@ -9,7 +9,8 @@ from gpuwarden.health.judge import Step
 from gpuwarden.health.model import Finding
 from gpuwarden.health.view import Rules
 from gpuwarden_collectors.base import Observation, PassOutcome
-from gpuwarden_collectors.facts import HostEvent, NvmlFacts, PciFacts
+from gpuwarden_collectors.event_facts import HostEvent
+from gpuwarden_collectors.facts import NvmlFacts
 from gpuwarden_collectors.host_facts import (
     InfinibandFacts,
     MemoryController,
@@ -24,6 +25,7 @@ from gpuwarden_collectors.host_facts import (
     ServicesFacts,
     StorageFacts,
 )
+from gpuwarden_collectors.pci_facts import PciFacts
 from support.hosts import Host
 
 GIB = 1 << 30

@@ -25,7 +25,7 @@ from gpuwarden.policy.evacuation import model as evacuation_model
 from gpuwarden.policy.evacuation import state as evacuation
 from gpuwarden.policy.evacuation.plan import DepartureSettings
 from gpuwarden.policy.situation import Situation
-from gpuwarden_collectors.facts import HostEvent, LogPosition
+from gpuwarden_collectors.event_facts import HostEvent, LogPosition
 from gpuwarden_collectors.receivers.reader import ReceiversReader
 from support.acting_rig import acting_options
 from support.hosts import Host

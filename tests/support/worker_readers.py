@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
-from gpuwarden_collectors.facts import HostEvent, Source, Stamp, XidEvent
+from gpuwarden_collectors.event_facts import HostEvent, Source, XidEvent
+from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.worker.frames import MAX_PAYLOAD
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from gpuwarden_collectors.facts import AerEvent, HostEvent, SxidEvent, XidEvent
+from gpuwarden_collectors.event_facts import AerEvent, HostEvent, SxidEvent, XidEvent
 from gpuwarden_collectors.kernel_log.lines import AER_DETAIL, FALLEN_OFF_THE_BUS
 
 WITHIN = 1_000_000  # microseconds

@@ -17,18 +17,17 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple, TypedDict
 
-from gpuwarden_collectors.facts import (
+from gpuwarden_collectors.event_facts import (
     AerEvent,
     AerSeverity,
     GpuResetEvent,
     HostEvent,
     LogOrigin,
     Source,
-    Stamp,
     SxidEvent,
     XidEvent,
-    slot_of,
 )
+from gpuwarden_collectors.facts import Stamp, slot_of
 
 TEXT_MAX = 512  # characters of a message kept in an event
 FALLEN_OFF_THE_BUS = 79

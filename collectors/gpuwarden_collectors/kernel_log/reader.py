@@ -18,7 +18,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from gpuwarden_collectors.base import Clock, CollectorError, host_clock
-from gpuwarden_collectors.facts import HostEvent, LogGap, LogOrigin, LogPosition, Stamp
+from gpuwarden_collectors.event_facts import HostEvent, LogGap, LogOrigin, LogPosition
+from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.kernel_log.belief import FACILITY, KERNEL, PACKET_FILTER, disbelieved
 from gpuwarden_collectors.kernel_log.echoes import Echoes
 from gpuwarden_collectors.kernel_log.lines import Record, event_of, parse_record

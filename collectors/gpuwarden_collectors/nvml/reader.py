@@ -16,7 +16,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpuwarden_collectors.base import Clock, host_clock
-from gpuwarden_collectors.facts import CallError, GpuAnswer, GpuFacts, NvmlFacts, NvmlProblem, XidEvent, slot_of
+from gpuwarden_collectors.event_facts import XidEvent
+from gpuwarden_collectors.facts import CallError, GpuAnswer, GpuFacts, NvmlFacts, NvmlProblem, slot_of
 from gpuwarden_collectors.nvml import devices
 from gpuwarden_collectors.nvml.due import phase_of_gpu
 from gpuwarden_collectors.nvml.gpu import Gpu

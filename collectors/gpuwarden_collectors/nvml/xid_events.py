@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuwarden_collectors.base import Clock
-from gpuwarden_collectors.facts import Source, Stamp, XidEvent, slot_of
+from gpuwarden_collectors.event_facts import Source, XidEvent
+from gpuwarden_collectors.facts import Stamp, slot_of
 from gpuwarden_collectors.nvml.library import Code, read_text
 from gpuwarden_collectors.nvml.mig import instance_id
 

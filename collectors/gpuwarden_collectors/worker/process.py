@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
 from gpuwarden_collectors.codec import from_wire, to_wire
-from gpuwarden_collectors.facts import HostEvent
+from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.worker.frames import Frame, FrameBuffer, FrameError, Kind, pack
 
 CLOSING_TIME = 1.0  # seconds between the end of stdin and the end of the process

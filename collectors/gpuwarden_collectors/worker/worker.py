@@ -20,7 +20,7 @@ from typing import Any, Generic
 
 from gpuwarden_collectors.base import Clock, Facts, Observation, PassOutcome, WorkerReport, host_clock
 from gpuwarden_collectors.codec import from_wire, to_wire
-from gpuwarden_collectors.facts import HostEvent
+from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.worker.child import Child, in_uninterruptible_sleep
 from gpuwarden_collectors.worker.frames import Frame, Kind, pack
 from gpuwarden_collectors.worker.life import Allowance, Fate, WorkerLife, WorkerLimits

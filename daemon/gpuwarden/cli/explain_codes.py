@@ -21,7 +21,8 @@ from gpuwarden.health.xid.ruling import Ruling, of_site
 from gpuwarden.health.xid.sxid_catalogue import advice as sxid_advice
 from gpuwarden.health.xid.sxid_catalogue import sxid_row
 from gpuwarden.health.xid.sxid_rules import AGAIN, first_class
-from gpuwarden_collectors.facts import Stamp, SxidEvent, XidEvent
+from gpuwarden_collectors.event_facts import SxidEvent, XidEvent
+from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.kernel_log.lines import Record, event_of
 
 Facts = dict[str, str]

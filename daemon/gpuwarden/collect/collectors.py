@@ -21,7 +21,8 @@ from gpuwarden_collectors.base import Clock, CollectorError, Observation, PassOu
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
 from gpuwarden_collectors.dcgm.options import DcgmOptions
 from gpuwarden_collectors.dcgm.presence import check_presence
-from gpuwarden_collectors.facts import HostEvent, LogPosition, NvmlFacts, Stamp, XidEvent
+from gpuwarden_collectors.event_facts import HostEvent, LogPosition, XidEvent
+from gpuwarden_collectors.facts import NvmlFacts, Stamp
 from gpuwarden_collectors.kernel_log.reader import KernelLog
 from gpuwarden_collectors.nvml.options import NvmlOptions
 from gpuwarden_collectors.pci import PciCollector

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpuwarden_collectors.facts import PciDevice
 from gpuwarden_collectors.nvml import simulated_faults as faults
 from gpuwarden_collectors.nvml.simulated_faults import Fault
 from gpuwarden_collectors.nvml.simulated_gpu import simulated_slot
+from gpuwarden_collectors.pci_facts import PciDevice
 from gpuwarden_collectors.simulated_pci import h100, write_tree
 
 

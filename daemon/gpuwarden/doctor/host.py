@@ -13,10 +13,11 @@ from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden_collectors.base import CollectorError, Facts, Observation, PassOutcome, SourceAbsent
 from gpuwarden_collectors.dcgm.addresses import running_engine
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
-from gpuwarden_collectors.facts import NvmlFacts, NvmlProblem, PciDevice
+from gpuwarden_collectors.facts import NvmlFacts, NvmlProblem
 from gpuwarden_collectors.host_files import read_text
 from gpuwarden_collectors.nvml.options import NvmlOptions
 from gpuwarden_collectors.pci import PciCollector
+from gpuwarden_collectors.pci_facts import PciDevice
 from gpuwarden_collectors.worker.life import WorkerLimits
 from gpuwarden_collectors.worker.worker import Worker
 

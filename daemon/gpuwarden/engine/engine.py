@@ -22,7 +22,8 @@ from gpuwarden.health.xid.witnesses import UNKNOWN_SLOT, undecided
 from gpuwarden.publish.snapshot import CollectorStatus, Service, Snapshot, XidCount
 from gpuwarden_collectors.base import Observation, PassOutcome
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
-from gpuwarden_collectors.facts import HostEvent, Stamp, XidEvent
+from gpuwarden_collectors.event_facts import HostEvent, XidEvent
+from gpuwarden_collectors.facts import Stamp
 
 WAITING_MOST = 100_000
 """Host events that may wait for the next step; the sources are bounded too, this is the last line."""

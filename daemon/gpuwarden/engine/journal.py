@@ -19,7 +19,8 @@ from gpuwarden.health.model import Event
 from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.rows import Memory
 from gpuwarden_collectors.base import Clock
-from gpuwarden_collectors.facts import LogPosition, Stamp
+from gpuwarden_collectors.event_facts import LogPosition
+from gpuwarden_collectors.facts import Stamp
 
 RECENT_MOST = 2_000
 """Events kept in memory, for readers while the ledger cannot be read."""

@@ -14,7 +14,8 @@ from gpuwarden.health.judge import Step
 from gpuwarden.health.model import Event
 from gpuwarden.health.view import Rules
 from gpuwarden_collectors.base import Clock, Observation
-from gpuwarden_collectors.facts import HostEvent, Stamp
+from gpuwarden_collectors.event_facts import HostEvent
+from gpuwarden_collectors.facts import Stamp
 
 
 class Listener(Protocol):

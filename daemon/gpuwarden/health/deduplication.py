@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from gpuwarden.health.memory import State
 from gpuwarden.health.records import target_of
-from gpuwarden_collectors.facts import HostEvent, LogGap
+from gpuwarden_collectors.event_facts import HostEvent, LogGap
 
 DRIFT = 600.0
 """Seconds by which the clock of the log may be ahead of this host's after months. A line that is later than the record by more is

@@ -36,7 +36,8 @@ from gpuwarden.health.view import Rules, Sight, View
 from gpuwarden.health.windows import added, kept
 from gpuwarden.health.xid.forged_lines import RELEASED
 from gpuwarden.health.xid.witnesses import believed, is_fallen, observed
-from gpuwarden_collectors.facts import HostEvent, Stamp
+from gpuwarden_collectors.event_facts import HostEvent
+from gpuwarden_collectors.facts import Stamp
 
 SUBSIDES_AFTER = 15.0
 """Seconds without a sighting after which a rising condition starts anew: three passes, so that one gap is no gap."""

@@ -19,7 +19,7 @@ from gpuwarden.health.xid.pairing import paired, young
 from gpuwarden.health.xid.partners import CANCELS
 from gpuwarden.health.xid.ruling import newest_signs
 from gpuwarden.health.xid.sxid_ports import Ports, as_text, with_line
-from gpuwarden_collectors.facts import (
+from gpuwarden_collectors.event_facts import (
     AerEvent,
     AerSeverity,
     GpuResetEvent,

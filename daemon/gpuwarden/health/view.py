@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, TypeVar
 from gpuwarden.health.model import Advice, Severity
 from gpuwarden_collectors.base import Observation, PassOutcome
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
-from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, NvmlFacts, PciDevice, PciFacts, PciKind, Stamp
+from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, NvmlFacts, Stamp
 from gpuwarden_collectors.frozen import with_values
 from gpuwarden_collectors.host_facts import (
     InfinibandFacts,
@@ -21,6 +21,7 @@ from gpuwarden_collectors.host_facts import (
     StorageFacts,
 )
 from gpuwarden_collectors.options import bounded
+from gpuwarden_collectors.pci_facts import PciDevice, PciFacts, PciKind
 from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
 
 Facts = TypeVar("Facts")

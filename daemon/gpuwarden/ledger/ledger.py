@@ -18,7 +18,8 @@ from gpuwarden.ledger.unknown_events import unknown_events, with_unknown_events
 from gpuwarden.ledger.write_queue import WriteQueue
 from gpuwarden.ledger.writer import LedgerWriter
 from gpuwarden_collectors.base import Clock, host_clock
-from gpuwarden_collectors.facts import LogPosition, Stamp
+from gpuwarden_collectors.event_facts import LogPosition
+from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host import MachineIdentity
 
 _STALLED = 5.0  # seconds after which a write that hangs is reported

@@ -18,7 +18,7 @@ from gpuwarden.ledger.errors import LedgerCorrupt, LedgerUnavailable, reading, t
 from gpuwarden.ledger.machine import of_text
 from gpuwarden.ledger.rows import Memory, Recorded, event_of
 from gpuwarden.ledger.seal import Seal, digest
-from gpuwarden_collectors.facts import LogPosition
+from gpuwarden_collectors.event_facts import LogPosition
 from gpuwarden_collectors.host import MachineIdentity
 
 BUSY_TIMEOUT = 5.0  # seconds to wait while another process holds the file

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuwarden.health.model import Event, Evidence, Json, Key, Subject
-from gpuwarden_collectors.facts import LogPosition, Stamp
+from gpuwarden_collectors.event_facts import LogPosition
+from gpuwarden_collectors.facts import Stamp
 
 _TEXT_MAX = 2_000  # characters of one text; a kernel log record holds at most 1,024 bytes of text
 _FIELDS_MAX = 64

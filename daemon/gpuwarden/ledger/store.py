@@ -22,7 +22,7 @@ from gpuwarden.ledger.errors import LedgerCorrupt, LedgerUnavailable, reading, t
 from gpuwarden.ledger.machine import as_text
 from gpuwarden.ledger.reader import BUSY_TIMEOUT, Reader
 from gpuwarden.ledger.rows import row_of
-from gpuwarden_collectors.facts import LogPosition
+from gpuwarden_collectors.event_facts import LogPosition
 from gpuwarden_collectors.host import MachineIdentity
 
 KEEP_SECONDS = 35 * 86_400.0

@@ -27,7 +27,7 @@ from gpuwarden.runtime.wiring import Site
 from gpuwarden.trace.pseudonyms import Pseudonyms
 from gpuwarden.trace.recorder import Recorder
 from gpuwarden_collectors.base import Clock, host_clock
-from gpuwarden_collectors.facts import HostEvent
+from gpuwarden_collectors.event_facts import HostEvent
 
 CHECK_EVERY = 1.0  # seconds between checks of the recorder's own errors
 WRITTEN_WITHIN = 10.0

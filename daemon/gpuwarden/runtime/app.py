@@ -41,7 +41,8 @@ from gpuwarden.runtime.slurm_hooks import SlurmHooks
 from gpuwarden.runtime.systemd import Systemd
 from gpuwarden.runtime.wiring import Site
 from gpuwarden_collectors.base import Clock, Observation, host_clock
-from gpuwarden_collectors.facts import HostEvent, Stamp
+from gpuwarden_collectors.event_facts import HostEvent
+from gpuwarden_collectors.facts import Stamp
 
 STEP_SPACING = 0.05
 LEDGER_OPENS_WITHIN = 2.0

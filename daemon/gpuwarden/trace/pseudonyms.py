@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpuwarden.health.xid.bursts import as_text, from_text
-from gpuwarden_collectors.facts import Source
+from gpuwarden_collectors.event_facts import Source
 
 _PIDS = 4_194_304  # Linux gives pids below this
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)

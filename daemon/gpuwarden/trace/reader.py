@@ -30,7 +30,9 @@ from gpuwarden.trace.records import (
 )
 from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
 from gpuwarden_collectors.codec import CodecError, from_wire
-from gpuwarden_collectors.facts import HostEvent, NvmlFacts, PciFacts, Stamp
+from gpuwarden_collectors.event_facts import HostEvent
+from gpuwarden_collectors.facts import NvmlFacts, Stamp
+from gpuwarden_collectors.pci_facts import PciFacts
 
 LINE_MAX = 4 << 20
 """Bytes. Sixteen GPUs given whole are 60 KB, ten thousand host events handed over together 2 MB."""

@@ -30,7 +30,8 @@ from gpuwarden.trace.records import (
 )
 from gpuwarden.trace.writer import TraceWriter
 from gpuwarden_collectors.base import Observation
-from gpuwarden_collectors.facts import HostEvent, Stamp
+from gpuwarden_collectors.event_facts import HostEvent
+from gpuwarden_collectors.facts import Stamp
 
 FLUSHED_EVERY = 5.0
 WAITING_MOST = 2000

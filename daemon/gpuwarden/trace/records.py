@@ -9,7 +9,8 @@ from typing import Any
 from gpuwarden.health.model import Event
 from gpuwarden.health.view import COLLECTORS, Rules
 from gpuwarden_collectors.base import Observation
-from gpuwarden_collectors.facts import HostEvent, Stamp
+from gpuwarden_collectors.event_facts import HostEvent
+from gpuwarden_collectors.facts import Stamp
 
 FORMAT = 1
 FACTS: Mapping[str, Any] = {name: facts | None for name, facts in COLLECTORS.items()}

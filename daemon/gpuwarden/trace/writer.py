@@ -25,7 +25,8 @@ from gpuwarden.trace.records import (
 )
 from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
 from gpuwarden_collectors.codec import to_wire
-from gpuwarden_collectors.facts import GpuFacts, GpuReadings, HostEvent, MigInstance, NvmlFacts
+from gpuwarden_collectors.event_facts import HostEvent
+from gpuwarden_collectors.facts import GpuFacts, GpuReadings, MigInstance, NvmlFacts
 from gpuwarden_collectors.frozen import with_values
 
 TELEMETRY_EVERY = 60.0

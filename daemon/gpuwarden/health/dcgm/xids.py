@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from gpuwarden.health.model import Key, gpu
 from gpuwarden.health.state import Record
 from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmIncident
-from gpuwarden_collectors.facts import Source, Stamp, XidEvent
+from gpuwarden_collectors.event_facts import Source, XidEvent
+from gpuwarden_collectors.facts import Stamp
 
 HISTORY_AFTER = 600.0
 """Seconds: an Xid that is older when nothing is known yet of what DCGM has of its GPU is history, as an old line of the

@@ -26,7 +26,6 @@ from gpuwarden.health.nvlink.imex import multi_node
 from gpuwarden.health.view import Sight
 from gpuwarden.health.windows import Windows
 from gpuwarden_collectors.base import PassOutcome
-from gpuwarden_collectors.facts import PciKind
 from gpuwarden_collectors.host_facts import (
     InfinibandFacts,
     MemoryFacts,
@@ -35,6 +34,7 @@ from gpuwarden_collectors.host_facts import (
     ServicesFacts,
     StorageFacts,
 )
+from gpuwarden_collectors.pci_facts import PciKind
 
 BOOT_GRACE = 300.0
 """Seconds of uptime, as NVSentinel has them for system services: what a boot brings up late is not down yet."""

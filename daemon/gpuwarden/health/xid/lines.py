@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable
 
 from gpuwarden.health.nvlink.nvlink5 import NVLINK5_XIDS, nvlink5_line
-from gpuwarden_collectors.facts import Source, XidEvent
+from gpuwarden_collectors.event_facts import Source, XidEvent
 
 UNREADABLE, UNNAMED, PROCESS = "unreadable", "unnamed", "process"
 

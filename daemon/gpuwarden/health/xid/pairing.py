@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from gpuwarden.health.model import Key
 from gpuwarden.health.state import Unpaired
-from gpuwarden_collectors.facts import Source
+from gpuwarden_collectors.event_facts import Source
 
 PAIRED_WITHIN = 5.0
 """Seconds between the kernel log and NVML: the driver writes both within a millisecond, our readers wake within one."""

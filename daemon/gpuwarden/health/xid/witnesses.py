@@ -28,7 +28,8 @@ from gpuwarden.health.model import Advice, Key
 from gpuwarden.health.view import Seen, Sight
 from gpuwarden.health.xid.catalogue import Xid, XidClass
 from gpuwarden.health.xid.ruling import Ruling, plain
-from gpuwarden_collectors.facts import GpuAnswer, GpuResetEvent, HostEvent, Source, Stamp, SxidEvent, XidEvent
+from gpuwarden_collectors.event_facts import GpuResetEvent, HostEvent, Source, SxidEvent, XidEvent
+from gpuwarden_collectors.facts import GpuAnswer, Stamp
 
 UNKNOWN_SLOT = "unknown_slot"
 """Why a line is disbelieved, beside the reasons of the reader of the kernel log."""

@@ -1,0 +1,148 @@
+"""Facts about momentary events of a host: what the kernel log, NVML and DCGM report once. No verdicts.
+
+`HostEvent` is any of them. On a pipe and in a trace an event carries the name of its class (`codec.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpuwarden_collectors.facts import Stamp
+
+
+class Source(StrEnum):
+    KERNEL_LOG = "kernel_log"
+    NVML = "nvml"
+    DCGM = "dcgm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOrigin:
+    """Where a line came from in the kernel log."""
+
+    boot_id: str
+    """The boot whose log it is."""
+    sequence: int
+    """Number of the record within that boot."""
+    facility: int = 0
+    """syslog facility: 0 is the kernel, others are written by root."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """Everything in the kernel log up to and with this record has been read."""
+
+    boot_id: str
+    """The boot whose log it is."""
+    sequence: int
+    """Number of the record within that boot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XidEvent:
+    """An Xid, by whatever source reported it."""
+
+    at: Stamp
+    """When it occurred."""
+    source: Source
+    """Which source reported it."""
+    slot: str
+    """PCI address of the GPU; empty when the line names none."""
+    xid: int
+    """Number of the Xid."""
+    text: str = ""
+    """The line, or a description by the other sources."""
+    pid: int | None = None
+    """Process that the line names; None if it names none."""
+    gpu_instance: int | None = None
+    """Id of the GPU instance that the line names."""
+    compute_instance: int | None = None
+    """Id of the compute instance that the line names."""
+    inferred: bool = False
+    """From a fallen-off-the-bus line that has no number."""
+    history: bool = False
+    """Older than the first start of the daemon allows (see the kernel log reader)."""
+    origin: LogOrigin | None = None
+    """Where the line came from; None for other sources."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SxidEvent:
+    """An NVSwitch error."""
+
+    at: Stamp
+    """When it occurred."""
+    slot: str
+    """PCI address of the switch."""
+    sxid: int
+    """Number of the SXid."""
+    fatal: bool | None
+    """By the line (*Correctable* is not); None where it gives a number as `severity`."""
+    link: int | None = None
+    """Port of the switch; None if the line names none."""
+    severity: int | None = None
+    """Number in the line (0: non-fatal, 1: fatal); None if it has none."""
+    text: str = ""
+    """The line."""
+    history: bool = False
+    """Older than the first start of the daemon allows."""
+    origin: LogOrigin | None = None
+    """Where the line came from."""
+
+
+class AerSeverity(StrEnum):
+    CORRECTED = "corrected"
+    NONFATAL = "nonfatal"
+    FATAL = "fatal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AerEvent:
+    """A PCIe Advanced Error Reporting line of the kernel."""
+
+    at: Stamp
+    """When it occurred."""
+    slot: str
+    """PCI address of the device that the line names, of any vendor."""
+    severity: AerSeverity
+    """By the line."""
+    text: str = ""
+    """The line."""
+    history: bool = False
+    """Older than the first start of the daemon allows."""
+    origin: LogOrigin | None = None
+    """Where the line came from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuResetEvent:
+    """A GPU was reset, or a reset failed."""
+
+    at: Stamp
+    """When it occurred."""
+    slot: str
+    """PCI address of the GPU."""
+    ok: bool
+    """The reset succeeded."""
+    text: str = ""
+    """The line."""
+    history: bool = False
+    """Older than the first start of the daemon allows."""
+    origin: LogOrigin | None = None
+    """Where the line came from; None if a reset was recognised by other means."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogGap:
+    """Records of the kernel log were overwritten before they could be read."""
+
+    at: Stamp
+    """When the gap was found."""
+    lost: int
+    """How many records; 0: an unknown number."""
+    origin: LogOrigin | None = None
+    """The record at which the gap was found."""
+
+
+HostEvent = XidEvent | SxidEvent | AerEvent | GpuResetEvent | LogGap
