@@ -67,7 +67,7 @@ class Readers:
         self._boot_id = boot_id
         self._hand_over = on_events
         self._bus_read = asyncio.Event()
-        self._later: asyncio.TimerHandle | None = None
+        self._later: list[asyncio.TimerHandle] = []
         self._clock = clock
         self._kernel_log: KernelLog | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -218,10 +218,10 @@ class Readers:
         if self._kernel_log is not None:
             self._kernel_log.close()
         await self._nvml.close()
-        if self._later is not None:
-            self._later.cancel()
         if self._dcgm is not None:
             await self._dcgm.close()
+        for timer in self._later:
+            timer.cancel()
 
     def _take_events(self, events: Sequence[HostEvent]) -> None:
         """Hand them over; bus and NVML, which can deny an Xid 79, are read at once, and it is judged after their passes."""
@@ -229,7 +229,9 @@ class Readers:
         if any(isinstance(event, XidEvent) and str(event.xid) == FALLEN for event in events):
             self.read_gpus.set()
             self.read_bus.set()
-            self._later = asyncio.get_running_loop().call_later(ANSWERED_WITHIN, self._hand_over, ())
+            loop = asyncio.get_running_loop()
+            waiting = [timer for timer in self._later if timer.when() > loop.time()]
+            self._later = [*waiting, loop.call_later(ANSWERED_WITHIN, self._hand_over, ())]
 
     def _task(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(work))

@@ -1,0 +1,43 @@
+"""The collectors of a host together: when events of the kernel log are handed over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gpuwarden.collect.collectors import Readers, Sources
+from gpuwarden.health.xid.witnesses import ANSWERED_WITHIN
+from gpuwarden_collectors.base import host_clock
+from gpuwarden_collectors.event_facts import HostEvent
+from gpuwarden_collectors.nvml.options import NvmlOptions
+from support.kernel_log import line
+
+PATIENCE = 30.0
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+async def test_after_close_nothing_is_handed_over_though_lines_of_xid_79_wait_for_their_witnesses(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "kmsg"
+    log.touch()
+    taken: list[Sequence[HostEvent]] = []
+    sources = Sources(nvml=NvmlOptions(enabled=False), sysfs=tmp_path, kmsg=log, pci_enabled=False)
+    readers = Readers(sources, "b1", taken.append, host_clock)
+    readers.follow_kernel_log(None, first=False)
+    try:
+        for number in (1, 2):
+            with log.open("a") as file:
+                file.write(line(number, xid=79))
+            await until(lambda number=number: sum(map(len, taken)) == number)  # type: ignore[misc]
+    finally:
+        await readers.close()
+    handed_over = len(taken)
+    await asyncio.sleep(ANSWERED_WITHIN + 0.2)
+    assert len(taken) == handed_over
