@@ -39,11 +39,6 @@ def test_each_key_of_the_configuration_has_a_meaning_and_each_table_too() -> Non
     assert missing == []
 
 
-def test_the_page_of_commands_names_every_verb_and_no_other() -> None:
-    table = (DOCS / "commands.md").read_text()
-    assert set(re.findall(r"^\| `gpuwarden ([\w-]+)", table, re.MULTILINE)) == set(VERBS)
-
-
 def test_the_page_of_collectors_names_every_collector_and_no_other() -> None:
     table = (DOCS / "collectors.md").read_text()
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == {"kernel_log", *COLLECTORS}

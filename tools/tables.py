@@ -9,6 +9,8 @@ from pathlib import Path
 
 import configuration_page
 from gpuwarden.base.durations import format_duration
+from gpuwarden.cli.main import INTERNAL, VERBS
+from gpuwarden.cli.parser import NOT_ALLOWED, TRY_AGAIN, UNAVAILABLE, USAGE
 from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.dcgm.catalogue import DCGM_CODES, DcgmCode
@@ -216,8 +218,44 @@ def configuration() -> str:
     return configuration_page.configuration(MADE, table)
 
 
+COMMANDS = """\
+# Commands
+
+What each subcommand of `gpuwarden` does, as `gpuwarden --help` lists them. `gpuwarden COMMAND --help` lists its options; gpuwarden(1) has
+all of them.
+
+```
+gpuwarden status            # verdict, findings and what to do, from the running daemon
+gpuwarden explain xid 79    # what an Xid or a finding means
+```
+
+"""
+PAGE_OF = {
+    "dstack-interposer": "dstack.md", "fleet": "fleet.md", "nvhcd": "nvhcd.md", "slurm": "slurm.md",
+}  # fmt: skip
+"""The page about a verb, if it has one of its own."""
+EXIT_CODES = (
+    ("0, 1, 2, 3", "`check`, `status`, `watch`", "healthy, warning, failure, unknown"),
+    ("0, 1, 2", "`doctor`", "all rows are ok, one warns, one fails"),
+    (f"{USAGE}", "all", "bad usage or configuration"),
+    (f"{UNAVAILABLE}", "all", "no daemon answers, or an address is in use"),
+    (f"{INTERNAL}", "all", "a bug in gpuwarden"),
+    (f"{TRY_AGAIN}", "all", "no response in time; try again"),
+    (f"{NOT_ALLOWED}", "all", "not permitted"),
+)
+
+
+def commands() -> str:
+    rows = [
+        (f"`gpuwarden {verb}`", f"{about}; see [{PAGE_OF[verb]}]({PAGE_OF[verb]})" if verb in PAGE_OF else about)
+        for verb, (_, about) in VERBS.items()
+    ]
+    codes = table(("code", "of", "means"), EXIT_CODES)
+    return f"{COMMANDS}{MADE}\n{table(('command', 'does'), rows)}\n## Exit codes\n\n{codes}"
+
+
 PAGES = {
-    "configuration.md": configuration, "conditions.md": conditions, "xids.md": xids, "dcgm_codes.md": dcgm_codes, "metrics.md": metrics,
+    "commands.md": commands, "configuration.md": configuration, "conditions.md": conditions, "xids.md": xids, "dcgm_codes.md": dcgm_codes, "metrics.md": metrics,
 }  # fmt: skip
 
 
