@@ -27,22 +27,24 @@ Committed = Callable[[], Awaitable[bool]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Seconds. The second count of the breaker is `recount_after` the write. A retry is after `first`, doubling up to
-    `most`; where the scheduler is unreachable within `away` and `breaker.spread_of_return`; where the breaker is open after
-    `breaker_first`, up to `breaker_most`; after a refusal, which an operator must correct, after `refused`. `backstop`: an
-    actuator bounds its own calls; one that does not return is given up
-    after this.
-    """
+    """In seconds. A pause is by chance up to half as long again, but `away`. A number without a source was chosen, not measured."""
 
     budget: Budget = field(default_factory=Budget)
     recount_after: float = 2.0
+    """From a write to the second count of the breaker: `breaker.recount_after`."""
     first: float = 2.0
+    """Before the first retry; each further pause is twice as long."""
     most: float = 120.0
     away: float = 5.0
+    """Before a retry while the scheduler is unreachable, at most, besides `breaker.spread_of_return`. docs/slurm.md has what that costs a
+    controller, docs/performance.md how soon its return is noticed."""
     breaker_first: float = 60.0
+    """While the breaker is open, in the place of `first`: only a change of other nodes closes it."""
     breaker_most: float = 900.0
     refused: float = 3_600.0
+    """After a refusal, which an operator must correct."""
     backstop: float = 180.0
+    """An actuator bounds its own calls, by `slurm.timeout` at 120 s at most; one that does not return is given up after this."""
 
 
 class Reconciler:
@@ -209,7 +211,7 @@ class Reconciler:
             return self._about(limits.refused)
         if outcome.result is not Result.RETRY:
             return 0.0
-        if returned:  # within this attempt: what failed for it says nothing of the next
+        if returned:  # within this attempt: its failures do not predict the next one
             self._failed = 0
         first, most = (limits.first, limits.most) if soon else (limits.breaker_first, limits.breaker_most)
         delay = self._about(min(most, first * 2.0 ** min(self._failed, 16)))

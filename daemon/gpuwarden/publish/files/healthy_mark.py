@@ -15,13 +15,15 @@ from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden_collectors.facts import Stamp
 
 PERIOD = 8
-"""Seconds. Scripts accept the present period and the next: fresh for 8 to 16 seconds, and never for longer than the verdict."""
+"""Seconds. The health check accepts the name of the present period and that of the next: a name counts for 16 s at most, and never for
+longer than the verdict. By default a verdict is fresh for 15 s and renewed every 5 s: each name then counts for 7 s at least, until the
+next one is there. Where `fresh_for` is shorter there may be none."""
 _PREFIX = ".healthy."
 _BOOT = 8  # characters
 
 
 def mark_name(snapshot: Snapshot, now: Stamp) -> str:
-    """Empty where the node is not healthy, or not for so long that a name could say so."""
+    """Empty where the node is not healthy, or the verdict not fresh to the end of this period."""
     service = snapshot.service
     if snapshot.observed is None or service.simulated or snapshot.health(now) is not Health.HEALTHY:
         return ""
@@ -31,7 +33,7 @@ def mark_name(snapshot: Snapshot, now: Stamp) -> str:
 
 
 class HealthyMark:
-    """Never raises: where the name cannot be made or removed the verdict is read, or what stands counts for 16 s at most."""
+    """Never raises: where the name cannot be made or removed the verdict is read, or an old name counts for 16 s at most."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir

@@ -1,6 +1,6 @@
-"""The listening socket: connections in, requests out; with TLS or without, as the guard says at that moment.
+"""The listening socket: connections in, requests out; with TLS or without, as the guard has it at that moment.
 
-Anybody may connect, jobs on this host included, so that everything is bounded: connections, the TLS handshake, header
+Any client may connect, jobs on this host included, so that everything is bounded: connections, the TLS handshake, header
 sizes, the time until a request is complete, and, by the kernel, the time a peer may leave what was sent to it unread.
 """
 
@@ -40,6 +40,7 @@ class Limits:
     """`deadline` in seconds: for a request to arrive, for a peer to take what it is sent; `handshake`: for that of TLS."""
 
     connections: int = 128
+    """With TLS 0.3 MiB each, 40 MiB together (docs/serving.md): less than a tenth of the unit's MemoryMax."""
     deadline: float = 10.0
     handshake: float = 5.0
 
@@ -63,7 +64,7 @@ class Listener:
             self._answer,
             self.connections,
             self._refusals,
-            handler_cancellation=True,  # who waits for a notice and leaves gives the place free at once
+            handler_cancellation=True,  # a client that waits for a notice and leaves frees its place at once
             access_log=None,
             logger=silent,
             keepalive_timeout=self._limits.deadline,

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 UNSENT_MOST = 8 << 20
 """Bytes: some thirty pages of a node with 8 GPUs."""
 TRIM_AFTER = 30.0
-"""Seconds after an overload until the memory that it took is given back."""
+"""Seconds from the first connection that an overload ends until the memory that it took is given back. Chosen, not measured: three times
+the 10 s in which a client must take its response, so that nothing of the overload is in use by then."""
 
 
 @dataclass(slots=True)
