@@ -232,7 +232,7 @@ def test_a_question_that_a_gpu_does_not_answer_is_told() -> None:
         shown.nvml.gpus[1], errors=(CallError(call="nvmlDeviceGetRemappedRows", code=999, text="Unknown Error"),)
     )
     shown = replace(shown, nvml=replace(shown.nvml, gpus=(shown.nvml.gpus[0], sick)))
-    told = f"GPU 1 ({slot(1)}) cannot be asked nvmlDeviceGetRemappedRows: Unknown Error"
+    told = f"GPU 1 ({slot(1)}): failed calls: nvmlDeviceGetRemappedRows: Unknown Error"
     assert status.status(shown, NOW)["trouble"] == [told]
 
 

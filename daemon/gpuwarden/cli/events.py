@@ -15,7 +15,7 @@ from typing import Any
 from gpuwarden.base.durations import parse_duration
 from gpuwarden.cli.client import Daemon, NoDaemon
 from gpuwarden.cli.parser import UNAVAILABLE, CommandError, Parser, folder
-from gpuwarden.cli.text import clean, when
+from gpuwarden.cli.text import clean, event_data, when
 
 HELP = """
 Lists the events of this node: Xids, findings raised and cleared, boots, resets, acknowledgements. Without a running
@@ -31,9 +31,6 @@ examples:
 LIMIT = 10_000
 POLL = 1.0  # seconds
 OVERLAP = 30.0  # seconds by which polls overlap: an event may be listed a little after its time
-
-ONLY_IN_JSON = ("first_boottime", "first_wall", "latch")
-"""Data of events that only the daemon needs."""
 
 Event = dict[str, Any]
 Read = Callable[[float], list[Event]]
@@ -129,8 +126,5 @@ def _as_json(event: Event) -> str:
 
 
 def _as_text(event: Event) -> str:
-    shown = {
-        name: value for name, value in event["data"].items() if name not in ONLY_IN_JSON and value not in ("", None)
-    }
-    data = " ".join(f"{clean(name)}={clean(value)}" for name, value in shown.items())
+    data = event_data(event["data"])
     return f"{when(event['at'])}  {clean(event['kind']):<14} {clean(event['id'] or '-')}  {data}".rstrip()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gpuwarden.base.durations import format_duration
 from gpuwarden.cli.parser import CommandError, Parser
 from gpuwarden.cli.sources import faulty
-from gpuwarden.cli.text import clean, when
+from gpuwarden.cli.text import clean, event_data, when
 from gpuwarden.config.model import ConfigError, load
 from gpuwarden.config.sources import Sources
 from gpuwarden.health.model import Event, EventKind
@@ -47,7 +47,6 @@ DAMAGED, NO_INPUT = 65, 66  # EX_DATAERR, EX_NOINPUT of sysexits.h
 
 NOT_SHOWN = (EventKind.STARTED, EventKind.RISING, EventKind.SUBSIDED, EventKind.GPU_PINNED, EventKind.HOST_LEARNED)
 """Intermediate steps of other events."""
-ONLY_IN_JSON = ("first_boottime", "first_wall", "latch")
 
 
 class Side:
@@ -56,9 +55,10 @@ class Side:
     def __init__(self, config: Path | None) -> None:
         given = None if config is None else _given(config)
         self.replay = Replay(None if given is None else given.rules)
-        acting = None if given is None else given.enforcement
+        enforcement = None if given is None else given.enforcement
         self._dry_run = Rehearsal(
-            Settings() if acting is None else acting.settings, Budget() if acting is None else acting.limits.budget
+            Settings() if enforcement is None else enforcement.settings,
+            Budget() if enforcement is None else enforcement.limits.budget,
         )
         self.tally = Tally()
 
@@ -136,10 +136,8 @@ def _text_line(side: str, event: Event) -> str:
     at = when(rfc3339(event.at.wall))
     if event.kind == EventKind.INTENDED:
         return f"{side:<2}{at}  {_intent(event)}".strip()
-    shown = {name: value for name, value in event.data.items() if name not in ONLY_IN_JSON and value not in ("", None)}
-    data = " ".join(f"{clean(name)}={clean(value)}" for name, value in shown.items())
     about = "-" if event.key is None else clean(str(event.key))
-    return f"{side:<2}{at}  {event.kind:<12} {about}  {data}".strip()
+    return f"{side:<2}{at}  {event.kind:<12} {about}  {event_data(event.data)}".strip()
 
 
 def _intent(event: Event) -> str:

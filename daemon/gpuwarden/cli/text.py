@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+
+_ONLY_IN_JSON = ("first_boottime", "first_wall", "latch")  # of events: only the daemon needs them
 
 
 def clean(value: object) -> str:
@@ -12,6 +14,12 @@ def clean(value: object) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def event_data(data: Mapping[str, object]) -> str:
+    """The data of an event for one line: `name=value`, without what is empty."""
+    shown = {name: value for name, value in data.items() if name not in _ONLY_IN_JSON and value not in ("", None)}
+    return " ".join(f"{clean(name)}={clean(value)}" for name, value in shown.items())
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

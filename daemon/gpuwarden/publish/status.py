@@ -17,8 +17,7 @@ from gpuwarden.health.memory import LEMON_NODE
 from gpuwarden.health.model import Event, Finding, GpuVerdict, Health, Latch
 from gpuwarden.health.xid.witnesses import UNKNOWN_SLOT
 from gpuwarden.publish import notices
-from gpuwarden.publish.metrics import enforcement as acted
-from gpuwarden.publish.metrics import evacuation as departures
+from gpuwarden.publish.metrics import enforcement, evacuation
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot
 from gpuwarden.publish.times import rfc3339
 from gpuwarden_collectors.base import PassOutcome
@@ -107,8 +106,8 @@ def status(snapshot: Snapshot, now: Stamp) -> Document:
         "lemons": lemons(snapshot),
         "silenced": [_finding(snapshot, f) | {"silenced_by": f.silenced_by} for f in verdict.silenced],
         "collectors": [_collector(collector, now) for collector in snapshot.collectors],
-        "acting": acted.document(snapshot.acted),
-        "jobs": departures.document(snapshot.departures),
+        "acting": enforcement.document(snapshot.acted),
+        "jobs": evacuation.document(snapshot.departures),
         "notices": [notices.notice_document(notice) for notice in snapshot.acted.notices],
         "notice_sources": [notices.source_document(source) for source in snapshot.notice_sources],
         "trouble": list(_errors(snapshot)),
@@ -235,6 +234,7 @@ DISBELIEVED = {
     PACKET_FILTER: "from the log rule of a packet filter",
     UNKNOWN_SLOT: "about a slot that holds no GPU and no switch",
 }
+"""Why a line of the kernel log does not count, as text for people."""
 _SHOWN = 3  # calls that failed, of one GPU
 
 
@@ -270,4 +270,4 @@ def _failed_calls(gpu: GpuFacts) -> Iterable[str]:
     failed = [f"{error.call}: {error.text or error.code}" for error in gpu.errors]
     if failed:
         more = f", and {len(failed) - _SHOWN} more" if len(failed) > _SHOWN else ""
-        yield f"GPU {gpu.index} ({gpu.slot or 'address unknown'}) cannot be asked {', '.join(failed[:_SHOWN])}{more}"
+        yield f"GPU {gpu.index} ({gpu.slot or 'address unknown'}): failed calls: {', '.join(failed[:_SHOWN])}{more}"

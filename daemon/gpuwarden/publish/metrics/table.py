@@ -18,15 +18,12 @@ from gpuwarden.health.gpu.jobs import on_gpus
 from gpuwarden.health.lemons.memory import What
 from gpuwarden.health.model import Finding, GpuVerdict, Health
 from gpuwarden.health.xid.catalogue import XIDS, XidClass
-from gpuwarden.health.xid.witnesses import UNKNOWN_SLOT
 from gpuwarden.publish import notices
-from gpuwarden.publish.metrics import enforcement as acted
-from gpuwarden.publish.metrics import evacuation as departures
+from gpuwarden.publish.metrics import enforcement, evacuation
 from gpuwarden.publish.metrics.lines import COUNTER, GAUGE, HISTOGRAM, Number
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot, XidCount
-from gpuwarden.publish.status import detail
+from gpuwarden.publish.status import DISBELIEVED, detail
 from gpuwarden_collectors.base import PassOutcome
-from gpuwarden_collectors.kernel_log.belief import FACILITY, PACKET_FILTER
 
 Labels = tuple[str, ...]
 Sample = tuple[Labels, Number]
@@ -201,7 +198,6 @@ def _gpu_jobs(snapshot: Snapshot) -> Iterator[Sample]:
 
 GPU = ("gpu", "uuid", "pci_bus_id")
 PER_COLLECTOR = ("collector",)
-DISBELIEVED = (FACILITY, PACKET_FILTER, UNKNOWN_SLOT)
 REFUSALS = ("handshake", "name", "login", "rate_limit")
 """Why the web server refuses a client."""
 
@@ -241,23 +237,23 @@ METRICS: tuple[Metric, ...] = (
            "1 while a process has a GPU open, or Slurm gave one to a job. No series while it is unknown."),
     Metric("gpuwarden_schedulable", GAUGE, (), lambda s: _one(int(s.schedulable(s.made))),
            "1 while the node may take work: healthy or warning, fresh, not excluded, no termination notice."),
-    Metric("gpuwarden_excluded", GAUGE, ("actuator", "owner", "cause"), acted.exclusions,
+    Metric("gpuwarden_excluded", GAUGE, ("actuator", "owner", "cause"), enforcement.exclusions,
            "1 while the node is excluded there: by gpuwarden for a failure, a termination or an operator, or by another "
            "party (owner other, cause foreign). Without an actuator: by an operator, for readers of the heartbeat."),
-    Metric("gpuwarden_excluded_since_timestamp_seconds", GAUGE, ("actuator", "owner", "cause"), acted.exclusions_since,
+    Metric("gpuwarden_excluded_since_timestamp_seconds", GAUGE, ("actuator", "owner", "cause"), enforcement.exclusions_since,
            "Since when the node is excluded there by gpuwarden, Unix time. No series while it is not."),
-    Metric("gpuwarden_actuator_up", GAUGE, ("actuator",), acted.answering,
+    Metric("gpuwarden_actuator_up", GAUGE, ("actuator",), enforcement.answering,
            "1 while the scheduler, or what else excludes this node, can be read. No series before the first read."),
-    Metric("gpuwarden_intents_total", COUNTER, ("kind", "outcome"), acted.intents,
+    Metric("gpuwarden_intents_total", COUNTER, ("kind", "outcome"), enforcement.intents,
            "Intents to exclude or restore this node, by outcome, since the ledger began. Outcome observed: mode is observe. "
            "Outcomes retry and refused: attempts since the daemon started."),
     Metric("gpuwarden_intents_pending", GAUGE, (), lambda s: _one(len(s.acted.pending)),
            "Intents that are not done: the scheduler is unreachable, refuses, or the breaker is open."),
     Metric("gpuwarden_breaker_open", GAUGE, (), lambda s: _one(int(bool(s.acted.breaker))),
            "1 while this node should be excluded for a failure, and is not because too many nodes are, or their number is unknown."),
-    Metric("gpuwarden_notifications_queued", GAUGE, ("target",), acted.queued,
+    Metric("gpuwarden_notifications_queued", GAUGE, ("target",), enforcement.queued,
            "Notifications that wait for delivery."),
-    Metric("gpuwarden_notifications_total", COUNTER, ("target", "outcome"), acted.notified,
+    Metric("gpuwarden_notifications_total", COUNTER, ("target", "outcome"), enforcement.notified,
            "Attempts to notify, by outcome: delivered, refused for good, barred until an operator changes something, later. "
            "Outcome dropped: dropped for room in the queue."),
     Metric("gpuwarden_termination_notice", GAUGE, ("source", "kind"), notices.announced,
@@ -266,13 +262,13 @@ METRICS: tuple[Metric, ...] = (
            "When this machine ends as announced, Unix time. No series while no time is certain."),
     Metric("gpuwarden_termination_source_up", GAUGE, ("source",), notices.sources_up,
            "1 while this source of termination notices answers."),
-    Metric("gpuwarden_jobs_signalled_total", COUNTER, ("outcome",), departures.signalled,
+    Metric("gpuwarden_jobs_signalled_total", COUNTER, ("outcome",), evacuation.signalled,
            "Jobs signalled because their machine ends, by outcome. Outcome local_only: it has other nodes, whose "
            "ranks were not signalled by this one; watched: another node signalled it; unknown: the daemon was killed, or the controller "
            "did not answer, while the signal was sent."),
-    Metric("gpuwarden_jobs_acknowledged_total", COUNTER, ("answer",), departures.acknowledged,
-           "Jobs by their acknowledgement of the notice. Answer saved: something is saved; unsaved: a rank reports that there is nothing to "
-           "save; ended: all signalled processes ended without acknowledgement. A job that gives two answers counts for both."),
+    Metric("gpuwarden_jobs_acknowledged_total", COUNTER, ("answer",), evacuation.acknowledged,
+           "Jobs by their acknowledgement of the notice. Answer saved: something is saved; unsaved: a rank reports that it saved "
+           "nothing; ended: all signalled processes ended without acknowledgement. A job that gives two answers counts for both."),
     Metric("gpuwarden_notice_to_signal_seconds", HISTOGRAM, ("le",), lambda s: s.departures.signal_seconds.samples(),
            "Time from the arrival of a notice here to the signal of a running job."),
     Metric("gpuwarden_gpus_expected", GAUGE, (), lambda s: _one(s.verdict.expected),
@@ -298,7 +294,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("gpuwarden_gpu_job_info", GAUGE, (*GPU, "job", "user", "job_name"), _gpu_jobs,
            "Always 1: a Slurm job that has this GPU, or processes on it. User and name are empty unless publish_jobs is set."),
     Metric("gpuwarden_lemon", GAUGE, (*GPU, "what"), _lemons,
-           "On how many of the last 28 days there was such an event of the node, with empty GPU labels, or to a board: the 16 worst. "
+           "Days of the last 28 with such an event, of the node (empty GPU labels) or of a board: the 16 worst. "
            "Three or more make the finding lemon_node."),
     # --- collectors
     Metric("gpuwarden_collector_up", GAUGE, PER_COLLECTOR, _each_collector(_up),
