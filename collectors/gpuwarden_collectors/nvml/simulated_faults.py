@@ -139,7 +139,7 @@ FAULTS: dict[str, FaultKind] = {
     "lost": FaultKind("every call answers GPU_IS_LOST", _attribute(error=_GPU_IS_LOST)),
     "vanish": FaultKind("NVML no longer lists the GPU; those after it are renumbered", _attribute(listed=False)),
     "reset-required": FaultKind("every reading answers RESET_REQUIRED", _attribute(error=_RESET_REQUIRED, identified=True)),
-    "recovery-action": FaultKind("the driver asks for recovery action N", _set_to_number("recovery_action"), "N", most=255),
+    "recovery-action": FaultKind("the driver requests recovery action N", _set_to_number("recovery_action"), "N", most=255),
     "hang": FaultKind("calls on the GPU do not return until the fault is cleared", _attribute(stall="hang")),
     "hang-hard": FaultKind("as hang, and the worker process ignores SIGTERM", _attribute(stall="hang-hard")),
     "crash": FaultKind("the library crashes its process, once", _attribute(stall="crash"), once=True),
@@ -153,12 +153,12 @@ FAULTS: dict[str, FaultKind] = {
         "clocks halved by the power supply's brake signal", _all(_slow_clock(0x88, 990), _grow(1e9, "slowdown_hw_power_brake_ns"))),
     "nvlink-down": FaultKind("an NVLink is inactive", _link_down, "LINK", default=0, most=LINKS - 1),
     "nvlink-errors": FaultKind("20 errors of each kind per second on an NVLink", _link_errors, "LINK", default=0, most=LINKS - 1),
-    "fabric": FaultKind("the fabric says that the GPU's route is unhealthy", _set(fabric_health_mask=0x19A, fabric_health_summary=2)),
+    "fabric": FaultKind("the fabric reports the GPU's route as unhealthy", _set(fabric_health_mask=0x19A, fabric_health_summary=2)),
     "pcie-width": FaultKind("the PCIe link runs on N lanes", _set_to_number("pcie_width"), "N", default=8, most=16),
     "pcie-replays": FaultKind("100 PCIe replays each second", _grow(100, "pcie_replays")),
     "slow": FaultKind("reading the GPU takes MS milliseconds longer", _delay, "MS"),
-    "driver-gone": FaultKind("NVML says that the driver is not loaded", driver_error=_DRIVER_NOT_LOADED),
-    "driver-mismatch": FaultKind("NVML says that the library does not fit the loaded driver", driver_error=_LIB_RM_VERSION_MISMATCH),
+    "driver-gone": FaultKind("NVML reports that the driver is not loaded", driver_error=_DRIVER_NOT_LOADED),
+    "driver-mismatch": FaultKind("NVML reports that the library does not fit the loaded driver", driver_error=_LIB_RM_VERSION_MISMATCH),
 }  # fmt: skip
 
 

@@ -10,7 +10,8 @@ from gpuwarden.cli.parser import Parser
 from gpuwarden.cli.text import clean
 
 HELP = """
-Acknowledges a finding, so that it ends as soon as its cause is no longer observed, without the reset or reboot that it needs otherwise.
+Acknowledges a finding, so that it ends as soon as its cause is no longer observed, without the reset or reboot that it
+needs otherwise.
 
 examples:
   gpuwarden status                              shows findings with their ids

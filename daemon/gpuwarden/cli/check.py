@@ -27,7 +27,7 @@ def arguments(parser: Parser) -> None:
     parser.add_config()
     parser.add_simulate()
     parser.add_argument(
-        "--state-dir", metavar="D", type=folder, help="where the ledger is (default: /var/lib/gpuwarden)"
+        "--state-dir", metavar="D", type=folder, help="directory of the ledger (default: /var/lib/gpuwarden)"
     )
 
 

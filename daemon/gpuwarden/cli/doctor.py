@@ -23,6 +23,7 @@ Checks this host, Slurm, Kubernetes and Prometheus, and lists what works, what d
 
 Each row is ok, warn or fail, and has a deadline of its own; all checks run at once, so that it takes a minute and a half at
 most. Run it as the user that the daemon runs as.
+
 exit code: 0 all rows ok, 1 a row warns, 2 a row fails
 
 examples:

@@ -12,11 +12,11 @@ from gpuwarden.base.paths import run_dir
 from gpuwarden.cli.parser import UNAVAILABLE, CommandError, Parser
 
 HELP = """
-Answers dstack's server in place of dstack's agent of this host (the shim): forwards every request to the shim, and replaces the
-health of the instance by the daemon's verdict: an excluded node reports failure, so that dstack places no job here.
+Answers dstack's server in place of dstack's agent of this host (the shim): forwards every request to the shim, and replaces
+the health of the instance by the daemon's verdict: an excluded node reports failure, so that dstack places no job here.
 
-Reads the file that the daemon publishes, and works while the daemon is stopped. In mode observe everything passes unchanged. systemd holds its
-socket, so that no request is refused while it restarts.
+Reads the files that the daemon publishes, and works while the daemon is stopped. In mode observe everything passes
+unchanged. systemd holds its socket, so that no request is refused while it restarts.
 
 exit code: 0 after SIGTERM or SIGINT, 64 for bad usage, 69 when its address is taken
 
@@ -50,7 +50,7 @@ def main(options: argparse.Namespace) -> int:
     shim = options.shim or _configured(settings.value("dstack", "shim")) or SHIM
     where = options.run_dir or settings.run_dir(run_dir(os.environ))
     reader = Reader(where, NAME, boot_id=this_boot())
-    logger = log.get_logger("dstack")
+    logger = log.get_logger(NAME)
 
     async def serve(stop: asyncio.Event) -> None:
         interposer = Interposer(

@@ -19,8 +19,8 @@ from gpuwarden.policy.state import PolicyState, fold
 from gpuwarden.publish.times import rfc3339
 
 HELP = """
-Lists gpuwarden's own exclusions of this node, from the ledger. It needs no daemon, and changes
-nothing: check before you remove gpuwarden from a node, because nothing else lifts its exclusions.
+Lists gpuwarden's own exclusions of this node, from the ledger. It needs no daemon, and changes nothing: check before you
+remove gpuwarden from a node, because nothing else lifts its exclusions.
 
 exit code: 0 when gpuwarden excludes nothing, 1 when an exclusion is or may be in force, 69 when the ledger cannot be read
 
@@ -37,7 +37,7 @@ def arguments(parser: Parser) -> None:
         "--state-dir",
         metavar="D",
         type=folder,
-        help="where the ledger is (default: as configured, else /var/lib/gpuwarden)",
+        help="directory of the ledger (default: as configured, else /var/lib/gpuwarden)",
     )
     parser.add_json()
 

@@ -14,8 +14,8 @@ from gpuwarden.cli.parser import UNAVAILABLE, CommandError, Parser
 HELP = """
 Answers the node health check of NVIDIA's ft_launcher (nvidia-resiliency-ext): a node that gpuwarden excludes fails the check.
 
-Reads the file that the daemon publishes, and works while the daemon is stopped. Unknown health, a warning and mode observe pass the check. systemd
-holds its socket, which must exist before jobs start: a client that finds none never tries again.
+Reads the files that the daemon publishes, and works while the daemon is stopped. Unknown health, a warning and mode observe
+pass the check. systemd holds its socket, which must exist before jobs start: a client that finds none never tries again.
 
 exit code: 0 after SIGTERM or SIGINT, 64 for bad usage, 69 when it cannot listen or grpclib is not installed
 

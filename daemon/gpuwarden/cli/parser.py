@@ -45,7 +45,7 @@ class Parser(argparse.ArgumentParser):
             "--run-dir",
             metavar="D",
             type=folder,
-            help="directory of the daemon's socket (default: $GPUWARDEN_RUN_DIR, else /run/gpuwarden)",
+            help="run directory of the daemon (default: $GPUWARDEN_RUN_DIR, else /run/gpuwarden)",
         )
 
     def add_json(self) -> None:

@@ -11,7 +11,8 @@ from gpuwarden.cli.text import clean
 
 HELP = """
 Makes the daemon read its configuration again, as SIGHUP does. The rules of conditions and Xids ([checks], [xids], [sxids]),
-the number of GPUs, [policy] and the numbers of [breaker] take effect at once; for everything else it lists the keys that need a restart.
+the number of GPUs, [policy] and the numbers of [breaker] take effect at once; for everything else it lists the keys that
+need a restart.
 
 With a fault anywhere nothing changes: every fault is listed, and the daemon goes on as before.
 

@@ -16,12 +16,12 @@ from gpuwarden.cli.text import clean, table
 from gpuwarden_collectors.slurm.jobs_register import tidy
 
 HELP = """
-Slurm's jobs and hooks.
+Lists Slurm's jobs on these GPUs, and makes the calls of Slurm's scripts.
 
 jobs         the jobs of each GPU
 look         have the daemon read everything now, as the epilog does; also removes the notes of jobs that ended long ago
-healthcheck  have the daemon act on its findings, as HealthCheckProgram does: with [slurm] drain_by = "hook" it drains
-             only within two minutes of this
+healthcheck  have the daemon act on its findings, as HealthCheckProgram does: with [slurm] drain_by = "hook" the
+             daemon drains only within two minutes of this call
 
 examples:
   gpuwarden slurm jobs
@@ -31,7 +31,7 @@ examples:
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("action", choices=("jobs", "look", "healthcheck"), help="one of the above")
+    parser.add_argument("action", choices=("jobs", "look", "healthcheck"), help="see below")
     parser.add_run_dir()
     parser.add_json()
     for flag, value in (("--node", "NAME"), ("--config", "FILE")):

@@ -1,4 +1,4 @@
-"""The configuration that a command line asks for.
+"""The configuration that a command line selects.
 
 Under `--simulate` neither /etc/gpuwarden nor any GPUWARDEN_* variable is read, and nothing is where a real daemon has
 its files: no simulated fault can reach a scheduler, a prolog or a dashboard of real GPUs. Settings
