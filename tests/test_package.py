@@ -163,7 +163,7 @@ def test_every_file_of_systemd_has_its_place_and_the_units_are_named_in_the_scri
     [
         ("usr/share/x", f"built in {WORK}/stage".encode(), "names"),
         ("opt/gpuwarden/bin/gpuwarden", b"#!/usr/bin/python3\n", "is not started by the Python"),
-        ("opt/gpuwarden/lib/x.dist-info/direct_url.json", b"{}", "says where a wheel came from"),
+        ("opt/gpuwarden/lib/x.dist-info/direct_url.json", b"{}", "names the origin of a wheel"),
         ("opt/gpuwarden/lib/__pycache__/x.cpython-311.pyc", bytes(16), "checks its source"),
         ("opt/gpuwarden/lib/x.py", b"", "is not compiled"),
     ],

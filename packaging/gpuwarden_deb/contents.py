@@ -104,7 +104,7 @@ def units(root: Path) -> list[str]:
 
 
 def enabled(root: Path) -> list[str]:
-    """The units that an installation enables: the daemon's, and those that it says go along with it."""
+    """The units that an installation enables: the daemon's, and those that its `Also=` names."""
     also = re.findall(r"^Also=(.*)$", (root / UNITS / MAIN).read_text(), re.MULTILINE)
     return [MAIN, *" ".join(also).split()]
 

@@ -64,7 +64,7 @@ def own_wheel(tools: Path, folder: Path, epoch: int) -> Path:
 
 
 def make(stage: Path, *, tools: Path, wheels: Path, own: Path, python: Path) -> Path:
-    """Makes it in `stage`/opt/gpuwarden, of the wheels and `own`, the folder with ours. Its folder of packages."""
+    """Makes it in `stage`/opt/gpuwarden, of the wheels and `own`, the folder with that of gpuwarden. Returns its folder of packages."""
     if ROOT.is_relative_to("/opt"):
         raise BuildError(
             f"the package cannot be built in {ROOT}: /opt is another folder meanwhile; use a checkout elsewhere"

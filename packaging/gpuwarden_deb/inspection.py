@@ -27,7 +27,7 @@ def _wrong(root: Path, file: Path) -> Iterator[str]:
         if f"{path}/".encode() in data:
             yield f"{name} names {path}"
     if file.name == "direct_url.json":
-        yield f"{name} says where a wheel came from"
+        yield f"{name} names the origin of a wheel"
     if file.parent == root / HOME.relative_to("/") / "bin" and not data.startswith(f"#!{HOME}/bin/python".encode()):
         yield f"{name} is not started by the Python of {HOME}: {data[:60]!r}"
     if file.suffix == ".pyc" and int.from_bytes(data[4:8], "little") != _UNCHECKED:

@@ -81,7 +81,7 @@ async def test_what_cannot_be_requeued_is_named_and_runs_on(slurm: Slurm, comman
     slurm.command("salloc", "--no-shell")  # its allocation stays
     (session,) = slurm.command("squeue", "-h", "--states=R", "--Format=JobID:0").split()
     kept, pinned = slurm.submit("sleep 300", "--no-requeue"), slurm.submit("sleep 300", "-w", "n1")
-    why = {int(session): "only batch jobs", kept: "--no-requeue", pinned: "it asked for n1"}
+    why = {int(session): "only batch jobs", kept: "--no-requeue", pinned: "it requires n1"}
     slurm.wait(lambda: {slurm.job_state(number) for number in why} == {"RUNNING"}, "the jobs")
     slurm.drain("n1", OURS)
     for number, text in why.items():

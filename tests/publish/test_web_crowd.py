@@ -329,6 +329,6 @@ async def test_waiting_at_one_door_takes_no_place_at_another() -> None:
     first = asyncio.create_task(notices.wait(PATIENCE))
     await until(lambda: notices.waiting["web"] == 1)
     assert not await notices.wait(0.01)
-    assert await notices.wait(0.01, door="jobs")
+    assert await notices.wait(0.01, server="jobs")
     notices.close()
     assert await first

@@ -107,7 +107,7 @@ async def test_tls_and_users_can_be_added_while_it_runs(site: Site) -> None:
         assert (await get(served, "/healthz")).code == 200
         site.write(site.serve(), users(alice="right"))
         await until(lambda: in_force(served, "alice"))
-        assert (await get(served, "/healthz")).body == b"HTTPS is spoken here, not HTTP.\n"
+        assert (await get(served, "/healthz")).body == b"This port serves HTTPS, not HTTP.\n"
         assert (await get(served, "/healthz", tls=trusting(), Authorization=ALICE)).code == 200
 
 

@@ -61,7 +61,7 @@ async def test_with_a_certificate_everything_is_served_over_tls(site: Site) -> N
 async def test_whoever_speaks_http_to_it_is_told_what_is_spoken_here(site: Site) -> None:
     async with serving(config=site.write(site.serve())) as served:
         answer = await get(served, "/metrics")
-        assert (answer.code, answer.body) == (400, b"HTTPS is spoken here, not HTTP.\n")
+        assert (answer.code, answer.body) == (400, b"This port serves HTTPS, not HTTP.\n")
 
 
 async def test_without_a_certificate_http_is_spoken_and_users_are_asked_all_the_same(site: Site) -> None:

@@ -10,7 +10,7 @@ _NOTICE = f"gpuwarden_termination_notice{{{CLUSTER}}}"
 _LEFT = f"gpuwarden_termination_deadline_timestamp_seconds{{{CLUSTER}}} - time()"
 _LEAD = f"max_over_time(({_LEFT})[$__range:15s])"
 _SIGNALLED = f"gpuwarden_jobs_signalled_total{{{CLUSTER}}}"
-_UNTOLD = f'gpuwarden_jobs_signalled_total{{{CLUSTER},outcome=~"unsent|unknown"}}'
+_NOT_SIGNALLED = f'gpuwarden_jobs_signalled_total{{{CLUSTER},outcome=~"unsent|unknown"}}'
 _ACKNOWLEDGED = f"gpuwarden_jobs_acknowledged_total{{{CLUSTER}}}"
 _DELAY = f"gpuwarden_notice_to_signal_seconds_bucket{{{CLUSTER}}}"
 _SHORT_LEAD = ((0, RED), (120, ORANGE), (600, GREEN))
@@ -31,7 +31,7 @@ NOW = (
     Panel(
         title="Jobs not signalled", kind=Kind.STAT, width=4, height=4,
         text="Jobs that were not signalled, or whose signal has an unknown result, within this time. See the log of the node.",
-        queries=(Query(f"sum({increase(_UNTOLD, '$__range')})"),), steps=BAD_FROM_ONE,
+        queries=(Query(f"sum({increase(_NOT_SIGNALLED, '$__range')})"),), steps=BAD_FROM_ONE,
     ),
     Panel(
         title="Slowest signal", kind=Kind.STAT, width=4, height=4, unit="s",

@@ -84,7 +84,7 @@ class PrometheusCounter:
         if self._querying is None or self._querying.done():
             self._querying = detached("prometheus", self._request)
             self._querying.add_done_callback(lambda done: done.exception())  # also if every waiter has given up
-        # `ask` has a deadline, and keeps it whatever the server does; a file of credentials may hang.
+        # `query` has a deadline, and keeps it whatever the server does; a file of credentials may hang.
         await asyncio.wait((self._querying,), timeout=RESPONSE_WITHIN + READ_WITHIN)
         if not self._querying.done():
             raise BudgetUnknown("the credentials of Prometheus cannot be read: does their file system hang?")

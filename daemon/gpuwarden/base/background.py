@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 
 Job = Callable[[], None]
-_POLL = (0.001, 0.005)  # seconds between two looks at the thread: soon at first, then less often
+_POLL = (0.001, 0.005)  # seconds between two checks of the thread: soon at first, then less often
 
 
 def boottime() -> float:

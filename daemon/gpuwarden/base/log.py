@@ -121,7 +121,7 @@ def get_logger(room: str) -> FilteringBoundLogger:
 
 
 class _Bridge(logging.Handler):
-    """Records of Python's `logging` into our lines."""
+    """Records of Python's `logging` as lines of this log."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:

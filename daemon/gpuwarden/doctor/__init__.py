@@ -1,1 +1,1 @@
-"""Whether gpuwarden can do its work on this host: looks only, changes nothing."""
+"""Whether gpuwarden can do its work on this host: reads only, changes nothing."""

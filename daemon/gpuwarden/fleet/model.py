@@ -49,7 +49,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A node as Prometheus knows it.
+    """A node as Prometheus has it.
 
     `node` is its instance while its name is unknown. `busy` is None where no daemon reports it. `age_seconds`: since the last
     heartbeat, by Prometheus' clock and the node's; of a silent node it may be since the last scrape. `seconds_left`: until the

@@ -1,4 +1,4 @@
-"""From Prometheus' answers to rows. Everything is joined on (cluster, job, instance); only `gpuwarden_node_info` knows a name.
+"""From Prometheus' results to rows. Everything is joined on (cluster, job, instance); only `gpuwarden_node_info` knows a name.
 
 What comes twice for one node (replicas of Prometheus, labels of a site) is taken at its worst. Missing or odd data makes a
 node no better: a node that answers without health is unknown, one that does not answer is unreachable.
@@ -16,7 +16,7 @@ from gpuwarden.fleet.model import RANK, Finding, Notice, Out, Row, Status
 from gpuwarden.prometheus.client import Sample
 
 Key = tuple[str, str, str]
-"""Cluster (empty if no label says so), job, instance."""
+"""Cluster (empty without such a label), job, instance."""
 Samples = Mapping[str, list[Sample]]
 T = TypeVar("T")
 

@@ -100,5 +100,5 @@ async def _lived(settings: Settings, serve: Callable[[asyncio.Event], Awaitable[
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     for fault in settings.faults:
-        log.get_logger("passive").error("configuration has a fault; its value is ignored", fault=str(fault))
+        log.get_logger("gpuwarden").error("configuration has a fault; its value is ignored", fault=str(fault))
     await serve(stop)

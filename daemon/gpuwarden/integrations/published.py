@@ -1,6 +1,6 @@
 """The daemon's published files, for processes that serve others with them: its verdict, and the marker of an exclusion.
 
-Both files are replaced atomically, so that no lock is needed, and are in the run directory (`publish/files.py`,
+Both files are replaced atomically, so that no lock is needed, and are in the run directory (`publish/files/verdict.py`,
 `actuators/marker_file.py`). They are read anew for each request; a missing, too large or invalid file is reported as such.
 """
 

@@ -121,7 +121,7 @@ class Ledger:
             return f"ledger {self._path} {what}"
         return ""
 
-    async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - says False at the deadline, which is no error here
+    async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - returns False at the deadline, which is no error here
         """Try at once to commit everything appended so far; whether it is, after at most `timeout` seconds."""
         committed = self._begin_commit()
         await self._writer.flush(timeout)

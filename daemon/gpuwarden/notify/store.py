@@ -49,9 +49,7 @@ class QueueStore:
         self._most = {"rows_most": rows_most, "bytes_most": bytes_most}
         self._queue: Queue | None = None
         self._spilled = Queue(None, **self._most)
-        self._delivered: dict[
-            int, tuple[str, str]
-        ] = {}  # by number, delivered messages that are still on disk: target and key
+        self._delivered: dict[int, tuple[str, str]] = {}  # target and key, by number: delivered, and still on disk
         self._claim: int | None = None  # descriptor of the locked file
         self._writer = BackgroundWriter("notify", JOBS_MOST, on_error=self._failed)
 

@@ -96,14 +96,14 @@ class Notices:
         self._closed = True
         self._wake()
 
-    async def wait(self, seconds: float, tag: str = "", *, door: str = "web") -> bool:
+    async def wait(self, seconds: float, tag: str = "", *, server: str = "web") -> bool:
         """Wait until an end is imminent, or, for a client that has the document with this `tag`, until it changes.
 
         At most `seconds`, and never more than WAIT_MOST. False if too many wait at this server already.
         """
-        if self.waiting[door] >= self._most:
+        if self.waiting[server] >= self._most:
             return False
-        self.waiting[door] += 1
+        self.waiting[server] += 1
         try:
             async with asyncio.timeout(min(max(seconds, 0.0), WAIT_MOST)):
                 while not self._closed and (self.tag == tag if tag else not self.imminent):
@@ -111,7 +111,7 @@ class Notices:
         except TimeoutError:
             pass
         finally:
-            self.waiting[door] -= 1
+            self.waiting[server] -= 1
         return True
 
     def _wake(self) -> None:

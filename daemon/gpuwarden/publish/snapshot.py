@@ -197,7 +197,7 @@ class Snapshot:
     """When a GPU pass last observed."""
     verdict: Verdict
     nvml: NvmlFacts | None = None
-    """None once it is not fresh; so are the next two."""
+    """None once it is not fresh, as the next two."""
     dcgm: DcgmFacts | None = None
     jobs: JobsFacts | None = None
     collectors: tuple[CollectorStatus, ...] = ()

@@ -44,7 +44,7 @@ class SignalOutcome:
 
 
 async def find_steps(commands: Commands, job: SlurmJob) -> SignalOutcome:
-    """Every numbered step of the job, wherever it runs: READY for `signal_steps`, or why there is nobody to signal. Sends nothing.
+    """Every numbered step of the job, wherever it runs: READY for `signal_steps`, or why there is nothing to signal. Sends nothing.
     Raises ActuatorError.
     """
     return await as_actuator_errors(_find_steps(commands, job))

@@ -99,7 +99,7 @@ def _nothing_to_do(found: SlurmJob | None, node: str) -> RequeueOutcome | None:
     if not found.requeue:
         return _outcome(Requeueing.REFUSED, found, _NEVER[1][1])
     if found.pinned and in_hostlist(node, found.pinned):
-        return _outcome(Requeueing.REFUSED, found, f"it asked for {found.pinned[:60]}, and could run nowhere else")
+        return _outcome(Requeueing.REFUSED, found, f"it requires {found.pinned[:60]}, and could run nowhere else")
     return None
 
 

@@ -4,7 +4,7 @@
                                                         "entity_group_id", "entity_id"}, …]}}
 
 dstack's server (0.22.5) takes a level other than 0, 10 and 20, a missing key, or `incidents` that are null for no response at all, and
-a host that does not respond for unreachable. `dcgm` is null where the shim has no DCGM: that says nothing about the node.
+a host that does not respond for unreachable. `dcgm` is null where the shim has no DCGM: the node may have any health then.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ Pure. The rules, the first that fits:
     failure without exclusion, warning                      warning
     healthy                                                 pass
 
-It is over once a valid verdict knows the health of the node and has no exclusion here, and there is no marker.
+A failure is over once a valid verdict has a health other than unknown and no exclusion here, and there is no marker.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class JobMapping:
         """Why the folder is not up to date; empty if it is."""
         return self._error
 
-    async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - says False at the deadline, which is no error here
+    async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - returns False at the deadline, which is no error here
         return await self._writer.flush(timeout)
 
     def close(self, timeout: float) -> bool:

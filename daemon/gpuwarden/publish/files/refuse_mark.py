@@ -48,7 +48,7 @@ class RefuseMark:
             return f"cannot read {self._path}: no response for {stalled:.0f} s; is its filesystem frozen?"
         return self._error
 
-    async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - says False at the deadline, which is no error here
+    async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - returns False at the deadline, which is no error here
         return await self._writer.flush(timeout)
 
     def close(self, timeout: float) -> bool:

@@ -42,7 +42,7 @@ class FileWriter:
             return f"cannot write {self._path}: no response for {stalled:.0f} s; is its filesystem frozen?"
         return self._error
 
-    async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - says False at the deadline, which is no error here
+    async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - returns False at the deadline, which is no error here
         return await self._writer.flush(timeout)
 
     def close(self, timeout: float) -> bool:

@@ -38,7 +38,7 @@ class HpcJobs:
         self._reader.submit(self._read)
         return self._seen
 
-    async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - says False at the deadline, which is no error here
+    async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - returns False at the deadline, which is no error here
         return await self._reader.flush(timeout)
 
     def close(self, timeout: float) -> bool:

@@ -155,7 +155,7 @@ class JobSocket:
     # --- life
 
     async def start(self) -> None:
-        """Listen, if that can be done by now; `error` says why not. Raises nothing, and takes 4 s at most."""
+        """Listen, if that can be done by now; else `error` has the reason. Raises nothing, and takes 4 s at most."""
         await self._listener.check()
 
     async def run(self) -> None:
@@ -255,7 +255,7 @@ class JobSocket:
         if len(others) >= _WAITERS_OF_USER:
             raise VerbError(f"{_WAITERS_OF_USER} clients of this user wait already; try again", TRY_AGAIN)
         client.waits = True
-        waiting = asyncio.ensure_future(self._notices.wait(seconds, tag, door="jobs"))
+        waiting = asyncio.ensure_future(self._notices.wait(seconds, tag, server="jobs"))
         try:
             while not waiting.done() and not _hung_up(client.socket):
                 await asyncio.wait((waiting,), timeout=_CHECK)

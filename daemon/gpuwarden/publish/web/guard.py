@@ -23,9 +23,7 @@ from gpuwarden.publish.web.rules import RateLimit, WebConfig, WebConfigError
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Stamp
 
-if (
-    TYPE_CHECKING
-):  # structlog is for gpuwarden.base.log to import; OpenSSL, bcrypt and PyYAML for those who have such a file
+if TYPE_CHECKING:  # structlog is for gpuwarden.base.log to import; OpenSSL and bcrypt for those with such a file
     from structlog.typing import FilteringBoundLogger
 
     from gpuwarden.publish.web.auth import Passwords

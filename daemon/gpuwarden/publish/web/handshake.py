@@ -10,21 +10,19 @@ from contextlib import closing, suppress
 from gpuwarden.publish.web import http as web
 from gpuwarden.publish.web.tls import Tls
 
-NOT_TLS = b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nHTTPS is spoken here, not HTTP.\n"
+NOT_TLS = b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nThis port serves HTTPS, not HTTP.\n"
 
 
 async def handshake(handler: web.RequestHandler, sock: socket.socket, tls: Tls, within: float) -> str:
     """Why it failed; empty if it did not. Raises OSError if the peer has left. `within`: seconds."""
     loop = asyncio.get_running_loop()
-    with closing(sock.dup()) as again:  # asyncio closes its own at the first byte that is no TLS
+    with closing(sock.dup()) as again:  # asyncio closes its own at the first byte that is not TLS
         try:
             await loop.connect_accepted_socket(
                 lambda: handler, sock, ssl=tls.context, ssl_handshake_timeout=within, ssl_shutdown_timeout=within
             )
         except ssl.SSLError as error:
-            error.__traceback__ = (
-                None  # asyncio's frames hold the error and 256 KiB: a cycle, kept until it is collected
-            )
+            error.__traceback__ = None  # asyncio's frames hold it and 256 KiB: a cycle, until it is collected
             if error.reason == "HTTP_REQUEST":
                 with suppress(OSError):
                     again.send(NOT_TLS)
