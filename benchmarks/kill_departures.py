@@ -164,7 +164,8 @@ def a_round(job: Job, service: Simulator, asked: Asked, delay: float) -> Round:
         result, local_only = outcome(daemon)
         if result == "sent" and not local_only:
             until(lambda: min(job.signals()) > max(before), SIGNAL_WITHIN)
-        daemon.wait_passes(5)
+        passes = daemon.heartbeat()["sequence"]
+        daemon.wait(lambda: daemon.heartbeat()["sequence"] >= passes + 5, "some passes")
     got = tuple(after - was for after, was in zip(job.signals(), before, strict=True))
     return Round(left=left, window=window, marked=marked, got=got, result=result, local_only=local_only)
 

@@ -87,8 +87,6 @@ class Journal:
         events = tuple(events)
         self._fold(events, [one for one in self.projections if one is not by])
         self.recent.extend(events)
-        for output in self._outputs:
-            output(events)
         if not self.recalled:
             self._since_start.extend(events)
         if position == self._position:
@@ -96,6 +94,8 @@ class Journal:
         if events or position is not None:
             self._ledger.append(events, position=position)
             self._position = position or self._position
+        for output in self._outputs:  # while the ledger writes: a signal may wait for it
+            output(events)
         if events and step is not Step.NONE:
             self._request_step(step)
 

@@ -70,7 +70,7 @@ async def signal_through_slurm(
     if step.delivery.way is Way.BATCH:
         if not await sending():
             return WITHDRAWN
-        return await _sent(signal_batch(slurm.commands, job, step.delivery.signal), step)
+        return await _sent(signal_batch(slurm.sending, job, step.delivery.signal), step)
     try:
         marked = await mark(slurm.commands, job, slurm.node, now)
     except ActuatorError as error:
@@ -112,7 +112,7 @@ async def _signal_steps(
         return Delivered(result=Sent.UNSENT, text=ready.text)
     if not await sending():
         return WITHDRAWN
-    return await _sent(signal_steps(slurm.commands, job, ready.steps, step.delivery.signal), step)
+    return await _sent(signal_steps(slurm.sending, job, ready.steps, step.delivery.signal), step)
 
 
 async def _sent(sending: Awaitable[SignalOutcome], step: SignalJob) -> Delivered:

@@ -41,7 +41,7 @@ class SlurmJobs:
 class SlurmJobScan:
     """`hostname`: of this machine, for finding its name in Slurm. What is not answered in time is waited for in the next scan.
 
-    `pids`: what slurmd lists.
+    `pids`: what slurmd lists. `sending`: for signals, which wait behind no question.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class SlurmJobScan:
     ) -> None:
         make = partial(Commands, conf=options.conf, folder=options.folder, timeout=options.timeout, inherited=inherited)
         self.commands = make()
+        self.sending = make()
         self.pids = SlurmPids(make(), self._name)
         inherited_name = inherited.get(NAME_VARIABLE, "")
         self.node = options.node or (inherited_name if is_node_name(inherited_name) else "")
@@ -70,6 +71,7 @@ class SlurmJobScan:
             self._asked.cancel()
         await self.pids.close()
         await self.commands.close()
+        await self.sending.close()
 
     async def read(self) -> SlurmJobs:
         """Takes CONTROLLER_WITHIN at most, and raises nothing."""
