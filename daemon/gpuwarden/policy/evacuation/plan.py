@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from gpuwarden.policy.evacuation.approval import pauses, refusal, rests_until
 from gpuwarden.policy.evacuation.budget import FAILING_GPU, MARK_TAKES, Budget, budget
-from gpuwarden.policy.evacuation.delivery import ALIVE, Delivery, DeliveryRules, delivery
+from gpuwarden.policy.evacuation.delivery import ALIVE, Delivery, DeliveryRules, Way, delivery
 from gpuwarden.policy.evacuation.done import done, steps_decide
 from gpuwarden.policy.evacuation.model import JOBS_MOST, Departure, DepartureState, JobState, Requeued, id_of, key_of
 from gpuwarden.policy.evacuation.signals import signalled_before
@@ -34,6 +34,8 @@ LOOK_LATER, NEAR = 5.0, 60.0
 """The same once the end is over by NEAR seconds, and did not come."""
 RETRY_AFTER = 2.0
 """Seconds between two tries of a requeue, or of the last words."""
+BESIDE = (Way.JOB_WIDE, Way.BATCH, Way.WATCH)
+"""Deliveries whose end is followed by a look of its own: one in their midst would only take their time."""
 PENDING = "pending"
 """The state of a job in Slurm's queue, which has nothing here any more."""
 
@@ -180,7 +182,7 @@ def plan(
     tell = tuple(_signals(scene))
     addressed = frozenset(step.key for step in tell if step.delivery.receivers)
     steps = (*tell, *_after(scene, addressed), *_step_checks(scene), *_last_words(scene))
-    again = _again(scene, signalled=not all(is_busy(step.key) for step in tell))
+    again = _again(scene, signalled=not all(is_busy(step.key) or step.delivery.way in BESIDE for step in tell))
     if steps or not _is_to_be_approved(scene, notice):
         return Plan(steps, again)
     if settings.slurm and not seen.fresh:
