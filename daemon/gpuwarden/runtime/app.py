@@ -27,6 +27,7 @@ from gpuwarden.engine.reload import ReloadError, in_force, reloaded
 from gpuwarden.health.model import Event, EventKind, Health, Verdict
 from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.rows import Memory
+from gpuwarden.policy.evacuation.events import is_sending
 from gpuwarden.policy.situation import Situation
 from gpuwarden.publish.files.verdict import VerdictFile
 from gpuwarden.publish.metrics.enforcement import with_acted
@@ -331,8 +332,11 @@ class Daemon:
         self.journal.append(events, step=Step.NOW)
 
     def _append_soon(self, events: Iterable[Event]) -> None:
-        """Of jobs, which may all acknowledge in the same moment."""
-        self.journal.append(events, step=Step.SOON)
+        """Of jobs, which may all acknowledge in the same moment. A signal that is about to be sent waits for no step: its outcome
+        asks for one.
+        """
+        events = tuple(events)
+        self.journal.append(events, step=Step.NONE if all(map(is_sending, events)) else Step.SOON)
 
     def _request_step(self, when: Step) -> None:
         if when is Step.NOW:

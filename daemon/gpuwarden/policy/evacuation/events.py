@@ -88,6 +88,12 @@ def signalling(
     )  # fmt: skip
 
 
+def is_sending(event: Event) -> bool:
+    """An event of what came of it follows."""
+    sends = event.data.get("processes") or event.data.get("marking")
+    return event.kind == EventKind.SIGNALLING and bool(sends) and event.data.get("kept") is not True
+
+
 def signalled(
     notice: str, job: str, way: Way, result: Sent, *, count: int = 0, text: str = "", again: bool = False,
     boot_id: str, now: Stamp,
