@@ -22,7 +22,7 @@ from typing import Any
 
 from common import cpu_ns, percentile, spread, table
 from gpuwarden.actuators.reconciler import Limits, Reconciler
-from gpuwarden.policy.model import Act, Census, Held, Intent, Owner, Result, Settings, Standing, Why
+from gpuwarden.policy.model import Act, FleetCount, Held, Intent, NodeState, Owner, Result, Settings, Why
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm.nodes import read_node, read_partitions
 from support.slurm import CONTROLLER, Slurm, missing_parts, running
@@ -54,7 +54,7 @@ async def drains(slurm: Slurm) -> tuple[list[float], list[float]]:
     taken: list[float] = []
     apply = actuator.apply
 
-    async def noting(intent: Intent, state: Standing) -> None:
+    async def noting(intent: Intent, state: NodeState) -> None:
         await apply(intent, state)
         taken.append(time.perf_counter())
 
@@ -81,7 +81,7 @@ def measure_drains(slurm: Slurm) -> None:
         ratio = [a / b for a, b in zip(ours, bare, strict=True)]
         rows.append([f"verdict to drained, {name}", spread(ours, 0), spread(bare, 0), spread(ratio, 1), wanted])
     head = ("what", "ms", "a bare scontrol update, ms", "ratio", "wanted")
-    table(f"A drain: census, look, write; median (least-most) of {RUNS} runs of {ROUNDS}", head, rows)
+    table(f"A drain: fleet_count, look, write; median (least-most) of {RUNS} runs of {ROUNDS}", head, rows)
 
 
 # --- what the controller has to bear
@@ -203,22 +203,22 @@ class SimulatedNode:
         self.name = name
         self._slurm = slurm
 
-    async def read(self) -> Standing:
+    async def read(self) -> NodeState:
         now = await self._slurm.request(RPCS_OF_A_LOOK)
         since = self._slurm.out.get(self.name)
         if since is None:
-            return Standing(at=Stamp(now, now), pool=self._slurm.pool)
-        return Standing(
+            return NodeState(at=Stamp(now, now), pool=self._slurm.pool)
+        return NodeState(
             at=Stamp(now, now), owner=Owner.OURS, why=Why.FAILURE, reason=FAILURE, since=since, pool=self._slurm.pool
         )
 
-    async def fleet_count(self) -> Census:
+    async def fleet_count(self) -> FleetCount:
         now = await self._slurm.request(RPCS_OF_A_CENSUS)
         self._slurm.counted[int(now)] += 1
         held = tuple(Held(since, name) for name, since in self._slurm.out.items())
-        return Census(node=self.name, pool=self._slurm.pool, held=held, now=now)
+        return FleetCount(node=self.name, pool=self._slurm.pool, held=held, now=now)
 
-    async def apply(self, intent: Intent, state: Standing) -> None:  # noqa: ARG002 - as all actuators have it
+    async def apply(self, intent: Intent, state: NodeState) -> None:  # noqa: ARG002 - as all actuators have it
         now = await self._slurm.request(RPCS_OF_A_WRITE)
         if intent.act is Act.EXCLUDE:
             self._slurm.out[self.name] = float(int(now))

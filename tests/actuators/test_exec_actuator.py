@@ -40,8 +40,8 @@ def answering(folder: Path, answer: str, code: int = 0, timeout: float = PATIENC
 async def test_who_holds_the_node_out_is_told_by_the_reason(
     tmp_path: Path, answer: str, owner: Owner, reason: str
 ) -> None:
-    standing = await answering(tmp_path, answer).read()
-    assert (standing.owner, standing.reason) == (owner, reason)
+    node_state = await answering(tmp_path, answer).read()
+    assert (node_state.owner, node_state.reason) == (owner, reason)
 
 
 ODD = {

@@ -8,7 +8,7 @@ import pytest
 
 from gpuwarden.actuators.base import ActuatorUnavailable
 from gpuwarden.actuators.hook_gate import OPEN_FOR, HookGate
-from gpuwarden.policy.model import Act, Census, Intent, Owner, Standing, Why
+from gpuwarden.policy.model import Act, FleetCount, Intent, NodeState, Owner, Why
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.facts import Stamp
 
@@ -22,14 +22,14 @@ class Scheduler:
     def __init__(self) -> None:
         self.writes: list[Intent] = []
 
-    async def read(self) -> Standing:
+    async def read(self) -> NodeState:
         owner = Owner.OURS if self.writes else Owner.NONE
-        return Standing(at=host_clock(), owner=owner, pool=8)
+        return NodeState(at=host_clock(), owner=owner, pool=8)
 
-    async def fleet_count(self) -> Census:
-        return Census(node="me", pool=8, held=(), now=100.0)
+    async def fleet_count(self) -> FleetCount:
+        return FleetCount(node="me", pool=8, held=(), now=100.0)
 
-    async def apply(self, intent: Intent, state: Standing) -> None:
+    async def apply(self, intent: Intent, state: NodeState) -> None:
         self.writes.append(intent)
 
     async def close(self) -> None:

@@ -14,7 +14,7 @@ import pytest
 from gpuwarden.actuators.base import ActuatorRefused, ActuatorUnavailable
 from gpuwarden.actuators.fleet_count import NoCounter
 from gpuwarden.actuators.marker import MarkerActuator
-from gpuwarden.policy.model import Act, Intent, Owner, Standing, Why
+from gpuwarden.policy.model import Act, Intent, NodeState, Owner, Why
 from gpuwarden.policy.preconditions import same
 from gpuwarden.policy.reasons import operator, termination, unknown
 from gpuwarden_collectors.facts import Stamp
@@ -38,7 +38,7 @@ def intent(act: Act = Act.EXCLUDE, why: Why = Why.FAILURE, reason: str = FAILED)
     return Intent(act=act, actuator="file", why=why, reason=reason, key="k", at=NOW)
 
 
-async def applied(one: MarkerActuator, what: Intent) -> Standing:
+async def applied(one: MarkerActuator, what: Intent) -> NodeState:
     await one.apply(what, await one.read())
     return await one.read()
 
@@ -57,9 +57,9 @@ async def test_it_stands_as_it_was_written_and_says_why(
     tmp_path: Path, why: Why, reason: str, cause: str, check: str
 ) -> None:
     path = tmp_path / "out"
-    standing = await applied(marker(path), intent(why=why, reason=reason))
-    assert (standing.owner, standing.why, standing.reason) == (Owner.OURS, why, reason)
-    assert same(reason, NOW.wall, standing)
+    node_state = await applied(marker(path), intent(why=why, reason=reason))
+    assert (node_state.owner, node_state.why, node_state.reason) == (Owner.OURS, why, reason)
+    assert same(reason, NOW.wall, node_state)
     text = path.read_text()
     assert (text.count("\n"), stat.S_IMODE(path.stat().st_mode)) == (1, 0o644)
     told = json.loads(text)
@@ -93,7 +93,7 @@ async def test_what_somebody_else_wrote_is_refused_and_left_as_it_is(tmp_path: P
     path = tmp_path / "out"
     path.write_bytes(content)
     one = marker(path)
-    for what in (one.read(), one.apply(intent(), Standing(at=NOW)), one.apply(intent(Act.RESTORE), Standing(at=NOW))):
+    for what in (one.read(), one.apply(intent(), NodeState(at=NOW)), one.apply(intent(Act.RESTORE), NodeState(at=NOW))):
         with pytest.raises(ActuatorRefused, match="is not a marker of this node"):
             await what
     assert path.read_bytes() == content
@@ -112,7 +112,7 @@ async def test_a_place_that_cannot_hold_one_is_for_a_person_to_mend(tmp_path: Pa
         path.symlink_to("out" if kind == "loop" else "other")
     one = marker(path)
     with pytest.raises(ActuatorRefused):
-        await one.apply(intent(), Standing(at=NOW))
+        await one.apply(intent(), NodeState(at=NOW))
     assert kind != "link" or (tmp_path / "other").read_text() == "theirs"
     assert not (tmp_path / "away").exists()
 
@@ -135,7 +135,11 @@ async def test_where_anybody_may_write_only_what_belongs_to_us_counts(tmp_path: 
     os.chown(path, 1, 1)
     assert (await one.read()).owner is Owner.OURS  # a server of files may give what root writes to nobody
     tmp_path.chmod(0o1777)
-    for forged in (one.read(), one.apply(intent(), Standing(at=NOW)), one.apply(intent(Act.RESTORE), Standing(at=NOW))):
+    for forged in (
+        one.read(),
+        one.apply(intent(), NodeState(at=NOW)),
+        one.apply(intent(Act.RESTORE), NodeState(at=NOW)),
+    ):
         with pytest.raises(ActuatorRefused, match=f"belongs to user 1, .* chmod o-w {tmp_path}"):
             await forged
     assert path.exists()
@@ -178,7 +182,7 @@ async def test_a_reader_sees_all_of_it_or_nothing(tmp_path: Path) -> None:
     path, one = tmp_path / "out", marker(tmp_path / "out")
     seen = set()
     for number in range(50):
-        writing = asyncio.ensure_future(one.apply(intent(reason=f"gpuwarden: failure gpu={number}"), Standing(at=NOW)))
+        writing = asyncio.ensure_future(one.apply(intent(reason=f"gpuwarden: failure gpu={number}"), NodeState(at=NOW)))
         while not writing.done():
             await asyncio.sleep(0)
             if path.exists():

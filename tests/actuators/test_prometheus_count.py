@@ -22,7 +22,7 @@ from gpuwarden.actuators.reconciler import Limits, Reconciler
 from gpuwarden.config.policy import BreakerOptions
 from gpuwarden.config.secrets import SecretFile
 from gpuwarden.policy.breaker import refusal
-from gpuwarden.policy.model import Act, Budget, Census, Held, Intent, Owner, Result, Standing, Why
+from gpuwarden.policy.model import Act, Budget, FleetCount, Held, Intent, NodeState, Owner, Result, Why
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.facts import Stamp
 from support.daemons import FakeHost, RunningDaemon
@@ -59,19 +59,19 @@ def site(scraped: float = NOW - 10, at: float = NOW, pool: int = 4, **held: floa
     return respond
 
 
-async def census(respond: Callable[..., Answer], **more: object) -> Census:
+async def fleet_count(respond: Callable[..., Answer], **more: object) -> FleetCount:
     with api_server(respond) as port:
         return await counter(port, **more).fleet_count()
 
 
 async def test_it_counts_nodes_in_the_order_in_which_they_went_out() -> None:
-    found = await census(site(n2=NOW - 100, n3=NOW - 50, pool=8))
+    found = await fleet_count(site(n2=NOW - 100, n3=NOW - 50, pool=8))
     assert (found.pool, found.node, found.now) == (8, "a/gpuwarden/n1", NOW)
     assert sorted(held.node for held in found.held) == ["a/gpuwarden/n2", "a/gpuwarden/n3"]
     assert "2 of 8 nodes are held out" in refusal(Budget(percent=25), found)
     assert refusal(Budget(percent=50), found) == ""
     assert found.visible_after >= 60.0  # what is written now may be scraped as late as that
-    ours = await census(site(n1=NOW - 200, n2=NOW - 100, n3=NOW - 50, pool=8))
+    ours = await fleet_count(site(n1=NOW - 200, n2=NOW - 100, n3=NOW - 50, pool=8))
     assert refusal(Budget(percent=25), ours) == ""
 
 
@@ -86,7 +86,7 @@ async def test_a_node_that_two_jobs_scrape_does_not_stand_before_itself() -> Non
             return vector([series(NOW, 1, twice), series(NOW, 1, named("n1"))])
         return once(path, query, headers)
 
-    assert refusal(Budget(percent=50, count=1), await census(respond)) == ""
+    assert refusal(Budget(percent=50, count=1), await fleet_count(respond)) == ""
 
 
 HANG = drip(b"")
@@ -112,7 +112,7 @@ async def test_what_cannot_be_counted_by_is_no_count(
     if "within" in told:
         monkeypatch.setattr("gpuwarden.actuators.prometheus_count.RESPONSE_WITHIN", 0.2)
     with pytest.raises(BudgetUnknown, match="budget_unknown") as raised:
-        await census(respond)
+        await fleet_count(respond)
     assert told in str(raised.value)
 
 
@@ -166,17 +166,17 @@ class Scraped:
     def __init__(self, node: str, marked: dict[str, tuple[str, float]]) -> None:
         self.name, self.node, self.marked = "file", node, marked
 
-    async def read(self) -> Standing:
+    async def read(self) -> NodeState:
         reason, since = self.marked.get(self.node, ("", 0.0))
         owner, why = (Owner.OURS, Why.FAILURE) if reason else (Owner.NONE, None)
-        return Standing(at=Stamp(0.0, 0.0), owner=owner, why=why, reason=reason, since=since, pool=1)
+        return NodeState(at=Stamp(0.0, 0.0), owner=owner, why=why, reason=reason, since=since, pool=1)
 
-    async def fleet_count(self) -> Census:
+    async def fleet_count(self) -> FleetCount:
         now = asyncio.get_running_loop().time()
         seen = tuple(Held(at, node) for node, (_, at) in self.marked.items() if at < now - now % self.EVERY)
-        return Census(node=self.node, pool=100, held=seen, now=now, visible_after=4 * self.EVERY)
+        return FleetCount(node=self.node, pool=100, held=seen, now=now, visible_after=4 * self.EVERY)
 
-    async def apply(self, intent: Intent, state: Standing) -> None:
+    async def apply(self, intent: Intent, state: NodeState) -> None:
         assert state.reachable
         if intent.act is Act.EXCLUDE:
             self.marked[self.node] = (intent.reason, asyncio.get_running_loop().time())
@@ -293,7 +293,7 @@ def test_by_a_real_prometheus_a_node_is_kept_in_and_taken_out(tmp_path: Path) ->
     assert held == {(them, since), (node, round(written))}
 
 
-async def counted(server: Server, boot_id: str) -> Census:
+async def counted(server: Server, boot_id: str) -> FleetCount:
     options = BreakerOptions(prometheus=f"http://127.0.0.1:{server.port}", prometheus_match='cluster="a"')
     return await PrometheusCounter(options, node="node7", boot_id=boot_id, clock=host_clock).fleet_count()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.policy.model import Flag, Intent, Owner, Result, Standing, Why
+from gpuwarden.policy.model import Flag, Intent, NodeState, Owner, Result, Why
 from support.slurm import CONTROLLER, SLURM, Slurm
 from support.slurm_reconciler import FAILURE, a_reconciler, an_actuator, attempt, exclude, reasons_written, restore
 
@@ -95,11 +95,11 @@ async def test_maintenance_and_reboots_are_left_alone(slurm: Slurm) -> None:
 async def test_the_termination_of_another_machine_is_lifted(slurm: Slurm, state: str) -> None:
     """Which of the two it was: somebody's last act may have been to set the node down."""
     slurm.drain("n1", TERMINATION, state=state)
-    standing = await an_actuator(slurm).read()
-    assert (standing.owner, standing.why) == (Owner.OURS, Why.TERMINATION)
-    assert (standing.boot, standing.instance) == ("1b4e28ba", "i-0af01c23")
-    assert (Flag.DOWN in standing.flags) is (state == "DOWN")
-    lifted = await attempt(slurm, restore(Why.TERMINATION, TERMINATION, since=standing.since))
+    node_state = await an_actuator(slurm).read()
+    assert (node_state.owner, node_state.why) == (Owner.OURS, Why.TERMINATION)
+    assert (node_state.boot, node_state.instance) == ("1b4e28ba", "i-0af01c23")
+    assert (Flag.DOWN in node_state.flags) is (state == "DOWN")
+    lifted = await attempt(slurm, restore(Why.TERMINATION, TERMINATION, since=node_state.since))
     assert lifted.result is Result.DONE
     slurm.wait(lambda: slurm.state("n1") == {"IDLE"}, "n1 to be idle")
 
@@ -154,7 +154,7 @@ async def test_a_drain_that_timed_out_is_looked_for_before_it_is_written_again(s
     attempted = asyncio.create_task(reconciler.attempt(intent))
     apply = actuator.apply
 
-    async def hangs_from_here(intent: Intent, state: Standing) -> None:
+    async def hangs_from_here(intent: Intent, state: NodeState) -> None:
         slurm.pause(CONTROLLER)
         await apply(intent, state)
 

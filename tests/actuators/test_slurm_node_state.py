@@ -50,10 +50,10 @@ def node(state: str = "idle", reason: str = "", *, name: str = "n1", at: float |
     ],
 )
 def test_states_and_reasons(state: str, reason: str, owner: Owner, why: Why | None, flags: set[Flag]) -> None:
-    standing = node_state_of(node(state, reason), NOW, pool=3)
-    assert (standing.owner, standing.why) == (owner, why)
-    assert standing.flags == flags
-    assert standing.schedulable is (owner is Owner.NONE and not flags)
+    node_state = node_state_of(node(state, reason), NOW, pool=3)
+    assert (node_state.owner, node_state.why) == (owner, why)
+    assert node_state.flags == flags
+    assert node_state.schedulable is (owner is Owner.NONE and not flags)
 
 
 @pytest.mark.parametrize(
@@ -62,13 +62,13 @@ def test_states_and_reasons(state: str, reason: str, owner: Owner, why: Why | No
 )
 def test_what_slurm_appends_from_23_02_on_is_told_apart_from_what_we_wrote(suffix: str) -> None:
     """Written from its source (src/slurmctld/node_mgr.c): " : " and the message; the user becomes SlurmUser."""
-    standing = node_state_of(node("down+drain", f"{FAILURE} : {suffix}", reason_by="slurm"), NOW, pool=None)
-    assert (standing.owner, standing.reason, standing.suffix) == (Owner.OURS, FAILURE, suffix)
+    node_state = node_state_of(node("down+drain", f"{FAILURE} : {suffix}", reason_by="slurm"), NOW, pool=None)
+    assert (node_state.owner, node_state.reason, node_state.suffix) == (Owner.OURS, FAILURE, suffix)
 
 
 def test_a_termination_names_boot_and_instance() -> None:
-    standing = node_state_of(node("idle+drain", TERMINATION), NOW, pool=None)
-    assert (standing.boot, standing.instance, standing.since) == ("1b4e28ba", "i-0af01c23", 1_700_000_000.0)
+    node_state = node_state_of(node("idle+drain", TERMINATION), NOW, pool=None)
+    assert (node_state.boot, node_state.instance, node_state.since) == ("1b4e28ba", "i-0af01c23", 1_700_000_000.0)
 
 
 def test_failures_of_ours_are_counted_and_nothing_else_is() -> None:
@@ -82,16 +82,16 @@ def test_failures_of_ours_are_counted_and_nothing_else_is() -> None:
         node("idle", FAILURE, name="n7"),
         node("idle", name="cpu1", has_gpu=False),
     )
-    census = fleet_count_of(members[0], [PartitionFacts(name="gpu", members=members)], 30.0)
-    assert sorted(census.held) == [Held(10.0, "n3"), Held(20.0, "n2")]
-    assert (census.node, census.pool, census.now) == ("n1", 7, 30.0)
+    fleet_count = fleet_count_of(members[0], [PartitionFacts(name="gpu", members=members)], 30.0)
+    assert sorted(fleet_count.held) == [Held(10.0, "n3"), Held(20.0, "n2")]
+    assert (fleet_count.node, fleet_count.pool, fleet_count.now) == ("n1", 7, 30.0)
 
 
 def test_a_node_in_two_partitions_of_the_pool_counts_once() -> None:
     bad = node("idle+drain", FAILURE, name="n2")
     parts = [PartitionFacts(name=name, members=(node(), bad)) for name in ("a", "b")]
-    census = fleet_count_of(node(), parts, 0.0)
-    assert (census.pool, len(census.held)) == (2, 1)
+    fleet_count = fleet_count_of(node(), parts, 0.0)
+    assert (fleet_count.pool, len(fleet_count.held)) == (2, 1)
 
 
 def test_nodes_of_a_cluster_without_gpu_gres_share_the_budget_all() -> None:

@@ -287,8 +287,8 @@ def test_one_that_its_cloud_takes_back_is_over_after_three_such_answers_and_come
     """What cannot be read in between neither ends it nor counts."""
     parser, stands, goes = STANDS_AND_GOES[case]
     held: Held = {}
-    for number, (answer, standing) in enumerate(
+    for number, (answer, node_state) in enumerate(
         [(goes, 0), (stands, 1), (goes, 1), (google(HTML), 1), (google(b"", 503), 1), (goes, 1), (goes, 0), (stands, 1)]
     ):
         held = follow(held, PARSERS[parser](answer, Stamp(HERE.boottime + number, HERE.wall + number)))
-        assert len(held) == standing, number
+        assert len(held) == node_state, number

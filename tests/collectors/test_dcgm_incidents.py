@@ -9,7 +9,7 @@ import pytest
 
 from gpuwarden_collectors.dcgm.facts import DcgmProblemKind
 from gpuwarden_collectors.dcgm.reader import DcgmReader
-from support.dcgm import ALL_SYSTEMS, LOST, OK, FakeDcgm, incident, reading, troubles
+from support.dcgm import ALL_SYSTEMS, LOST, OK, FakeDcgm, errors, incident, reading
 
 
 @pytest.fixture
@@ -135,5 +135,5 @@ def test_a_check_that_fails_in_part_keeps_its_incidents(reader: DcgmReader, fake
     fake.xid(0, 79)
     fake.fail("part of dcgmHealthCheck", -13)
     facts = reader.read()
-    assert (incident(facts).xid, troubles(facts)) == (79, [DcgmProblemKind.CHECK_INCOMPLETE])
+    assert (incident(facts).xid, errors(facts)) == (79, [DcgmProblemKind.CHECK_INCOMPLETE])
     assert "(-13)" in facts.problems[0].text

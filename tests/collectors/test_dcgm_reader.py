@@ -20,10 +20,10 @@ from support.dcgm import (
     LOST,
     OK,
     FakeDcgm,
+    errors,
     incident,
     reader_of,
     reading,
-    troubles,
 )
 
 SWITCH_0 = (3, 0)
@@ -79,7 +79,7 @@ def test_switches_are_watched_in_a_group_of_their_own(fake: FakeDcgm) -> None:
         facts = reader.read()
         told = incident(facts)
         assert (told.code, told.entity_kind, told.entity_id, told.slot, facts.overall) == (15, 3, 0, "", 20)
-        assert troubles(facts) == []
+        assert errors(facts) == []
 
 
 def test_close_leaves_nothing_in_the_engine_or_in_the_bindings(fake: FakeDcgm) -> None:
@@ -97,9 +97,9 @@ def test_close_leaves_nothing_in_the_engine_or_in_the_bindings(fake: FakeDcgm) -
 def test_several_clients_do_not_disturb_each_other(reader: DcgmReader) -> None:
     other = reader_of()
     other.connect()
-    assert troubles(other.read()) == troubles(reader.read()) == []
+    assert errors(other.read()) == errors(reader.read()) == []
     other.close()
-    assert troubles(reader.read()) == []
+    assert errors(reader.read()) == []
 
 
 # --- GPUs that are not there ---------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def test_a_gpu_that_was_lost_at_the_start_is_taken_in_later(fake: FakeDcgm) -> N
     fake.status(1, LOST)
     with reading() as reader:
         facts = reader.read()
-        assert (facts.gpus[1].watched, facts.gpus[1].status, troubles(facts)) == (False, DcgmGpuStatus.LOST, [])
+        assert (facts.gpus[1].watched, facts.gpus[1].status, errors(facts)) == (False, DcgmGpuStatus.LOST, [])
         assert facts.gpus[1].slot == ""  # the engine has forgotten it
         fake.status(1, OK)
         fake.field(1, 311, 1)
@@ -175,7 +175,7 @@ def test_a_gpu_that_no_group_takes_is_told(fake: FakeDcgm) -> None:
     fake.fail("dcgmGroupAddEntity", -22)
     with reading() as reader:
         facts = reader.read()
-        assert troubles(facts) == [DcgmProblemKind.NOT_WATCHED]
+        assert errors(facts) == [DcgmProblemKind.NOT_WATCHED]
         assert "0000:01:00.0, 0000:02:00.0 is not watched" in facts.problems[0].text
 
 
@@ -183,10 +183,10 @@ def test_watches_that_cannot_be_set_are_told_and_tried_again(fake: FakeDcgm) -> 
     fake.fail("dcgmHealthSet_v2", -56)
     with reading() as reader:
         facts = reader.read()
-        assert troubles(facts) == [DcgmProblemKind.NOT_WATCHED]
+        assert errors(facts) == [DcgmProblemKind.NOT_WATCHED]
         assert not facts.gpus[0].watched
         fake.fail("dcgmHealthSet_v2", 0)
-        assert troubles(reader.read()) == []
+        assert errors(reader.read()) == []
 
 
 def test_switches_that_cannot_be_watched_say_nothing_against_the_gpus(fake: FakeDcgm) -> None:
@@ -194,7 +194,7 @@ def test_switches_that_cannot_be_watched_say_nothing_against_the_gpus(fake: Fake
     fake.fail("dcgmHealthSet_v2 of others", -33)
     with reading() as reader:
         facts = reader.read()
-        assert troubles(facts) == [DcgmProblemKind.NOT_WATCHED]
+        assert errors(facts) == [DcgmProblemKind.NOT_WATCHED]
         assert "switches, CPUs and adapters" in facts.problems[0].text
         assert all(gpu.watched for gpu in facts.gpus)
         assert reader.read().watched_since == facts.watched_since
@@ -204,7 +204,7 @@ def test_an_engine_without_gpus_is_a_problem_though_it_passes(fake: FakeDcgm) ->
     fake.set(gpus=[])
     with reading() as reader:
         facts = reader.read()
-        assert (facts.overall, facts.gpus, troubles(facts)) == (0, (), [DcgmProblemKind.NO_GPUS])
+        assert (facts.overall, facts.gpus, errors(facts)) == (0, (), [DcgmProblemKind.NO_GPUS])
 
 
 def test_a_gpu_that_never_said_where_it_is_has_no_slot(fake: FakeDcgm) -> None:
@@ -220,7 +220,7 @@ def test_an_engine_that_asks_the_driver_nothing_is_blind(reader: DcgmReader, fak
     facts = reader.read()
     assert [told.code for told in facts.incidents] == [11, 11]
     assert {gpu.status for gpu in facts.gpus} == {DcgmGpuStatus.OK}
-    assert troubles(facts) == [DcgmProblemKind.BLIND]
+    assert errors(facts) == [DcgmProblemKind.BLIND]
 
 
 # --- Other clients, other versions ---------------------------------------------------------------------------------
@@ -234,10 +234,10 @@ def test_watches_that_another_client_changed_are_told_and_set_again(
     reader.read()
     fake.clear_watches(mask)
     facts = reader.read()
-    assert (facts.watches, troubles(facts)) == (mask, [DcgmProblemKind.WATCHES_CHANGED])
+    assert (facts.watches, errors(facts)) == (mask, [DcgmProblemKind.WATCHES_CHANGED])
     assert incident(facts).xid == 31
     facts = reader.read()
-    assert (facts.watches, troubles(facts)) == (ALL_SYSTEMS, [])
+    assert (facts.watches, errors(facts)) == (ALL_SYSTEMS, [])
 
 
 def test_a_field_that_this_dcgm_does_not_know_fails_no_other(fake: FakeDcgm) -> None:
@@ -252,7 +252,7 @@ def test_fields_that_cannot_be_watched_leave_the_incidents(fake: FakeDcgm) -> No
     fake.xid(0, 79)
     with reading() as reader:
         facts = reader.read()
-        assert (troubles(facts), incident(facts).xid) == ([DcgmProblemKind.FIELDS_UNREADABLE], 79)
+        assert (errors(facts), incident(facts).xid) == ([DcgmProblemKind.FIELDS_UNREADABLE], 79)
 
 
 def test_profiling_fields_are_read_where_they_are_licensed(fake: FakeDcgm) -> None:

@@ -15,7 +15,7 @@ from gpuwarden.actuators.reconciler import Limits, Reconciler
 from gpuwarden.engine.enforcement import EnforcementOptions
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.policy.breaker import spread_of_return
-from gpuwarden.policy.model import Act, Budget, Flag, Intent, Notice, Result, Settings, Standing, Why
+from gpuwarden.policy.model import Act, Budget, Flag, Intent, NodeState, Notice, Result, Settings, Why
 from gpuwarden.policy.state import data_of
 from gpuwarden_collectors.base import host_clock
 from support.acting_rig import LIMITS, PATIENCE, SETTINGS, Killed, Rig, acting_options
@@ -408,7 +408,7 @@ async def test_a_person_s_restore_does_not_wait_for_the_second_count() -> None:
 
 
 async def test_an_actuator_that_never_comes_back_counts_as_a_scheduler_that_does_not_answer(rig: Rig) -> None:
-    async def never() -> Standing:
+    async def never() -> NodeState:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -422,7 +422,7 @@ async def test_an_actuator_that_never_comes_back_counts_as_a_scheduler_that_does
     )  # fmt: skip
     await box.read()
     assert box.node_state is not None
-    assert (box.node_state.reachable, box.node_state.trouble) == (False, "fake has not finished within 0.05 s")
+    assert (box.node_state.reachable, box.node_state.error) == (False, "fake has not finished within 0.05 s")
 
 
 # --- the breaker

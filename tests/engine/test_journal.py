@@ -26,7 +26,7 @@ from gpuwarden.publish.sockets.jobs import Acknowledged
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.event_facts import GpuResetEvent, LogPosition
 from gpuwarden_collectors.facts import Stamp
-from support.departures import process
+from support.evacuations import process
 from support.hosts import slot
 from support.ledgers import HERE, PATIENCE
 from support.whole_node import WholeNode

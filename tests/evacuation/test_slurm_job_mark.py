@@ -19,7 +19,7 @@ from gpuwarden.policy.evacuation.plan import SignalJob
 from gpuwarden_collectors.slurm.commands import Commands
 from gpuwarden_collectors.slurm.departing import read_job
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
-from support.departures import local
+from support.evacuations import local
 from support.slurm import SLURM, Slurm
 from support.slurm_ranks import Ranks, signal_job, the_job
 

@@ -15,7 +15,7 @@ from evaluate.faults import spread as struck_everywhere
 from evaluate.node import Node
 from gpuwarden.health.model import EventKind
 from gpuwarden.policy.breaker import refusal, share, spread
-from gpuwarden.policy.model import Budget, Census, Held, Settings
+from gpuwarden.policy.model import Budget, FleetCount, Held, Settings
 from gpuwarden.replay.replay import Replay
 from gpuwarden.replay.what_if import Rehearsal
 from gpuwarden.trace.records import Record
@@ -70,7 +70,7 @@ def counted(wants: Sequence[float], nodes: int, budget: Budget, dice: Random) ->
     heapq.heapify(due)
     while due:
         at, node, again = heapq.heappop(due)
-        refused = refusal(budget, Census(node=node, pool=nodes, held=tuple(held.values()), now=at))
+        refused = refusal(budget, FleetCount(node=node, pool=nodes, held=tuple(held.values()), now=at))
         if refused:
             held.pop(node, None)
         elif not again:

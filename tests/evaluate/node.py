@@ -156,9 +156,9 @@ class Node(Clockwork):
         self.load_driver()
         self.start_daemon()
 
-    def trouble(self, troubles: dict[str, str]) -> None:
+    def trouble(self, errors: dict[str, str]) -> None:
         """What the daemon itself cannot do, from now on."""
-        self._sink(ErrorsChanged(at=self.now, troubles=troubles))
+        self._sink(ErrorsChanged(at=self.now, errors=errors))
 
     def acknowledge(self, finding: str) -> None:
         self._sink(Acknowledged(at=self.now, finding=finding, by="root"))

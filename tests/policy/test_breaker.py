@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpuwarden.actuators.reconciler import Limits
 from gpuwarden.policy import breaker
-from gpuwarden.policy.model import Budget, Census, Held
+from gpuwarden.policy.model import Budget, FleetCount, Held
 
 LIMITS = Limits()
 ALWAYS = Budget(percent=100, count=100_000)
@@ -30,7 +30,7 @@ def race(delays: list[tuple[float, float, float]], budget: Budget, pool: int, pa
     while queue:
         now, number, node, act = heapq.heappop(queue)
         held = tuple(Held(at, name) for name, at in since.items())
-        over = breaker.refusal(budget, Census(node=node, pool=pool, held=held, now=now))
+        over = breaker.refusal(budget, FleetCount(node=node, pool=pool, held=held, now=now))
         _, write, late = delays[number]
         if act == "count" and not over:
             heapq.heappush(queue, (now + write, number, node, "write"))
@@ -65,23 +65,23 @@ def test_without_the_second_count_all_of_them_would_be_out() -> None:
 def test_the_share_of_small_and_large_pools(pool: int, allowed: int) -> None:
     assert breaker.share(Budget(), pool) == allowed
     held = tuple(Held(0.0, f"n{number}") for number in range(allowed))
-    old = Census(node="new", pool=pool, held=held, now=1e6)
+    old = FleetCount(node="new", pool=pool, held=held, now=1e6)
     assert "may be" in breaker.refusal(Budget(), old)
     assert breaker.refusal(Budget(), replace(old, held=held[1:])) == ""
 
 
 def test_what_was_held_out_before_the_window_counts_for_the_share_only() -> None:
     held = tuple(Held(1_000.0 * number, f"n{number}") for number in range(20))
-    census = Census(node="new", pool=8_000, held=held, now=19_500.0)
-    assert breaker.refusal(Budget(count=4), replace(census, now=19_500.0)) != ""
-    assert breaker.refusal(Budget(count=4), replace(census, now=30_000.0)) == ""
+    fleet_count = FleetCount(node="new", pool=8_000, held=held, now=19_500.0)
+    assert breaker.refusal(Budget(count=4), replace(fleet_count, now=19_500.0)) != ""
+    assert breaker.refusal(Budget(count=4), replace(fleet_count, now=30_000.0)) == ""
 
 
 def test_a_node_that_was_first_stays_out_whoever_came_later() -> None:
     held = tuple(Held(float(number), f"n{number}") for number in range(50))
-    census = Census(node="n0", pool=50, held=held, now=60.0)
-    assert breaker.refusal(Budget(), census) == ""
-    assert breaker.refusal(Budget(), replace(census, node="n49")) != ""
+    fleet_count = FleetCount(node="n0", pool=50, held=held, now=60.0)
+    assert breaker.refusal(Budget(), fleet_count) == ""
+    assert breaker.refusal(Budget(), replace(fleet_count, node="n49")) != ""
 
 
 @pytest.mark.parametrize(

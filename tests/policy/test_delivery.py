@@ -25,7 +25,7 @@ from gpuwarden.policy.evacuation.delivery import (
 )
 from gpuwarden_collectors.receivers.facts import NOTHING, SIGNALS, Kind, LocalJob, Receiver, Role
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
-from support.departures import BOOTED, CATCHES, UID, local, process, slurm_job
+from support.evacuations import BOOTED, CATCHES, UID, local, process, slurm_job
 
 NOW = BOOTED + 1_000.0
 DEAF: frozenset[str] = frozenset()

@@ -246,7 +246,7 @@ def test_a_drain_that_a_health_check_of_before_made_for_a_silent_daemon_is_lifte
     story = Story()
     reason = reasons.unknown(["daemon_silent"])
     story.drained_by_hand(reason)
-    data: dict[str, Json] = {"actuator": "slurm", "why": "failure", "reason": reason, "since": story.standing.since}
+    data: dict[str, Json] = {"actuator": "slurm", "why": "failure", "reason": reason, "since": story.node_state.since}
     story.happened(EventKind.EXCLUDED, data=data)
     story.restarts_daemon().heals(passes=2)
     assert story.writes == []
@@ -369,10 +369,10 @@ def test_a_node_that_fails_again_while_it_is_being_brought_back_is_out_at_once(t
 
 def test_a_look_from_before_our_write_says_nothing_about_it() -> None:
     story = Story()
-    stale = story.standing
+    stale = story.node_state
     story.fails()
     known = story.situation
-    story.situation = lambda: replace(known(), standings={"slurm": stale})  # type: ignore[method-assign]
+    story.situation = lambda: replace(known(), node_states={"slurm": stale})  # type: ignore[method-assign]
     assert list(story.waits(60).state.holds) == ["slurm"]
 
 

@@ -9,7 +9,7 @@ from gpuwarden.health.model import Event, EventKind, Finding, Health, Json, Verd
 from gpuwarden.policy import orders
 from gpuwarden.policy.checkpoint import checkpoint
 from gpuwarden.policy.exclusion import decide
-from gpuwarden.policy.model import Act, Owner, Result, Settings, Standing, Why
+from gpuwarden.policy.model import Act, NodeState, Owner, Result, Settings, Why
 from gpuwarden.policy.preconditions import answer
 from gpuwarden.policy.situation import Situation
 from gpuwarden.policy.state import PolicyState, fold, outcome_data
@@ -22,7 +22,7 @@ SETTINGS = Settings(enforce=True, restore_passes=2, restore_after=0.0, lifted_fo
 
 
 class Places:
-    """A node at three of them. What is wanted is carried out at once where `standings` allow it."""
+    """A node at three of them. What is wanted is carried out at once where `node_states` allow it."""
 
     def __init__(self) -> None:
         self.now = Stamp(1_000.0, BOOTED + 1_000.0)
@@ -30,7 +30,7 @@ class Places:
         self.state = PolicyState()
         self.ledger: list[Event] = []
         self.took(Event(kind=EventKind.BOOT, at=self.now, boot_id=BOOT))
-        self.standings = {name: Standing(at=self.now) for name in NAMES}
+        self.node_states = {name: NodeState(at=self.now) for name in NAMES}
 
     def took(self, *events: Event) -> None:
         self.ledger += events
@@ -46,7 +46,7 @@ class Places:
             verdict = Verdict(at=self.now, health=health, findings=found, gpus=gpus)
             seen = Situation(
                 verdict=verdict, sequence=self.sequence, ready=True, boot_id=BOOT, instance=INSTANCE, actuators=NAMES,
-                standings=self.standings,
+                node_states=self.node_states,
             )  # fmt: skip
             decision = decide(self.state, seen, SETTINGS, self.now)
             self.state = decision.state
@@ -58,10 +58,10 @@ class Places:
         intent = self.state.pending.get(name)
         if intent is None:
             return
-        outcome = answer(intent, self.standings[name])
+        outcome = answer(intent, self.node_states[name])
         if outcome is None or outcome.result is Result.ALREADY:
             out = intent.act is Act.EXCLUDE
-            self.standings[name] = Standing(
+            self.node_states[name] = NodeState(
                 at=self.now, owner=Owner.OURS if out else Owner.NONE, why=intent.why if out else None,
                 reason=intent.reason if out else "", since=self.now.wall if out else 0.0,
             )  # fmt: skip
@@ -81,7 +81,7 @@ class Places:
 
     @property
     def out(self) -> set[str]:
-        return {name for name, standing in self.standings.items() if standing.owner is Owner.OURS}
+        return {name for name, node_state in self.node_states.items() if node_state.owner is Owner.OURS}
 
 
 def test_a_node_that_comes_back_everywhere_came_back_once() -> None:
@@ -108,20 +108,20 @@ def test_a_clock_that_was_set_back_does_not_hide_that_it_came_back() -> None:
 def test_one_that_is_away_keeps_what_it_holds_and_the_others_come_back_and_are_counted() -> None:
     places = Places()
     places.passes(xid())
-    stood = places.standings["exec"]
+    stood = places.node_states["exec"]
     for times in (1, 2):
-        places.standings["exec"] = replace(stood, reachable=False)
+        places.node_states["exec"] = replace(stood, reachable=False)
         places.passes(times=4)
         assert (set(places.state.holds), len(places.state.returns)) == ({"exec"}, times)
         places.passes(xid())
-    places.standings["exec"] = replace(stood, at=places.now)
+    places.node_states["exec"] = replace(stood, at=places.now)
     places.passes(times=4)
     assert (places.out, len(places.state.returns)) == (set(), 3)
 
 
 def test_an_order_that_is_refused_in_one_place_stands_in_the_others_and_is_not_asked_again() -> None:
     places = Places()
-    places.standings["slurm"] = Standing(at=places.now, owner=Owner.FOREIGN, reason="rack move", schedulable=False)
+    places.node_states["slurm"] = NodeState(at=places.now, owner=Owner.FOREIGN, reason="rack move", schedulable=False)
     places.took(orders.exclude("al", "a fan", BOOT, places.now))
     places.passes(times=5)
     assert places.out == {"file", "exec"}
@@ -136,7 +136,7 @@ def test_an_order_that_is_refused_in_one_place_stands_in_the_others_and_is_not_a
 
 def test_an_order_that_is_refused_everywhere_is_forgotten() -> None:
     places = Places()
-    places.standings = {name: Standing(at=places.now, owner=Owner.FOREIGN, reason="theirs") for name in NAMES}
+    places.node_states = {name: NodeState(at=places.now, owner=Owner.FOREIGN, reason="theirs") for name in NAMES}
     places.took(orders.exclude("al", "a fan", BOOT, places.now))
     places.passes(times=3)
     assert (places.state.order, places.state.declined, places.state.pending) == (None, frozenset(), {})
@@ -144,13 +144,13 @@ def test_an_order_that_is_refused_everywhere_is_forgotten() -> None:
 
 def test_where_an_order_was_refused_a_failure_still_counts() -> None:
     places = Places()
-    places.standings["slurm"] = Standing(at=places.now, owner=Owner.FOREIGN, reason="rack move", schedulable=False)
+    places.node_states["slurm"] = NodeState(at=places.now, owner=Owner.FOREIGN, reason="rack move", schedulable=False)
     places.took(orders.exclude("al", "a fan", BOOT, places.now))
     places.passes()
-    places.standings["slurm"] = Standing(at=places.now)
+    places.node_states["slurm"] = NodeState(at=places.now)
     places.passes(xid())
-    assert places.standings["slurm"].why is Why.FAILURE
-    assert places.standings["file"].why is Why.OPERATOR
+    assert places.node_states["slurm"].why is Why.FAILURE
+    assert places.node_states["file"].why is Why.OPERATOR
 
 
 def test_what_an_operator_excluded_stays_out_where_nobody_lifted_it() -> None:
@@ -159,7 +159,7 @@ def test_what_an_operator_excluded_stays_out_where_nobody_lifted_it() -> None:
     places.took(orders.exclude("al", "a fan", BOOT, places.now))
     places.passes()
     assert places.out == set(NAMES)
-    places.standings["file"] = Standing(at=Stamp(places.now.boottime + 1.0, places.now.wall + 1.0))
+    places.node_states["file"] = NodeState(at=Stamp(places.now.boottime + 1.0, places.now.wall + 1.0))
     places.passes(times=10)
     assert (places.out, places.state.order) == ({"slurm", "exec"}, None)
 
@@ -167,8 +167,8 @@ def test_what_an_operator_excluded_stays_out_where_nobody_lifted_it() -> None:
 def test_since_when_a_node_is_out_is_kept_by_a_daemon_that_lost_its_ledger_and_finds_another_failure() -> None:
     places = Places()
     places.passes(xid())
-    stood = dict(places.standings)
+    stood = dict(places.node_states)
     places.state = PolicyState()
     places.took(Event(kind=EventKind.BOOT, at=places.now, boot_id=BOOT))
     places.passes(xid(5), times=3)
-    assert places.standings == stood
+    assert places.node_states == stood

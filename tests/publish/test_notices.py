@@ -18,10 +18,10 @@ from gpuwarden.config.model import Config, ConfigError, load
 from gpuwarden.config.sources import Sources
 from gpuwarden.config.termination import TerminationOptions
 from gpuwarden.policy.model import Notice
-from gpuwarden.publish.metrics.enforcement import with_acted
+from gpuwarden.publish.metrics.enforcement import with_enforced
 from gpuwarden.publish.metrics.exposition import Holder, Renderer
 from gpuwarden.publish.notices import Notices, document
-from gpuwarden.publish.snapshot import Acted, NoticeSource, Snapshot
+from gpuwarden.publish.snapshot import Enforced, NoticeSource, Snapshot
 from gpuwarden.publish.status import status
 from gpuwarden.publish.web.pages import Web
 from gpuwarden_collectors.base import host_clock
@@ -37,7 +37,7 @@ NOTICE = Notice(
 def announced(mode: str = "enforce", *, simulated: bool = False, near: bool = True, **more: Any) -> Snapshot:
     base = snapshot()
     notice = replace(NOTICE, **more)
-    acted = Acted(notices=(notice,), notice=notice if near else None)
+    acted = Enforced(notices=(notice,), notice=notice if near else None)
     return replace(base, acted=acted, service=replace(base.service, mode=mode, simulated=simulated))
 
 
@@ -56,13 +56,13 @@ def test_a_person_is_shown_what_changes_nothing_and_who_does_not_answer() -> Non
     source = NoticeSource(name="aws", up=False, error="no answer within 2 s")
     hint = replace(NOTICE, id="rebalance:x", hard=False, kind="rebalance", reason="more likely")
     off = replace(NOTICE, called_off=True)
-    shown = replace(announced(near=False), acted=Acted(notices=(hint, off)), notice_sources=(source,))
-    text = "\n".join(enforcement_lines(status(with_acted(shown, shown.acted), at(UPTIME))))
+    shown = replace(announced(near=False), acted=Enforced(notices=(hint, off)), notice_sources=(source,))
+    text = "\n".join(enforcement_lines(status(with_enforced(shown, shown.acted), at(UPTIME))))
     for told in ("hint: rebalance", "called off by an operator: interruption", "no answer within 2 s"):
         assert told in text
     assert "this machine ends" not in text
     assert "this machine ends at" in "\n".join(
-        enforcement_lines(status(with_acted(announced(), announced().acted), at(UPTIME)))
+        enforcement_lines(status(with_enforced(announced(), announced().acted), at(UPTIME)))
     )
 
 

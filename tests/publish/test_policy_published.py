@@ -8,23 +8,23 @@ import pytest
 
 from gpuwarden.cli.status_text import status_text
 from gpuwarden.health.model import Health, gpu
-from gpuwarden.policy.model import Act, Notice, Owner, Standing, Why
+from gpuwarden.policy.model import Act, NodeState, Notice, Owner, Why
 from gpuwarden.publish.files.verdict import verdict_text
-from gpuwarden.publish.metrics.enforcement import with_acted
-from gpuwarden.publish.snapshot import Acted, Snapshot, Wanted
+from gpuwarden.publish.metrics.enforcement import with_enforced
+from gpuwarden.publish.snapshot import Enforced, Snapshot, Wanted
 from gpuwarden.publish.status import heartbeat, status
 from support.scrape import scrape
 from support.snapshots import UPTIME, at, finding, slot, snapshot
 
 NOW = at(UPTIME)
 FAILED = "gpuwarden: failure gpu=3 xid=79"
-OURS = Standing(at=NOW, owner=Owner.OURS, why=Why.FAILURE, reason=FAILED, since=1_800_000_500.0, state="IDLE+DRAIN")
-FOREIGN = Standing(at=NOW, owner=Owner.FOREIGN, reason="rack move\x1b[31m", state="DOWN")
+OURS = NodeState(at=NOW, owner=Owner.OURS, why=Why.FAILURE, reason=FAILED, since=1_800_000_500.0, state="IDLE+DRAIN")
+FOREIGN = NodeState(at=NOW, owner=Owner.FOREIGN, reason="rack move\x1b[31m", state="DOWN")
 FAILING = snapshot(health=Health.FAILURE, findings=[finding("xid", gpu(slot(3)), detail="79")])
 
 
 def acted(base: Snapshot, **more: object) -> Snapshot:
-    return with_acted(base, Acted(actuators=("slurm",), **more))  # type: ignore[arg-type]
+    return with_enforced(base, Enforced(actuators=("slurm",), **more))  # type: ignore[arg-type]
 
 
 def wanted(text: str) -> Wanted:
@@ -40,8 +40,8 @@ def file_of(shown: Snapshot) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("standing", "owner"), [(OURS, "failure"), (FOREIGN, "foreign")])
-def test_an_excluded_node_takes_no_work_whoever_excluded_it(standing: Standing, owner: str) -> None:
-    shown = acted(snapshot(), excluded=(("slurm", owner),), node_states={"slurm": standing})
+def test_an_excluded_node_takes_no_work_whoever_excluded_it(node_state: NodeState, owner: str) -> None:
+    shown = acted(snapshot(), excluded=(("slurm", owner),), node_states={"slurm": node_state})
     code, beat = heartbeat(shown, NOW)
     assert (code, beat["status"], beat["excluded_by"]) == (503, "healthy", [f"slurm:{owner}"])
     assert (file_of(shown)["excluded"], file_of(shown)["schedulable"]) == ("1", "0")
@@ -51,7 +51,7 @@ def test_an_excluded_node_takes_no_work_whoever_excluded_it(standing: Standing, 
     assert sum(page.values("gpuwarden_excluded")) == 1
     assert page.value("gpuwarden_schedulable") == 0
     text = text_of(shown)
-    assert standing.reason.partition("\x1b")[0] in text
+    assert node_state.reason.partition("\x1b")[0] in text
     assert "\x1b" not in text
 
 
@@ -107,7 +107,7 @@ def test_an_operator_s_exclusion_says_who_and_why_where_no_scheduler_does() -> N
 
 
 def test_what_stands_in_the_way_is_told() -> None:
-    away = Standing(at=NOW, reachable=False, trouble="slurmctld does not answer")
+    away = NodeState(at=NOW, reachable=False, error="slurmctld does not answer")
     text = text_of(
         acted(FAILING, node_states={"slurm": away}, blocked={"slurm": "reboot"}, person=("xid.79@gpu/0000:51:00.0",))
     )

@@ -24,7 +24,7 @@ def judged(component: Component) -> list[Finding]:
     """What a host that is well has to say while this component does not work."""
     host = Host(1)
     host.run(30)
-    host.view = replace(host.view, troubles={component.value: WHY})
+    host.view = replace(host.view, errors={component.value: WHY})
     host.run(CONDITIONS[CONDITION_OF[component]].rise + 10)
     return list(host.findings)
 
@@ -38,10 +38,10 @@ def test_each_component_that_does_not_work_is_a_finding(component: Component) ->
 
 def test_two_components_of_one_condition_are_two_findings_and_end_by_themselves() -> None:
     host = Host(1)
-    host.view = replace(host.view, troubles={"verdict": WHY, "slurm": WHY})
+    host.view = replace(host.view, errors={"verdict": WHY, "slurm": WHY})
     host.run(30)
     assert {str(finding.key) for finding in host.findings} == {"output_failed.slurm@node", "output_failed.verdict@node"}
-    host.view = replace(host.view, troubles={"slurm": WHY})
+    host.view = replace(host.view, errors={"slurm": WHY})
     host.run(30)
     assert {str(finding.key) for finding in host.findings} == {"output_failed.slurm@node"}
 

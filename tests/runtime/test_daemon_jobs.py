@@ -72,7 +72,7 @@ def command(host: FakeHost, *words: str) -> str:
 
 
 def jobs(daemon: RunningDaemon) -> dict[str, dict[str, Any]]:
-    """What was done for each, of the departures that go on, else of the last one."""
+    """What was done for each, of the evacuations that go on, else of the last one."""
     return {job["job"]: job for one in daemon.status()["jobs"]["departures"] for job in one["jobs"]}
 
 
@@ -295,8 +295,8 @@ def test_once_the_end_is_called_off_nobody_is_told_any_more(host: FakeHost) -> N
             wait_passes(daemon)
             assert late.heard_all() == []
         assert one.heard_all() == []
-        [departure] = daemon.status()["jobs"]["departures"]
-        assert departure["over"] is not None
+        [evacuation] = daemon.status()["jobs"]["departures"]
+        assert evacuation["over"] is not None
         assert daemon.status()["jobs"]["plan"] == []
         assert "over since" in command(host, "status")
 

@@ -47,7 +47,7 @@ def test_a_bad_gpu_taints_the_node_and_a_mended_one_brings_it_back(tmp_path: Pat
             assert (told["reason"], told["cordoned"]) == ("gpuwarden: failure gpu=1 xid=95", False)
         writes = len(server.writes)
         with host.daemon() as daemon:  # a restart writes nothing but its word that it is there
-            daemon.wait(lambda: standing(daemon.status())["excluded"] == "failure", "the daemon to look")
+            daemon.wait(lambda: node_state(daemon.status())["excluded"] == "failure", "the daemon to look")
             assert [path for _, path in server.writes[writes:] if not path.endswith("/status")] == []
             host.kernel_line(f"nvidia {slots(2)[1]}: reset done")
             daemon.wait(lambda: taints(server) == [BUILT_IN["key"]], "the taint to go")
@@ -55,7 +55,7 @@ def test_a_bad_gpu_taints_the_node_and_a_mended_one_brings_it_back(tmp_path: Pat
         assert KEY not in server.nodes["n1"]["metadata"]["labels"]
 
 
-def standing(status: dict[str, Any]) -> dict[str, Any]:
+def node_state(status: dict[str, Any]) -> dict[str, Any]:
     return {"excluded": None, **next(iter(status["acting"]["schedulers"]), {})}
 
 

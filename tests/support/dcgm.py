@@ -157,5 +157,5 @@ def incident(facts: DcgmFacts) -> DcgmIncident:
     return only
 
 
-def troubles(facts: DcgmFacts) -> list[DcgmProblemKind]:
+def errors(facts: DcgmFacts) -> list[DcgmProblemKind]:
     return [problem.trouble for problem in facts.problems]

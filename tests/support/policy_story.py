@@ -9,7 +9,7 @@ from gpuwarden.health.model import Advice, Event, EventKind, Finding, Health, Js
 from gpuwarden.policy import orders
 from gpuwarden.policy.checkpoint import checkpoint
 from gpuwarden.policy.exclusion import Decision, decide
-from gpuwarden.policy.model import Act, Intent, Owner, Result, Settings, Standing
+from gpuwarden.policy.model import Act, Intent, NodeState, Owner, Result, Settings
 from gpuwarden.policy.preconditions import answer
 from gpuwarden.policy.situation import Situation
 from gpuwarden.policy.state import PolicyState, fold, outcome_data
@@ -111,13 +111,13 @@ class Story:
         )  # fmt: skip
         return Situation(
             verdict=verdict, sequence=self.sequence, ready=True, boot_id=self.boot_id, instance=self.instance,
-            actuators=("slurm",), standings={"slurm": self.standing},
+            actuators=("slurm",), node_states={"slurm": self.node_state},
         )  # fmt: skip
 
     @property
-    def standing(self) -> Standing:
+    def node_state(self) -> NodeState:
         if not self.reachable:
-            return Standing(at=self.now, reachable=False, trouble="does not answer")
+            return NodeState(at=self.now, reachable=False, error="does not answer")
         return self.cluster.state("n1", self.now)
 
     def step(self) -> None:
@@ -131,7 +131,7 @@ class Story:
     def carry_out(self, intent: Intent) -> None:
         self.now = Stamp(self.now.boottime + 0.01, self.now.wall + 0.01)
         held = intent.actuator in self.state.holds
-        found = answer(intent, self.standing)
+        found = answer(intent, self.node_state)
         takes_effect, is_answered = self.done
         if found is None and takes_effect:
             write = self.cluster.exclude if intent.act is Act.EXCLUDE else lambda name, _: self.cluster.restore(name)
@@ -142,7 +142,7 @@ class Story:
         self.happened(EventKind.OUTCOME, data=outcome_data(intent, result, "" if found is None else found.text))
         about: dict[str, Json] = {"actuator": intent.actuator, "why": intent.why.value, "reason": intent.reason}
         if intent.act is Act.EXCLUDE and result in (Result.DONE, Result.ALREADY):
-            self.happened(EventKind.EXCLUDED, data={**about, "since": self.standing.since})
+            self.happened(EventKind.EXCLUDED, data={**about, "since": self.node_state.since})
         elif intent.act is Act.RESTORE and (result is Result.DONE or (result is Result.ALREADY and held)):
             self.happened(EventKind.RESTORED, data=about)
 
@@ -164,7 +164,7 @@ class Story:
 
     @property
     def foreign(self) -> bool:
-        return self.standing.owner is Owner.FOREIGN
+        return self.node_state.owner is Owner.FOREIGN
 
 
 def warning(code: str = "thermal_slowdown") -> Finding:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from gpuwarden.actuators.base import ActuatorError
 from gpuwarden.policy import reasons
-from gpuwarden.policy.model import Act, Census, Flag, Held, Intent, Owner, Standing, Why
+from gpuwarden.policy.model import Act, Flag, FleetCount, Held, Intent, NodeState, Owner, Why
 from gpuwarden_collectors.facts import Stamp
 
 Answer = TypeVar("Answer")
@@ -47,21 +47,21 @@ class Cluster:
             self.writes.append((name, "restore", self.nodes[name].reason))
         self.nodes[name] = replace(self.nodes[name], reason="", since=0.0)
 
-    def state(self, name: str, at: Stamp) -> Standing:
+    def state(self, name: str, at: Stamp) -> NodeState:
         node = self.nodes[name]
         ours = reasons.parse(node.reason)
         owner = Owner.NONE if not node.reason else Owner.FOREIGN if ours is None else Owner.OURS
-        return Standing(
+        return NodeState(
             at=at, owner=owner, why=ours.why if ours else None, reason=ours.text if ours else node.reason,
             suffix=ours.suffix if ours else "", since=node.since, boot=ours.boot if ours else "",
             instance=ours.instance if ours else "", flags=node.flags, schedulable=not node.reason and not node.flags,
             state="drained" if node.reason else "idle", pool=len(self.nodes) if self.spread else 1,
         )  # fmt: skip
 
-    def fleet_count(self, name: str) -> Census:
+    def fleet_count(self, name: str) -> FleetCount:
         ours = {other: reasons.parse(node.reason) for other, node in self.nodes.items()}
         held = (Held(self.nodes[n].since, n) for n, r in ours.items() if r is not None and r.why is Why.FAILURE)
-        return Census(node=name, pool=len(self.nodes), held=tuple(held), now=self.clock())
+        return FleetCount(node=name, pool=len(self.nodes), held=tuple(held), now=self.clock())
 
 
 class Client:
@@ -77,16 +77,16 @@ class Client:
         self._cluster = cluster
         self._clock = clock
 
-    async def read(self) -> Standing:
+    async def read(self) -> NodeState:
         await self._begin("read")
         state = self._cluster.state(self.node, self._clock())
         return self._end("read", state)
 
-    async def fleet_count(self) -> Census:
+    async def fleet_count(self) -> FleetCount:
         await self._begin("fleet_count")
         return self._end("fleet_count", self._cluster.fleet_count(self.node))
 
-    async def apply(self, intent: Intent, state: Standing) -> None:
+    async def apply(self, intent: Intent, state: NodeState) -> None:
         await self._begin("apply")
         if intent.act is Act.EXCLUDE:
             self._cluster.exclude(self.node, intent.reason)

@@ -23,7 +23,7 @@ from gpuwarden.ledger.reader import read_only
 from gpuwarden.policy import state as policy
 from gpuwarden.policy.evacuation import model as evacuation_model
 from gpuwarden.policy.evacuation import state as evacuation
-from gpuwarden.policy.evacuation.plan import DepartureSettings
+from gpuwarden.policy.evacuation.plan import EvacuationSettings
 from gpuwarden.policy.situation import Situation
 from gpuwarden_collectors.event_facts import HostEvent, LogPosition
 from gpuwarden_collectors.receivers.reader import ReceiversReader
@@ -32,7 +32,7 @@ from support.hosts import Host
 from support.ledgers import HERE, PATIENCE
 from support.schedulers import Client, Cluster, Node
 
-States = tuple[object, policy.PolicyState, evacuation_model.DepartureState]
+States = tuple[object, policy.PolicyState, evacuation_model.EvacuationState]
 
 
 def durable(state: health.State) -> object:
@@ -52,11 +52,11 @@ def folded(events: Iterable[Event]) -> States:
     return compared(
         reduce(health.fold, past, health.State()),
         reduce(policy.fold, past, policy.PolicyState()),
-        reduce(evacuation.fold, past, evacuation_model.DepartureState()),
+        reduce(evacuation.fold, past, evacuation_model.EvacuationState()),
     )
 
 
-def compared(judged: health.State, decided: policy.PolicyState, leaving: evacuation_model.DepartureState) -> States:
+def compared(judged: health.State, decided: policy.PolicyState, leaving: evacuation_model.EvacuationState) -> States:
     momentary = replace(decided, clean=0, sequence=0, unknown_since=None, foreign=frozenset())
     return durable(judged), momentary, leaving
 
@@ -84,7 +84,7 @@ class WholeNode:
             instance="i-1", clock=lambda: host.now,
         )  # fmt: skip
         self.departing = Evacuation(
-            DepartureSettings(), JobScan(ReceiversReader(self.folder), None, set),
+            EvacuationSettings(), JobScan(ReceiversReader(self.folder), None, set),
             Acknowledgements(self.folder, self.folder, boot_id=host.boot_id, clock=lambda: host.now),
             enforce=True, append=self.append_soon, committed=lambda: self.ledger.flush(PATIENCE), names=False,
             boot_id=host.boot_id, clock=lambda: host.now,
@@ -133,7 +133,7 @@ class WholeNode:
         self.journal.append(step.events, by=self.engine, position=LogPosition(host.boot_id, self.written))
         self.journal.append(self.enforcement.step(self.situation, host.now), by=self.enforcement)
         active = active_notices(
-            self.enforcement.state, step.verdict, self.enforcement.standings, {}, scheduled=True, horizon=3_600.0, instance="i-1",
+            self.enforcement.state, step.verdict, self.enforcement.node_states, {}, scheduled=True, horizon=3_600.0, instance="i-1",
             now=host.now,
         )  # fmt: skip
         self.journal.append(self.departing.step(active, host.now))

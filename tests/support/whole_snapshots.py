@@ -11,12 +11,12 @@ from gpuwarden.health.model import NODE, Finding, LemonDays, gpu
 from gpuwarden.health.view import COLLECTORS
 from gpuwarden.notify.delivery import Result
 from gpuwarden.notify.notifications import DROPPED
-from gpuwarden.policy.model import Owner, Standing, Why
+from gpuwarden.policy.model import NodeState, Owner, Why
 from gpuwarden.publish.metrics.table import FAILURE_XIDS, INFOS_MOST
 from gpuwarden.publish.snapshot import (
-    Acted,
     Clients,
     CollectorStatus,
+    Enforced,
     JobLabels,
     NoticeSource,
     ReceiverState,
@@ -53,12 +53,12 @@ def everything(gpus: int = 8, instances: int = 0) -> Snapshot:
         xids=tuple(
             XidCount(slot=slot(n), xid=x, count=1, last=at(UPTIME).wall) for n in numbers for x in XIDS_OF_A_GPU
         ),
-        acted=Acted(
+        acted=Enforced(
             actuators=ACTUATORS,
             excluded=tuple((name, "failure") for name in ACTUATORS),
             breaker="too many",
             node_states={
-                name: Standing(at=at(UPTIME), owner=Owner.OURS, why=Why.FAILURE, since=5.0) for name in ACTUATORS
+                name: NodeState(at=at(UPTIME), owner=Owner.OURS, why=Why.FAILURE, since=5.0) for name in ACTUATORS
             },
             receivers=tuple(
                 ReceiverState(target=name, counts=dict.fromkeys(OUTCOMES, 1)) for name in ("pager", "chat", "tickets")

@@ -66,7 +66,7 @@ def test_an_operators_word_and_the_daemons_own_troubles_are_kept(tmp_path: Path)
     at = Stamp(20.0, 1.8e9)
     records: list[Record] = [
         Began(at=at, boot_id="b", rules=Rules(expected_gpus=4), memory=()),
-        ErrorsChanged(at=at, troubles={"ledger": "full"}),
+        ErrorsChanged(at=at, errors={"ledger": "full"}),
         Acknowledged(at=at, finding="xid.95@gpu/0000:10:00.0", by="root"),
         RulesChanged(at=at, rules=Rules(expected_gpus=2)),
     ]

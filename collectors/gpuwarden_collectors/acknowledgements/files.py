@@ -85,7 +85,7 @@ class AcknowledgementFiles:
         return FilesRead(acknowledgements=found, refused=tuple(refused[:_REFUSED]))
 
     def remove(self, job: str) -> str:
-        """The folder and the files in it, when the departure ends. What is left, in a sentence; empty if nothing is."""
+        """The folder and the files in it, when the evacuation ends. What is left, in a sentence; empty if nothing is."""
         try:
             with self._root() as root:
                 return self._remove(root, job)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gpuwarden.policy.model import Census, Intent, Standing
+from gpuwarden.policy.model import FleetCount, Intent, NodeState
 
 
 class ActuatorError(Exception):
@@ -51,7 +51,7 @@ class Counter(Protocol):
     def pool(self) -> int | None:
         """Nodes that share the budget, as last known; first writes are spread by it. Read with each node state; never waits."""
 
-    async def fleet_count(self) -> Census:
+    async def fleet_count(self) -> FleetCount:
         """As `Actuator.fleet_count`. Raises BudgetUnknown, and nothing else."""
 
 
@@ -60,13 +60,13 @@ class Actuator(Protocol):
 
     name: str
 
-    async def read(self) -> Standing:
+    async def read(self) -> NodeState:
         """The scheduler's current state of this node. Cheap for the scheduler, whatever the size of the cluster."""
 
-    async def fleet_count(self) -> Census:
+    async def fleet_count(self) -> FleetCount:
         """Which other nodes are held out for a failure. Called only around an exclusion for a failure."""
 
-    async def apply(self, intent: Intent, state: Standing) -> None:
+    async def apply(self, intent: Intent, state: NodeState) -> None:
         """Write it, once; `state` was read a moment ago and allows it.
 
         Returns when the scheduler accepted the write; the caller reads it back.

@@ -13,7 +13,7 @@ from gpuwarden.actuators.base import ActuatorError, BudgetUnknown, Counter, Regi
 from gpuwarden.actuators.hook_gate import HookGate
 from gpuwarden.actuators.prometheus_count import PrometheusCounter
 from gpuwarden.config.policy import UNCOUNTED
-from gpuwarden.policy.model import Census
+from gpuwarden.policy.model import FleetCount
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.host import boot_id
 
@@ -31,7 +31,7 @@ class SchedulerCounter:
     def pool(self) -> int | None:
         return self._scheduler.pool
 
-    async def fleet_count(self) -> Census:
+    async def fleet_count(self) -> FleetCount:
         try:
             return await self._scheduler.fleet_count()
         except ActuatorError as error:
@@ -49,10 +49,10 @@ class NoCounter:
     def pool(self) -> int | None:
         return 1
 
-    async def fleet_count(self) -> Census:
+    async def fleet_count(self) -> FleetCount:
         if not self._allowed:
             raise BudgetUnknown(f"no scheduler that can count is configured; {UNCOUNTED}")
-        return Census(node=self._node, pool=1)
+        return FleetCount(node=self._node, pool=1)
 
 
 def counter(config: Config, schedulers: Iterable[Register | HookGate], clock: Clock) -> Counter:

@@ -7,7 +7,7 @@ and after. Restoring, and an operator's orders, need no hook.
 from __future__ import annotations
 
 from gpuwarden.actuators.base import ActuatorUnavailable, Register
-from gpuwarden.policy.model import Act, Census, Intent, Standing
+from gpuwarden.policy.model import Act, FleetCount, Intent, NodeState
 from gpuwarden_collectors.base import Clock
 
 OPEN_FOR = 120.0
@@ -27,10 +27,10 @@ class HookGate:
         """The hook has run."""
         self._hook_at = self._clock().boottime
 
-    async def read(self) -> Standing:
+    async def read(self) -> NodeState:
         return await self.actuator.read()
 
-    async def fleet_count(self) -> Census:
+    async def fleet_count(self) -> FleetCount:
         """Every exclusion for a failure begins with it, and nothing else: so the wait is here, before any request to Slurm."""
         if self._clock().boottime - self._hook_at > OPEN_FOR:
             raise ActuatorUnavailable(
@@ -38,7 +38,7 @@ class HookGate:
             )
         return await self.actuator.fleet_count()
 
-    async def apply(self, intent: Intent, state: Standing) -> None:
+    async def apply(self, intent: Intent, state: NodeState) -> None:
         """The second count of the breaker follows it, and must not wait for the next hook."""
         if intent.act is Act.EXCLUDE:
             self._hook_at = self._clock().boottime

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpuwarden.actuators.base import Counter
 from gpuwarden.actuators.marker_file import MarkerFile, marker_text
 from gpuwarden.base.paths import marker_path
-from gpuwarden.policy.model import Act, Census, Intent, Standing
+from gpuwarden.policy.model import Act, FleetCount, Intent, NodeState
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.host import boot_id
 
@@ -43,17 +43,17 @@ class MarkerActuator:
         self._clock = clock
         self._over_boots = over_boots
 
-    async def read(self) -> Standing:
+    async def read(self) -> NodeState:
         marker = await self._file.read()
         at, pool = self._clock(), self._counter.pool
         if marker is None or (marker.boot_id != self._boot_id and not self._over_boots):
-            return Standing(at=at, state="no marker", pool=pool)
+            return NodeState(at=at, state="no marker", pool=pool)
         return marker.node_state(at=at, state="marked", pool=pool)
 
-    async def fleet_count(self) -> Census:
+    async def fleet_count(self) -> FleetCount:
         return await self._counter.fleet_count()
 
-    async def apply(self, intent: Intent, state: Standing) -> None:  # noqa: ARG002 - read once more in the thread
+    async def apply(self, intent: Intent, state: NodeState) -> None:  # noqa: ARG002 - read once more in the thread
         if intent.act is Act.EXCLUDE:
             await self._file.write(
                 marker_text(intent, node=self._node, boot_id=self._boot_id, since=self._clock().wall)

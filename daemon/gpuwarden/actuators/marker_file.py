@@ -27,7 +27,7 @@ from gpuwarden.actuators.base import ActuatorRefused, ActuatorUnavailable
 from gpuwarden.base.threads import detached
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.policy import reasons
-from gpuwarden.policy.model import Intent, Owner, Standing, Why
+from gpuwarden.policy.model import Intent, NodeState, Owner, Why
 from gpuwarden.publish.times import rfc3339
 from gpuwarden_collectors.facts import Stamp
 
@@ -56,10 +56,10 @@ class Marker:
     """Unix time."""
     boot_id: str
 
-    def node_state(self, *, at: Stamp, state: str, pool: int | None) -> Standing:
+    def node_state(self, *, at: Stamp, state: str, pool: int | None) -> NodeState:
         """The state of a node that this marker holds out."""
         parsed = reasons.parse(self.reason)
-        return Standing(
+        return NodeState(
             at=at, owner=Owner.OURS, why=self.why, reason=self.reason, since=self.since, schedulable=False,
             boot=parsed.boot if parsed else "", instance=parsed.instance if parsed else "", state=state, pool=pool,
         )  # fmt: skip

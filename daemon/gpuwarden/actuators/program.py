@@ -22,7 +22,7 @@ from gpuwarden.actuators.marker_file import marker_text
 from gpuwarden.actuators.subprocesses import Runs, complaint
 from gpuwarden.config.exec import Program
 from gpuwarden.policy import reasons
-from gpuwarden.policy.model import Act, Census, Intent, Owner, Standing
+from gpuwarden.policy.model import Act, FleetCount, Intent, NodeState, Owner
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.host import boot_id
 from gpuwarden_collectors.plugin.plugin import plugin_environment
@@ -60,24 +60,24 @@ class ExecActuator:
         self._environment = plugin_environment(inherited)
         self._runs = Runs(LARGEST)
 
-    async def read(self) -> Standing:
+    async def read(self) -> NodeState:
         output = await self._call("look", {"format": 1, "node": self._node, "actuator": self.name})
         return self._node_state(_object(output))
 
-    async def fleet_count(self) -> Census:
+    async def fleet_count(self) -> FleetCount:
         return await self._counter.fleet_count()
 
-    async def apply(self, intent: Intent, state: Standing) -> None:  # noqa: ARG002 - the program reads the state itself
+    async def apply(self, intent: Intent, state: NodeState) -> None:  # noqa: ARG002 - the program reads the state itself
         text = marker_text(intent, node=self._node, boot_id=self._boot_id, since=self._clock().wall)
         await self._call("exclude" if intent.act is Act.EXCLUDE else "restore", json.loads(text))
 
     async def close(self) -> None:
         """A running program is ended with the task that waits for it."""
 
-    def _node_state(self, output: Mapping[str, Any]) -> Standing:
+    def _node_state(self, output: Mapping[str, Any]) -> NodeState:
         at, pool = self._clock(), self._counter.pool
         if output.get("excluded") is False:
-            return Standing(at=at, state="in", pool=pool)
+            return NodeState(at=at, state="in", pool=pool)
         reason, since = output.get("reason", ""), output.get("since", 0)
         if output.get("excluded") is not True or not isinstance(reason, str) or not _is_time(since):
             raise ActuatorUnavailable(
@@ -85,11 +85,11 @@ class ExecActuator:
             )
         own = reasons.parse(reason)
         if own is None:
-            return Standing(
+            return NodeState(
                 at=at, owner=Owner.FOREIGN, reason=reasons.line(reason), since=float(since), schedulable=False, state="out",
                 pool=pool,
             )  # fmt: skip
-        return Standing(
+        return NodeState(
             at=at, owner=Owner.OURS, why=own.why, reason=reasons.line(own.text), suffix=reasons.line(own.suffix), since=float(since), boot=own.boot,
             instance=own.instance, schedulable=False, state="out", pool=pool,
         )  # fmt: skip

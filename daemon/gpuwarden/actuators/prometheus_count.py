@@ -18,7 +18,7 @@ from gpuwarden.actuators.base import BudgetUnknown
 from gpuwarden.base.threads import detached
 from gpuwarden.config.policy import BreakerOptions
 from gpuwarden.config.secrets import SecretError, SecretFile
-from gpuwarden.policy.model import Census, Held
+from gpuwarden.policy.model import FleetCount, Held
 from gpuwarden.prometheus.access import Access, AccessError, Hints, access
 from gpuwarden.prometheus.client import PrometheusError, Results, Sample, query
 from gpuwarden_collectors.base import Clock
@@ -79,7 +79,7 @@ class PrometheusCounter:
         with contextlib.suppress(PrometheusError, AccessError, SecretError, BudgetUnknown):
             self._pool = fleet_count_of(sizing.result(), self._clock().wall).pool
 
-    async def fleet_count(self) -> Census:
+    async def fleet_count(self) -> FleetCount:
         """Concurrent callers share one query. Raises BudgetUnknown."""
         if self._querying is None or self._querying.done():
             self._querying = detached("prometheus", self._request)
@@ -93,7 +93,7 @@ class PrometheusCounter:
         except (PrometheusError, AccessError, SecretError) as error:
             raise BudgetUnknown(str(error)) from error
         self._pool, self._pool_due = found.pool, self._clock().boottime + POOL_AGE
-        return Census(
+        return FleetCount(
             node=found.node, pool=found.pool, held=found.held, now=found.now,
             visible_after=FRESH * self._chance.uniform(1.0, 1.25),
         )  # fmt: skip
@@ -114,7 +114,7 @@ def _path(secret: SecretFile | None) -> Path | None:
     return None if secret is None else secret.path()
 
 
-def fleet_count_of(results: Results, wall: float) -> Census:
+def fleet_count_of(results: Results, wall: float) -> FleetCount:
     """Raises BudgetUnknown if nothing can be counted by it. `wall`: this host's clock, Unix time."""
     if results.warnings:
         raise BudgetUnknown(f"Prometheus may have only a part of the nodes: {results.warnings[0]}")
@@ -135,7 +135,7 @@ def fleet_count_of(results: Results, wall: float) -> Census:
     also = {_name(sample) for sample in own} - {_name(newest)}
     names = (name for name in map(_name, results.samples["held"]) if name not in also)
     held = tuple(Held(since.get(name, 0.0), name) for name in names)
-    return Census(node=_name(newest), pool=max(1, int(pool[0].value)), held=held, now=newest.at)
+    return FleetCount(node=_name(newest), pool=max(1, int(pool[0].value)), held=held, now=newest.at)
 
 
 def _name(sample: Sample) -> str:

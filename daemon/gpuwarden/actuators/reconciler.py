@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from gpuwarden.actuators.base import Actuator, ActuatorError, ActuatorUnavailable, BudgetUnknown
 from gpuwarden.policy import breaker
-from gpuwarden.policy.model import Act, Budget, Census, Intent, Outcome, Owner, Result, Standing, Why
+from gpuwarden.policy.model import Act, Budget, FleetCount, Intent, NodeState, Outcome, Owner, Result, Why
 from gpuwarden.policy.preconditions import answer
 from gpuwarden_collectors.base import Clock
 
@@ -67,7 +67,7 @@ class Reconciler:
         chance: random.Random | None = None,
     ) -> None:
         self.actuator = actuator
-        self.node_state: Standing | None = None
+        self.node_state: NodeState | None = None
         self.refused = ""
         self.held_back = ""
         self.key = ""
@@ -170,7 +170,7 @@ class Reconciler:
             return Outcome(result=Result.RETRY, text="it was written, but does not read back")
         return Outcome(result=Result.DONE, since=outcome.since) if outcome.result is Result.ALREADY else outcome
 
-    async def _fleet_count(self) -> Census:
+    async def _fleet_count(self) -> FleetCount:
         """Raises BudgetUnknown where this node can be read and the fleet cannot be counted."""
         try:
             return await self._bounded(self.actuator.fleet_count())
@@ -183,13 +183,13 @@ class Reconciler:
     def _away(self) -> bool:
         return self.node_state is not None and not self.node_state.reachable and not self.refused
 
-    async def _read(self) -> Standing:
+    async def _read(self) -> NodeState:
         try:
             self.node_state, self.refused = await self._bounded(self.actuator.read()), ""
             self._pool = self.node_state.pool or self._pool
         except ActuatorError as error:
             self.refused = str(error) if error.permanent else ""
-            self.node_state = Standing(at=self._clock(), reachable=False, trouble=str(error))
+            self.node_state = NodeState(at=self._clock(), reachable=False, error=str(error))
             raise
         finally:
             self._on_read()

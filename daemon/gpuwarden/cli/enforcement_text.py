@@ -54,13 +54,13 @@ def _job_lines(jobs: Document) -> Iterator[str]:
     yield from (f"plan: {clean(line)}" for line in jobs.get("plan", ()))
     if jobs.get("trouble"):
         yield f"jobs: {clean(jobs['trouble'])}"
-    for departure in jobs.get("departures", ()):
-        if departure["over"] and departure["jobs"]:
-            yield f"{clean(departure['kind'])} of {when(departure['since'])}, over since {when(departure['over'])}:"
-        yield from (f"job {clean(job['job'])}: {_job(job)}" for job in departure["jobs"])
-        if final := departure.get("last_words"):
+    for evacuation in jobs.get("departures", ()):
+        if evacuation["over"] and evacuation["jobs"]:
+            yield f"{clean(evacuation['kind'])} of {when(evacuation['since'])}, over since {when(evacuation['over'])}:"
+        yield from (f"job {clean(job['job'])}: {_job(job)}" for job in evacuation["jobs"])
+        if final := evacuation.get("last_words"):
             yield f"final node state ({clean(final['what'])}): {clean(final['result'])}: {clean(final['text'])}"
-        if approval := departure.get("approval"):
+        if approval := evacuation.get("approval"):
             attempts = f", attempt {approval['tries']}" if approval["tries"] > 1 else ""
             yield f"approval of the end{attempts}: {clean(approval['result'])}: {clean(approval['text'])}"
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from gpuwarden.config.bounds import Misfit
 from gpuwarden.policy.evacuation.delivery import DeliveryRules, SiteRule
-from gpuwarden.policy.evacuation.plan import DepartureSettings
+from gpuwarden.policy.evacuation.plan import EvacuationSettings
 from gpuwarden_collectors.receivers.facts import SIGNALS
 
 SignalName = Literal["TERM", "USR1", "USR2", "HUP", "none"]
@@ -49,13 +49,13 @@ class JobOptions:
     """The socket from which the labels of containers are read."""
 
 
-def departure_settings(jobs: JobOptions, *, slurm: bool, approve: bool = False) -> DepartureSettings:
-    """`slurm`: a controller is configured. `approve` as in DepartureSettings."""
+def evacuation_settings(jobs: JobOptions, *, slurm: bool, approve: bool = False) -> EvacuationSettings:
+    """`slurm`: a controller is configured. `approve` as in EvacuationSettings."""
     rules = tuple(
         SiteRule(signal=rule.signal.upper(), partition=rule.partition, name=translate(rule.name) if rule.name else "")
         for rule in jobs.rules.values()
     )
-    return DepartureSettings(
+    return EvacuationSettings(
         delivery=DeliveryRules(default=jobs.signal.upper(), rules=rules), requeue=jobs.requeue,
         last_words=jobs.last_words, failing_gpu=jobs.failing_gpu, slurm=slurm,
         approve=approve, signal_again=jobs.signal_again,

@@ -102,8 +102,8 @@ class _Sessions:
         engine, now, name = self._service.engine, self._clock(), secrets.token_hex(8)
         session = _Session(now.boottime, partial(self.give_up, name))
         session.began(now, engine.view.boot_id, engine.rules, checkpoint(engine.state, now))
-        if engine.view.troubles:
-            session.errors_changed(now, engine.view.troubles)
+        if engine.view.errors:
+            session.errors_changed(now, engine.view.errors)
         engine.listeners.append(session)
         self._open[name] = session
         return name

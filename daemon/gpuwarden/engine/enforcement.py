@@ -23,12 +23,12 @@ from gpuwarden.notify.notifications import Notifications
 from gpuwarden.policy import checkpoint
 from gpuwarden.policy.events import Excluded, Restored
 from gpuwarden.policy.exclusion import Decision, decide
-from gpuwarden.policy.model import Act, Flag, Intent, Notice, Outcome, Result, Settings, Standing
+from gpuwarden.policy.model import Act, Flag, Intent, NodeState, Notice, Outcome, Result, Settings
 from gpuwarden.policy.notices import differences, imminent
 from gpuwarden.policy.removed_actuators import REMOVED, without_removed
 from gpuwarden.policy.situation import Situation, excluded
 from gpuwarden.policy.state import UNCOUNTED, PolicyState, fold, outcome_data
-from gpuwarden.publish.snapshot import Acted, Wanted
+from gpuwarden.publish.snapshot import Enforced, Wanted
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.cloud.facts import Kind
 from gpuwarden_collectors.facts import Stamp
@@ -148,7 +148,7 @@ class Enforcement:
         return checkpoint.checkpoint(self.state, now)
 
     @property
-    def standings(self) -> dict[str, Standing]:
+    def node_states(self) -> dict[str, NodeState]:
         """What stood at each scheduler when it was last looked at."""
         return {name: box.node_state for name, box in self._boxes.items() if box.node_state is not None}
 
@@ -181,7 +181,7 @@ class Enforcement:
     def _completed(self, situation: Situation) -> Situation:
         return replace(
             situation, boot_id=self._boot_id, instance=self._instance, actuators=tuple(self._boxes),
-            standings=self.standings,
+            node_states=self.node_states,
         )  # fmt: skip
 
     def _notice_blocked(self, decision: Decision) -> None:
@@ -270,7 +270,7 @@ class Enforcement:
         A shutdown that a scheduler ordered is no notice: it has drained the node and brings it back.
         """
         now = self._clock()
-        if any(Flag.REBOOT in standing.flags for standing in self.standings.values()):
+        if any(Flag.REBOOT in node_state.flags for node_state in self.node_states.values()):
             notices = [notice for notice in notices if notice.kind != Kind.SHUTDOWN]
         horizon = self._options.settings.horizon
         news = list(differences(self.state.notices, source, notices, horizon=horizon, now=now))
@@ -296,7 +296,7 @@ class Enforcement:
     def away(self) -> str:
         """Who of them does not answer, for now."""
         away = {
-            name: box.node_state.trouble
+            name: box.node_state.error
             for name, box in self._concerned()
             if box.node_state is not None and not box.node_state.reachable and not box.refused
         }
@@ -305,8 +305,8 @@ class Enforcement:
     def notify_error(self) -> str:
         return self._notifying.error() if self._notifying is not None else ""
 
-    def shown(self) -> Acted:
-        standings = self.standings
+    def shown(self) -> Enforced:
+        node_states = self.node_states
         pending = [
             Wanted(
                 act=i.act, actuator=name, why=i.why, reason=i.reason, at=i.at, text=self._text(name, i.key)
@@ -318,8 +318,8 @@ class Enforcement:
             for name, i in self.state.would.items()
             if i.act is Act.EXCLUDE and not self._options.settings.enforce
         ]
-        return Acted(
-            actuators=tuple(self._boxes), excluded=tuple(excluded(self.state, standings)), node_states=standings,
+        return Enforced(
+            actuators=tuple(self._boxes), excluded=tuple(excluded(self.state, node_states)), node_states=node_states,
             pending=tuple(pending), would=tuple(would), blocked=dict(self._blocked), counts={**self.state.tried, **self._counts},
             breaker=self._held_back(),
             person=tuple(sorted(map(str, self.state.person))),

@@ -84,8 +84,8 @@ class Engine:
                 self.discarded += 1
 
     def set_errors(self, errors: Mapping[str, str]) -> None:
-        if dict(errors) != dict(self.view.troubles):
-            self.view = replace(self.view, troubles=dict(errors))
+        if dict(errors) != dict(self.view.errors):
+            self.view = replace(self.view, errors=dict(errors))
 
     def log_read(self, read: bool) -> None:
         """Whether the kernel log was read in this life to its end, and no line was lost."""
@@ -155,7 +155,7 @@ class Engine:
             collectors=tuple(self.collectors.values()), xids=xids,
             site_failures=tuple(n for n, rule in self.rules.xids.items() if rule.severity == "failure"),
             ready=self.observed_at is not None and verdict.expected is not None and self.view.pci.outcome is not None,
-            errors=self.view.troubles, dropped=dropped, log_gaps=self.log_gaps, log_lost=self.log_lost,
+            errors=self.view.errors, dropped=dropped, log_gaps=self.log_gaps, log_lost=self.log_lost,
             disbelieved={**self.kept_out, UNKNOWN_SLOT: self.disbelieved},
         )  # fmt: skip
 

@@ -46,7 +46,7 @@ class ObservedEngine(Engine):
         super().ingest(events)
 
     def set_errors(self, errors: Mapping[str, str]) -> None:
-        if dict(errors) != dict(self.view.troubles):
+        if dict(errors) != dict(self.view.errors):
             self._each(lambda listener: listener.errors_changed(self._clock(), errors))
         super().set_errors(errors)
 

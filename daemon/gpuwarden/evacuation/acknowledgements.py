@@ -16,7 +16,7 @@ from gpuwarden.base.threads import detached
 from gpuwarden.health.model import Event
 from gpuwarden.policy.evacuation.delivery import SIGNALLED_MOST
 from gpuwarden.policy.evacuation.events import saved
-from gpuwarden.policy.evacuation.model import BY_EXIT, DepartureState, JobState, jobs_of, key_of, open_departures
+from gpuwarden.policy.evacuation.model import BY_EXIT, EvacuationState, JobState, jobs_of, key_of, open_evacuations
 from gpuwarden.publish.sockets.jobs import Acknowledged as BySocket
 from gpuwarden_collectors.acknowledgements.exits import Process, ended
 from gpuwarden_collectors.acknowledgements.files import AcknowledgementFiles, FilesRead
@@ -83,17 +83,17 @@ class Acknowledgements:
             all_ranks=reported.all_ranks, boot_id=self._boot_id, now=self._clock(),
         )  # fmt: skip
 
-    async def news(self, state: DepartureState) -> list[Event]:
+    async def news(self, state: EvacuationState) -> list[Event]:
         """What is new since `state`."""
         known = jobs_of(state)
         read = await self._read(known)
         if read is None:
             return []
         self._complain(read.files)
-        notices = frozenset(open_departures(state))
+        notices = frozenset(open_evacuations(state))
         return [*self._of_files(read.files, known, notices), *self._of_ended(read.ended, known)]
 
-    def misses(self, state: DepartureState, jobs: Sequence[LocalJob]) -> bool:
+    def misses(self, state: EvacuationState, jobs: Sequence[LocalJob]) -> bool:
         """A signalled process is alive and not among `jobs`: it has not ended, and may be saving."""
         here = {(process.pid, process.started) for job in jobs for process in job.processes}
         signalled = {process for job in jobs_of(state).values() for process in job.signalled} - here

@@ -9,7 +9,7 @@ from gpuwarden.health.model import Verdict
 from gpuwarden.policy import reasons
 from gpuwarden.policy.evacuation.budget import FAILING_GPU
 from gpuwarden.policy.evacuation.model import id_of
-from gpuwarden.policy.model import Notice, Standing, Why
+from gpuwarden.policy.model import NodeState, Notice, Why
 from gpuwarden.policy.notices import all_imminent
 from gpuwarden.policy.situation import failing
 from gpuwarden.policy.state import PolicyState
@@ -41,7 +41,7 @@ class ActiveNotices:
 def active_notices(
     state: PolicyState,
     verdict: Verdict,
-    standings: Mapping[str, Standing],
+    node_states: Mapping[str, NodeState],
     processes: Mapping[str, frozenset[int]],
     *,
     scheduled: bool,
@@ -52,19 +52,19 @@ def active_notices(
     """`processes`: by slot, the processes that had the GPU open when it was last listed. `scheduled`: a scheduler is configured."""
     ends = all_imminent(state.notices, horizon, now)
     gpus = list(_failing(state, verdict, scheduled=scheduled))
-    standing = standings.get(SLURM)
+    node_state = node_states.get(SLURM)
     return ActiveNotices(
         notices=(*ends[:1], *gpus),
         later=tuple(ends[1:]),
         processes=tuple((id_of(notice), processes.get(notice.id, frozenset())) for notice in gpus),
-        unschedulable=standing is not None and _takes_no_work(standing),
-        closed=(standing is not None or not scheduled) and all(map(_takes_no_work, standings.values())),
+        unschedulable=node_state is not None and _is_unschedulable(node_state),
+        closed=(node_state is not None or not scheduled) and all(map(_is_unschedulable, node_states.values())),
         reason=reasons.termination(state.boot_id, instance),
     )
 
 
-def _takes_no_work(standing: Standing) -> bool:
-    return standing.reachable and not standing.schedulable
+def _is_unschedulable(node_state: NodeState) -> bool:
+    return node_state.reachable and not node_state.schedulable
 
 
 def _failing(state: PolicyState, verdict: Verdict, *, scheduled: bool) -> Iterator[Notice]:

@@ -21,12 +21,12 @@ from gpuwarden.evacuation.job_scan import JobScan, on_gpu
 from gpuwarden.health.model import Event
 from gpuwarden.policy.evacuation import events
 from gpuwarden.policy.evacuation.budget import FAILING_GPU
-from gpuwarden.policy.evacuation.model import DepartureState, id_of, jobs_of, key_of, open_departures
-from gpuwarden.policy.evacuation.plan import DepartureSettings, Seen, SignalJob, Step, awaits_jobs, plan
+from gpuwarden.policy.evacuation.model import EvacuationState, id_of, jobs_of, key_of, open_evacuations
+from gpuwarden.policy.evacuation.plan import EvacuationSettings, Seen, SignalJob, Step, awaits_jobs, plan
 from gpuwarden.policy.evacuation.preview import preview, summary
 from gpuwarden.policy.evacuation.state import fold
 from gpuwarden.policy.model import Notice
-from gpuwarden.publish.snapshot import Departures
+from gpuwarden.publish.snapshot import Evacuations
 from gpuwarden.publish.sockets.jobs import Acknowledged, Caller
 from gpuwarden.publish.sockets.unix_socket import TRY_AGAIN, VerbError
 from gpuwarden_collectors.base import Clock
@@ -56,7 +56,7 @@ class Evacuation:
 
     def __init__(
         self,
-        settings: DepartureSettings,
+        settings: EvacuationSettings,
         job_scan: JobScan,
         acknowledgements: Acknowledgements,
         approval: AzureApproval | None = None,
@@ -68,7 +68,7 @@ class Evacuation:
         boot_id: str,
         clock: Clock,
     ) -> None:
-        self.state = DepartureState(boot_id=boot_id)
+        self.state = EvacuationState(boot_id=boot_id)
         self._settings = settings
         self._job_scan = job_scan
         self._acknowledgements = acknowledgements
@@ -121,7 +121,7 @@ class Evacuation:
     @contextlib.contextmanager
     def rebuilding(self) -> Iterator[None]:
         """The state is the fold of the events that come within."""
-        self.state = DepartureState(boot_id=self._boot_id)
+        self.state = EvacuationState(boot_id=self._boot_id)
         yield
 
     def checkpoint(self, _: Stamp) -> list[Event]:
@@ -142,7 +142,7 @@ class Evacuation:
     # --- acknowledgements by the socket
 
     def current(self) -> Collection[str]:
-        return list(open_departures(self.state))
+        return list(open_evacuations(self.state))
 
     async def job_of(self, caller: Caller) -> str | None:
         """Waits until that is known, as the socket for jobs does not do for ever."""
@@ -290,10 +290,10 @@ class Evacuation:
 
     # --- what is published
 
-    def shown(self) -> Departures:
-        going_on = tuple(open_departures(self.state).values())
-        return Departures(
-            departures=going_on or tuple(self.state.departures.values())[-1:], preview=self._preview, outcomes=dict(self._executor.outcomes),
+    def shown(self) -> Evacuations:
+        going_on = tuple(open_evacuations(self.state).values())
+        return Evacuations(
+            evacuations=going_on or tuple(self.state.evacuations.values())[-1:], preview=self._preview, outcomes=dict(self._executor.outcomes),
             answers=self.state.answers,
             signal_seconds=self._executor.signal_seconds,
             error=self._error and f"job scan incomplete: {self._error}",

@@ -22,8 +22,8 @@ from gpuwarden.health.model import Event
 from gpuwarden.policy.evacuation import events
 from gpuwarden.policy.evacuation.budget import FAILING_GPU
 from gpuwarden.policy.evacuation.delivery import Way
-from gpuwarden.policy.evacuation.model import BY_STEP, DepartureState, Sent, id_of, open_departures
-from gpuwarden.policy.evacuation.plan import Approve, CheckSteps, LastWords, NameNot, Requeue, Seen, SignalJob, Step
+from gpuwarden.policy.evacuation.model import BY_STEP, EvacuationState, Sent, id_of, open_evacuations
+from gpuwarden.policy.evacuation.plan import Approve, CheckSteps, NameNot, Requeue, Seen, SetFinalState, SignalJob, Step
 from gpuwarden.policy.evacuation.unsettled import job_number, settle
 from gpuwarden.policy.model import Notice, Result
 from gpuwarden.publish.snapshot import NOTICE_TO_SIGNAL
@@ -44,7 +44,7 @@ class Executor:
 
     def __init__(
         self,
-        state: Callable[[], DepartureState],
+        state: Callable[[], EvacuationState],
         take: Callable[[Sequence[Event]], None],
         *,
         wake: Callable[[], None],
@@ -119,7 +119,7 @@ class Executor:
                 self._go(step, self._requeue(notice, step))
             elif isinstance(step, CheckSteps):
                 self._go(step, self._check_steps(step))
-            elif isinstance(step, LastWords):
+            elif isinstance(step, SetFinalState):
                 self._go(step, self._last_words(notice, step, reason))
             elif isinstance(step, Approve):
                 self._go(step, self._approve(notice, step))
@@ -169,7 +169,7 @@ class Executor:
     def _goes_on(self, notice: Notice) -> bool:
         """It was not withdrawn meanwhile, or another one still announces the same end."""
         of_gpu = notice.kind == FAILING_GPU
-        return any((one.kind == FAILING_GPU) == of_gpu for one in open_departures(self._state()).values())
+        return any((one.kind == FAILING_GPU) == of_gpu for one in open_evacuations(self._state()).values())
 
     async def _signal_through_slurm(self, notice: Notice, step: SignalJob) -> None:
         assert self._slurm is not None  # noqa: S101 - checked by who calls
@@ -263,7 +263,7 @@ class Executor:
             job, text, permanent=permanent, named=named, boot_id=self._boot_id, now=self._clock()
         )
 
-    async def _last_words(self, notice: Notice, step: LastWords, reason: str) -> None:
+    async def _last_words(self, notice: Notice, step: SetFinalState, reason: str) -> None:
         assert self._slurm is not None  # noqa: S101 - policy plans it only where there is Slurm
         if not self._goes_on(notice):
             return
@@ -276,13 +276,13 @@ class Executor:
         name = id_of(notice)
         result, text = Result.RETRY, "the ledger takes nothing just now"
         if await self._committed() and self._approval is not None:
-            result, text = await self._approval.approve(step.id, lambda: name in open_departures(self._state()))
+            result, text = await self._approval.approve(step.id, lambda: name in open_evacuations(self._state()))
         self._take([events.approved(name, result, text, boot_id=self._boot_id, now=self._clock())])
 
 
 def _key(step: Step) -> str:
     match step:
-        case LastWords():
+        case SetFinalState():
             return "last words"
         case Approve():
             return "approval"

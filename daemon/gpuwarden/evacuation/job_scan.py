@@ -73,15 +73,15 @@ class JobScan:
         if self.slurm is None:
             jobs, error = await self._scan(await self._listed())
             return Scanned(seen=None if jobs is None else Seen(jobs=jobs), error=error)
-        asking, listing = asyncio.create_task(self.slurm.read()), asyncio.create_task(self._listed())
+        reading, listing = asyncio.create_task(self.slurm.read()), asyncio.create_task(self._listed())
         try:
-            if (await asyncio.wait((asking, listing), timeout=AT_ONCE))[1]:
+            if (await asyncio.wait((reading, listing), timeout=AT_ONCE))[1]:
                 await self._containers(early)
             listed = await listing
             jobs, error = await self._scan(listed)
-            answer = await asking
+            answer = await reading
         finally:
-            asking.cancel()
+            reading.cancel()
             listing.cancel()
         if answer.answered:
             self._owners = {number: job.uid for number, job in answer.jobs.items()}

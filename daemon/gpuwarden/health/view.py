@@ -148,7 +148,7 @@ class View:
     """Site checks."""
     jobs: Seen[JobsFacts] = field(default_factory=Seen)
     """Jobs of Slurm."""
-    troubles: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
     """Why a component of the daemon does not work, by its name (see `Component`)."""
     log_read: bool = True
     """Since this daemon started the kernel log was read from the known position to its end, and no line was lost."""

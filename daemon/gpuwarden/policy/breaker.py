@@ -14,7 +14,7 @@ in the first hour. Fleets see 5 to 7 failures per 1,000 nodes and day: 8,000 nod
 
 from __future__ import annotations
 
-from gpuwarden.policy.model import Budget, Census, Held
+from gpuwarden.policy.model import Budget, FleetCount, Held
 
 SPREAD_PER_NODE = 0.020
 """Seconds for each node of the pool over which first writes are spread, when all fail at once: 50 a second at most."""
@@ -50,16 +50,14 @@ def share(budget: Budget, pool: int) -> int:
     return max(1, pool * budget.percent // 100)
 
 
-def refusal(budget: Budget, census: Census) -> str:
+def refusal(budget: Budget, fleet_count: FleetCount) -> str:
     """Why this node may not be held out for a failure, or may not stay so; "" if it may."""
-    others = sorted(held for held in census.held if held.node != census.node)
-    ours = min((held for held in census.held if held.node == census.node), default=None)
+    others = sorted(held for held in fleet_count.held if held.node != fleet_count.node)
+    ours = min((held for held in fleet_count.held if held.node == fleet_count.node), default=None)
     before = [held for held in others if ours is None or held < ours]
-    recent = [held for held in before if _within(held, budget.window, census.now)]
-    if len(before) >= share(budget, census.pool):
-        return (
-            f"{len(before)} of {census.pool} nodes are held out for failures, and {share(budget, census.pool)} may be"
-        )
+    recent = [held for held in before if _within(held, budget.window, fleet_count.now)]
+    if len(before) >= share(budget, fleet_count.pool):
+        return f"{len(before)} of {fleet_count.pool} nodes are held out for failures, and {share(budget, fleet_count.pool)} may be"
     if len(recent) >= budget.count:
         return f"{len(recent)} nodes were held out for failures within {budget.window:.0f} s, and {budget.count} may be"
     return ""

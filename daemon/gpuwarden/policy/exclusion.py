@@ -23,7 +23,7 @@ from gpuwarden.health.model import Advice, Event, EventKind, Finding, Health, Js
 from gpuwarden.policy import reasons
 from gpuwarden.policy.checkpoint import held
 from gpuwarden.policy.events import Lifted
-from gpuwarden.policy.model import Act, Intent, Notice, Owner, Result, Settings, Standing, Why
+from gpuwarden.policy.model import Act, Intent, NodeState, Notice, Owner, Result, Settings, Why
 from gpuwarden.policy.notices import imminent
 from gpuwarden.policy.preconditions import RANK, answer, same
 from gpuwarden.policy.situation import Situation, Want, failing, unconfirmed, wanted
@@ -80,8 +80,8 @@ class _Steps:
 
     def decide(self) -> Decision:
         for name in self._seen.actuators:
-            standing = self._seen.standings.get(name)
-            known = standing if standing is not None and standing.reachable else None
+            node_state = self._seen.node_states.get(name)
+            known = node_state if node_state is not None and node_state.reachable else None
             self._reconcile(name, known)
             self._foreign(name, known)
             want = self._wanted(name)  # only now: the end of an operator's exclusion ended the order too
@@ -109,7 +109,7 @@ class _Steps:
 
     # --- one actuator
 
-    def _reconcile(self, name: str, known: Standing | None) -> None:
+    def _reconcile(self, name: str, known: NodeState | None) -> None:
         """What we hold must still stand; if it does not, somebody else ended it or made it theirs."""
         hold = self.state.holds.get(name)
         if hold is None or known is None or name in self.state.pending:
@@ -127,7 +127,7 @@ class _Steps:
         lifted = Lifted(actuator=name, why=hold.why, reason=hold.reason, by=by, nobody=gone and earlier)
         self._event(EventKind.LIFTED, write(lifted))
 
-    def _foreign(self, name: str, known: Standing | None) -> None:
+    def _foreign(self, name: str, known: NodeState | None) -> None:
         """A person who ends their own exclusion has seen the node, as one who ends gpuwarden's.
 
         What ends with a flag that was there from its beginning is the scheduler's own doing: a node is down while it boots.
@@ -162,7 +162,7 @@ class _Steps:
             if not person:  # it may be written already; then one that needs a person waits for `gpuwarden restore`
                 self._intend(Act.RESTORE, name, pending.why, pending.reason, force=pending.force)
 
-    def _is_past(self, pending: Intent | None, want: Want | None, known: Standing | None) -> bool:
+    def _is_past(self, pending: Intent | None, want: Want | None, known: NodeState | None) -> bool:
         """Whether what an exclusion is for is not found just now: then it is not made, and not given up before it is over.
 
         Neither is it known of a failure that is only remembered, which holds up the way back, too. Also before the first pass: a node that was repaired while the daemon was off must not go out for what it had. What
@@ -185,7 +185,7 @@ class _Steps:
                 return self._imminent() is None and self._clean()
         return self._clean()
 
-    def _difference(self, name: str, want: Want | None, known: Standing | None) -> None:
+    def _difference(self, name: str, want: Want | None, known: NodeState | None) -> None:
         hold = self.state.holds.get(name)
         if want is not None:
             if hold is None or RANK[hold.why] < RANK[want.why]:
@@ -211,7 +211,7 @@ class _Steps:
         released = would.why is Why.TERMINATION and self._imminent() is None
         return Hold(actuator=name, why=would.why, reason=would.reason, at=would.at, boot_id="", released=released)
 
-    def _exclude(self, name: str, want: Want, known: Standing | None) -> None:
+    def _exclude(self, name: str, want: Want, known: NodeState | None) -> None:
         lifted = self.state.lifted.get(name)
         waits = self._settings.lifted_for if want.why is Why.FAILURE else 0.0
         if lifted is not None and self._now.boottime - lifted.boottime < waits:
@@ -219,7 +219,7 @@ class _Steps:
             return
         self._unless_refused(self._intent(Act.EXCLUDE, name, want.why, want.reason, force=want.force), known)
 
-    def _restore(self, name: str, known: Standing, why: Why, reason: str, since: float) -> None:
+    def _restore(self, name: str, known: NodeState, why: Why, reason: str, since: float) -> None:
         self._unless_refused(self._intent(Act.RESTORE, name, why, reason, since=since), known)
 
     def _bars(self, hold: Hold) -> str:
@@ -255,7 +255,7 @@ class _Steps:
             return self._now.boottime - hold.at.boottime
         return self._now.wall - hold.at.wall
 
-    def _replaces(self, known: Standing) -> bool:
+    def _replaces(self, known: NodeState) -> bool:
         """Whether the termination that stands was another machine's, in whose place this one came and is healthy."""
         boot, instance = reasons.boot_name(self._seen.boot_id), reasons.instance_name(self._seen.instance)
         others = bool(known.boot and boot and known.boot != boot)
@@ -273,7 +273,7 @@ class _Steps:
 
     # --- events
 
-    def _unless_refused(self, intent: Intent, known: Standing | None) -> None:
+    def _unless_refused(self, intent: Intent, known: NodeState | None) -> None:
         """What the last read rules out is not asked again; but a person is shown the result of a fresh one."""
         outcome = None if known is None else answer(intent, known)
         if outcome is not None and outcome.result is Result.DROPPED and not intent.force:

@@ -84,31 +84,33 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """What stands at a scheduler about this node, as read at `at`.
-
-    `owner`, `why`, `reason` and `since` (Unix time by the scheduler's clock, 0 if unknown) tell of the exclusion; `reason`
-    is without `suffix`, which is what the scheduler itself appended later. `why` is None unless it is ours. `boot` (first 8
-    hex digits of a boot id) and `instance` are those that a termination's reason names. `state` is the scheduler's own
-    word, for people. `pool` is how many nodes
-    share the breaker's budget, as last known: it costs no query of its own. An unreachable scheduler says nothing: then only
-    `at` and `trouble` count; of a reachable one `trouble` is what it does not say.
-    """
+class NodeState:
+    """What a scheduler says of this node, as read at `at`. Of one that cannot be reached only `at` and `error` count."""
 
     at: Stamp
     reachable: bool = True
-    trouble: str = ""
+    error: str = ""
+    """Why it could not be reached; or what could not be read of one that can."""
     owner: Owner = Owner.NONE
+    """Whose exclusion is in force."""
     why: Why | None = None
+    """Why gpuwarden excluded the node; None if it did not."""
     reason: str = ""
+    """Of the exclusion, without `suffix`."""
     suffix: str = ""
+    """What the scheduler appended to the reason later."""
     since: float = 0.0
+    """When the exclusion began; Unix time by the scheduler's clock, 0 if unknown."""
     boot: str = ""
+    """First 8 hex digits of the boot id that a termination's reason names."""
     instance: str = ""
+    """The instance that a termination's reason names."""
     flags: frozenset[Flag] = field(default_factory=frozenset)
     schedulable: bool = True
     state: str = ""
+    """The scheduler's own name for the state, for people."""
     pool: int | None = None
+    """Nodes that share the breaker's budget, as last known; it costs no request of its own."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -120,7 +122,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Census:
+class FleetCount:
     """`held` are all of the `pool` that gpuwarden holds out for a failure, this node too. `now`: the scheduler's clock.
 
     `visible_after`: seconds until other nodes count what is written now; 0 where a scheduler does at once.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwarden.policy.model import Act, Flag, Intent, Outcome, Owner, Result, Standing, Why
+from gpuwarden.policy.model import Act, Flag, Intent, NodeState, Outcome, Owner, Result, Why
 
 RANK = {Why.FAILURE: 0, Why.TERMINATION: 1, Why.OPERATOR: 2}
 """A reason of ours gives way to one of higher rank."""
@@ -10,28 +10,28 @@ CLOCK_APART = 1.5
 """Seconds by which two readings of one exclusion's time may differ: schedulers keep whole ones."""
 
 
-def answer(intent: Intent, standing: Standing) -> Outcome | None:
+def answer(intent: Intent, node_state: NodeState) -> Outcome | None:
     """What came of it without a write, or None if it is to be written now."""
-    return _exclude(intent, standing) if intent.act is Act.EXCLUDE else _restore(intent, standing)
+    return _exclude(intent, node_state) if intent.act is Act.EXCLUDE else _restore(intent, node_state)
 
 
-def same(reason: str, since: float, standing: Standing) -> bool:
+def same(reason: str, since: float, node_state: NodeState) -> bool:
     """Whether exactly this exclusion stands: a text of ours that somebody wrote again by hand is theirs."""
-    apart = abs(since - standing.since) if since and standing.since else 0.0
-    return standing.owner is Owner.OURS and standing.reason == reason and apart <= CLOCK_APART
+    apart = abs(since - node_state.since) if since and node_state.since else 0.0
+    return node_state.owner is Owner.OURS and node_state.reason == reason and apart <= CLOCK_APART
 
 
-def _exclude(intent: Intent, standing: Standing) -> Outcome | None:
-    match standing.owner:
+def _exclude(intent: Intent, node_state: NodeState) -> Outcome | None:
+    match node_state.owner:
         case Owner.FOREIGN:
-            return Outcome(result=Result.DROPPED, text=f"it is excluded by somebody else: {_shown(standing)}")
-        case Owner.OURS if standing.reason == intent.reason:
-            return Outcome(result=Result.ALREADY, since=standing.since)
-        case Owner.OURS if standing.suffix:
-            return Outcome(result=Result.DROPPED, text=f"it is excluded, and the scheduler added {standing.suffix!r}")
-        case Owner.OURS if standing.why is not None and not _gives_way(standing.why, intent.why):
-            return Outcome(result=Result.DROPPED, text=f"it is excluded by us already: {standing.reason}")
-    return _barred(standing, frozenset())
+            return Outcome(result=Result.DROPPED, text=f"it is excluded by somebody else: {_shown(node_state)}")
+        case Owner.OURS if node_state.reason == intent.reason:
+            return Outcome(result=Result.ALREADY, since=node_state.since)
+        case Owner.OURS if node_state.suffix:
+            return Outcome(result=Result.DROPPED, text=f"it is excluded, and the scheduler added {node_state.suffix!r}")
+        case Owner.OURS if node_state.why is not None and not _gives_way(node_state.why, intent.why):
+            return Outcome(result=Result.DROPPED, text=f"it is excluded by us already: {node_state.reason}")
+    return _barred(node_state, frozenset())
 
 
 def _gives_way(stands: Why, to: Why) -> bool:
@@ -39,28 +39,30 @@ def _gives_way(stands: Why, to: Why) -> bool:
     return RANK[stands] < RANK[to] or (stands is to and to is not Why.FAILURE)
 
 
-def _restore(intent: Intent, standing: Standing) -> Outcome | None:
-    match standing.owner:
+def _restore(intent: Intent, node_state: NodeState) -> Outcome | None:
+    match node_state.owner:
         case Owner.NONE:
             return Outcome(result=Result.ALREADY, text="no exclusion of ours stands")
         case Owner.FOREIGN:
-            return Outcome(result=Result.DROPPED, text=f"it is excluded by somebody else: {_shown(standing)}")
-    if standing.suffix:
-        return Outcome(result=Result.DROPPED, text=f"the scheduler added {standing.suffix!r}: lift it there")
-    if intent.reason and not same(intent.reason, intent.since, standing):
+            return Outcome(result=Result.DROPPED, text=f"it is excluded by somebody else: {_shown(node_state)}")
+    if node_state.suffix:
+        return Outcome(result=Result.DROPPED, text=f"the scheduler added {node_state.suffix!r}: lift it there")
+    if intent.reason and not same(intent.reason, intent.since, node_state):
         return Outcome(
-            result=Result.DROPPED, text=f"another exclusion stands than the one to be lifted: {standing.reason}"
+            result=Result.DROPPED, text=f"another exclusion stands than the one to be lifted: {node_state.reason}"
         )
-    allowed = frozenset({Flag.DOWN}) if standing.why is Why.TERMINATION else frozenset()
-    return _barred(standing, allowed)
+    allowed = frozenset({Flag.DOWN}) if node_state.why is Why.TERMINATION else frozenset()
+    return _barred(node_state, allowed)
 
 
-def _barred(standing: Standing, allowed: frozenset[Flag]) -> Outcome | None:
-    flags = sorted(standing.flags - allowed)
+def _barred(node_state: NodeState, allowed: frozenset[Flag]) -> Outcome | None:
+    flags = sorted(node_state.flags - allowed)
     if not flags:
         return None
-    return Outcome(result=Result.DROPPED, text=f"the scheduler says {', '.join(flags)} of this node ({standing.state})")
+    return Outcome(
+        result=Result.DROPPED, text=f"the scheduler says {', '.join(flags)} of this node ({node_state.state})"
+    )
 
 
-def _shown(standing: Standing) -> str:
-    return standing.reason or standing.state or "no reason given"
+def _shown(node_state: NodeState) -> str:
+    return node_state.reason or node_state.state or "no reason given"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gpuwarden.health.model import Finding, Severity, Verdict
 from gpuwarden.policy import reasons
-from gpuwarden.policy.model import Owner, Settings, Standing, Why
+from gpuwarden.policy.model import NodeState, Owner, Settings, Why
 from gpuwarden.policy.notices import imminent
 from gpuwarden.policy.state import PolicyState
 from gpuwarden_collectors.facts import Stamp
@@ -20,7 +20,7 @@ CONFIRMED_WITHIN = 60.0
 class Situation:
     """What policy sees. `sequence` grows with each pass that observed; `ready`: every part of a full pass was there once.
 
-    `remembered`: what the ledger holds is in the state. `standings` of `actuators`: the last look of each, if there was one.
+    `remembered`: what the ledger holds is in the state. `node_states` of `actuators`: the last look of each, if there was one.
     """
 
     verdict: Verdict
@@ -30,7 +30,7 @@ class Situation:
     instance: str = ""
     remembered: bool = True
     actuators: tuple[str, ...] = ()
-    standings: Mapping[str, Standing] = field(default_factory=dict)
+    node_states: Mapping[str, NodeState] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +73,14 @@ def _failures(state: PolicyState, verdict: Verdict) -> Iterator[Finding]:
             yield finding
 
 
-def excluded(state: PolicyState, standings: Mapping[str, Standing]) -> Iterator[tuple[str, str]]:
+def excluded(state: PolicyState, node_states: Mapping[str, NodeState]) -> Iterator[tuple[str, str]]:
     """By (actuator, owner) who keeps work away: `failure`, `termination`, `operator` of ours, or `foreign`."""
     if state.order is not None:
         yield "", Why.OPERATOR.value
-    for name in sorted({*standings, *state.holds}):
-        standing, hold = standings.get(name), state.holds.get(name)
-        if standing is not None and standing.reachable:
-            if standing.owner is not Owner.NONE:
-                yield name, standing.why.value if standing.why is not None else Owner.FOREIGN.value
+    for name in sorted({*node_states, *state.holds}):
+        node_state, hold = node_states.get(name), state.holds.get(name)
+        if node_state is not None and node_state.reachable:
+            if node_state.owner is not Owner.NONE:
+                yield name, node_state.why.value if node_state.why is not None else Owner.FOREIGN.value
         elif hold is not None:
             yield name, hold.why.value

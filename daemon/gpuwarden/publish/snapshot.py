@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuwarden.health.model import Health, Verdict
-from gpuwarden.policy.evacuation.model import Departure, Given
-from gpuwarden.policy.model import Act, Notice, Standing, Why
+from gpuwarden.policy.evacuation.model import Evacuation, Given
+from gpuwarden.policy.model import Act, NodeState, Notice, Why
 from gpuwarden.publish.metrics.histogram import Histogram
 from gpuwarden_collectors.base import PassOutcome, WorkerReport
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
@@ -93,14 +93,14 @@ class ReceiverState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acted:
+class Enforced:
     """Enforcement: what is wanted of schedulers, and the state that they report."""
 
     actuators: tuple[str, ...] = ()
     """Names of all that are configured."""
     excluded: tuple[tuple[str, str], ...] = ()
     """Pairs of actuator and owner."""
-    node_states: Mapping[str, Standing] = field(default_factory=dict)
+    node_states: Mapping[str, NodeState] = field(default_factory=dict)
     """The last state read, by actuator."""
     pending: tuple[Wanted, ...] = ()
     """Intents that are not done yet."""
@@ -143,10 +143,10 @@ NOTICE_TO_SIGNAL = Histogram.of(0.05, 0.1, 0.2, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Departures:
+class Evacuations:
     """Jobs on a machine that is about to end."""
 
-    departures: tuple[Departure, ...] = ()
+    evacuations: tuple[Evacuation, ...] = ()
     """Those in progress, else the last one."""
     preview: tuple[str, ...] = ()
     """What is going to be done, or would be in mode enforce."""
@@ -208,8 +208,8 @@ class Snapshot:
     """The first full pass is done."""
     excluded_by: tuple[str, ...] = ()
     notice: Mapping[str, object] | None = None
-    acted: Acted = field(default_factory=Acted)
-    departures: Departures = field(default_factory=Departures)
+    acted: Enforced = field(default_factory=Enforced)
+    evacuations: Evacuations = field(default_factory=Evacuations)
     notice_sources: tuple[NoticeSource, ...] = ()
     errors: Mapping[str, str] = field(default_factory=dict)
     """By component of the daemon: why it does not work."""

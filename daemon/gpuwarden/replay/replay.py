@@ -70,8 +70,8 @@ class Replay:
                 return news or observation.collector == "nvml" or self.engine.undecided(record.at)
             case HostEventsSeen(events=events):
                 self.engine.ingest(events)
-            case ErrorsChanged(troubles=troubles):
-                self.engine.set_errors(troubles)
+            case ErrorsChanged(errors=errors):
+                self.engine.set_errors(errors)
             case RulesChanged(rules=rules):
                 self.engine.rules = self._rules or rules
             case Acknowledged(finding=finding, by=by):

@@ -14,7 +14,7 @@ from gpuwarden.health.judge import Step
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.policy.breaker import refusal
 from gpuwarden.policy.exclusion import decide
-from gpuwarden.policy.model import Act, Budget, Census, Settings, Standing, Why
+from gpuwarden.policy.model import Act, Budget, FleetCount, NodeState, Settings, Why
 from gpuwarden.policy.situation import Situation
 from gpuwarden.policy.state import PolicyState, fold
 from gpuwarden.trace.records import Began, Record
@@ -27,7 +27,7 @@ class Rehearsal:
 
     def __init__(self, settings: Settings, budget: Budget) -> None:
         self._settings = replace(settings, enforce=False)
-        self._refusal = refusal(budget, Census(node="", pool=1))
+        self._refusal = refusal(budget, FleetCount(node="", pool=1))
         self._state = PolicyState()
 
     def take(self, record: Record, steps: Iterable[Step], engine: Engine) -> Iterator[tuple[Event, ...]]:
@@ -55,7 +55,7 @@ class Rehearsal:
         seen = engine.observed_at is not None and step.verdict.expected is not None
         situation = Situation(
             verdict=step.verdict, sequence=engine.sequence, boot_id=engine.view.boot_id,
-            ready=seen and engine.view.pci.outcome is not None, actuators=(SCHEDULER,), standings={SCHEDULER: Standing(at=now)},
+            ready=seen and engine.view.pci.outcome is not None, actuators=(SCHEDULER,), node_states={SCHEDULER: NodeState(at=now)},
         )  # fmt: skip
         decision = decide(self._state, situation, self._settings, now)
         self._state = decision.state

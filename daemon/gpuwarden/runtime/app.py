@@ -30,7 +30,7 @@ from gpuwarden.ledger.rows import Memory
 from gpuwarden.policy.evacuation.events import is_sending
 from gpuwarden.policy.situation import Situation
 from gpuwarden.publish.files.verdict import VerdictFile
-from gpuwarden.publish.metrics.enforcement import with_acted
+from gpuwarden.publish.metrics.enforcement import with_enforced
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden.publish.sockets.control import Control
 from gpuwarden.publish.sockets.jobs import NAME as JOB_SOCKET
@@ -277,7 +277,7 @@ class Daemon:
         self.journal.append(self.enforcement.step(self.situation, now), by=self.enforcement)
         self.journal.append(
             self._jobs.step(
-                self.enforcement.state, step.verdict, self.enforcement.standings, self.engine.view.nvml.facts, now
+                self.enforcement.state, step.verdict, self.enforcement.node_states, self.engine.view.nvml.facts, now
             )
         )
         self.journal.tend()
@@ -308,8 +308,8 @@ class Daemon:
         }
         self.engine.kept_out = self._readers.disbelieved
         snapshot = self.engine.snapshot(self._service, now, verdict=self._verdict, dropped=dropped)
-        snapshot = replace(snapshot, notice_sources=self._notice_sources.shown(now), departures=self._jobs.shown(now))
-        return with_acted(snapshot, self.enforcement.shown())
+        snapshot = replace(snapshot, notice_sources=self._notice_sources.shown(now), evacuations=self._jobs.shown(now))
+        return with_enforced(snapshot, self.enforcement.shown())
 
     async def _tick(self) -> None:
         """A step at least each interval, and once what is shown is too old: silence must become visible too."""

@@ -15,10 +15,10 @@ from gpuwarden.evacuation.active_notices import active_notices
 from gpuwarden.evacuation.driver import Evacuation
 from gpuwarden.evacuation.gpu_processes import GpuProcesses, gpu_processes
 from gpuwarden.health.model import Event, Verdict
-from gpuwarden.policy.model import Standing
+from gpuwarden.policy.model import NodeState
 from gpuwarden.policy.state import PolicyState
 from gpuwarden.publish.notices import NoticeFile, Notices, document
-from gpuwarden.publish.snapshot import Departures, Snapshot
+from gpuwarden.publish.snapshot import Evacuations, Snapshot
 from gpuwarden.publish.sockets.jobs import Acknowledged, Caller, JobSocket
 from gpuwarden.publish.sockets.unix_socket import VerbError
 from gpuwarden.publish.status import heartbeat, to_json
@@ -97,7 +97,7 @@ class Jobs:
         self,
         state: PolicyState,
         verdict: Verdict,
-        standings: dict[str, Standing],
+        node_states: dict[str, NodeState],
         facts: NvmlFacts | None,
         now: Stamp,
     ) -> tuple[Event, ...]:
@@ -108,7 +108,7 @@ class Jobs:
         horizon, instance = self._site.config.termination.horizon, self._site.instance
         try:
             active = active_notices(
-                state, verdict, standings, self._gpu_processes, scheduled=self._site.config.slurm.enabled,
+                state, verdict, node_states, self._gpu_processes, scheduled=self._site.config.slurm.enabled,
                 horizon=horizon, instance=instance, now=now,
             )  # fmt: skip
             return self._evacuation.step(active, now)
@@ -131,8 +131,8 @@ class Jobs:
         """Whether no job is left to signal for an imminent end, or to acknowledge."""
         return self._evacuation is None or self._evacuation.settled()
 
-    def shown(self, now: Stamp) -> Departures:
-        shown = Departures() if self._evacuation is None else self._evacuation.shown()
+    def shown(self, now: Stamp) -> Evacuations:
+        shown = Evacuations() if self._evacuation is None else self._evacuation.shown()
         return replace(shown, error="; ".join(filter(None, (shown.error, self.error(now)))))
 
     def error(self, now: Stamp) -> str:

@@ -16,7 +16,7 @@ from gpuwarden.collect.collectors import Sources
 from gpuwarden.collect.simulation import Simulation
 from gpuwarden.collect.termination_sources import chosen
 from gpuwarden.config.collectors import switched_off
-from gpuwarden.config.jobs import departure_settings
+from gpuwarden.config.jobs import evacuation_settings
 from gpuwarden.config.model import Config
 from gpuwarden.engine.enforcement import FIRST_READ, EnforcementOptions
 from gpuwarden.evacuation.job_scan import JobScan
@@ -24,7 +24,7 @@ from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
 from gpuwarden.health.view import Rules
 from gpuwarden.notify.messages import Origin
 from gpuwarden.notify.notifications import Notifications
-from gpuwarden.policy.evacuation.plan import DepartureSettings
+from gpuwarden.policy.evacuation.plan import EvacuationSettings
 from gpuwarden.publish.metrics.exposition import Holder, Renderer
 from gpuwarden.publish.metrics.hpc_jobs import HpcJobs
 from gpuwarden.publish.snapshot import Service, Snapshot
@@ -119,9 +119,9 @@ class Site:
         return JobScan(reader, SlurmJobScan(slurm) if slurm.enabled else None, gpu_pids)
 
     @property
-    def evacuation(self) -> DepartureSettings:
+    def evacuation(self) -> EvacuationSettings:
         azure = self.config.termination.azure
-        return departure_settings(
+        return evacuation_settings(
             self.config.jobs, slurm=self.config.slurm.enabled, approve=azure.enabled and azure.approve
         )
 

@@ -216,9 +216,7 @@ def _host_events(line: Line, at: Stamp) -> HostEventsSeen:
 
 
 def _errors_changed(line: Line, at: Stamp) -> ErrorsChanged:
-    return ErrorsChanged(
-        at=at, troubles={name: from_wire(str, text) for name, text in _object(line["troubles"]).items()}
-    )
+    return ErrorsChanged(at=at, errors={name: from_wire(str, text) for name, text in _object(line["troubles"]).items()})
 
 
 def _acknowledged(line: Line, at: Stamp) -> Acknowledged:

@@ -64,7 +64,7 @@ class Recording:
         self._put(HostEventsSeen(at=at, events=tuple(events)))
 
     def errors_changed(self, at: Stamp, errors: Mapping[str, str]) -> None:
-        self._put(ErrorsChanged(at=at, troubles=dict(errors)))
+        self._put(ErrorsChanged(at=at, errors=dict(errors)))
 
     def ruled(self, at: Stamp, rules: Rules) -> None:
         self._put(RulesChanged(at=at, rules=rules))

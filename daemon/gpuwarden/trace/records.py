@@ -59,7 +59,7 @@ class ErrorsChanged:
 
     at: Stamp
     """From when on."""
-    troubles: Mapping[str, str]
+    errors: Mapping[str, str]
     """Error by component, as in the judge's view; empty when all work."""
 
 

@@ -108,8 +108,8 @@ class TraceWriter:
 
 def _single_key(record: ErrorsChanged | RulesChanged | Acknowledged | Accepted) -> dict[str, Any]:
     match record:
-        case ErrorsChanged(troubles=troubles):
-            return {"troubles": dict(troubles)}
+        case ErrorsChanged(errors=errors):
+            return {"troubles": dict(errors)}
         case RulesChanged(rules=rules):
             return {"ruled": to_wire(rules)}
         case Acknowledged(finding=finding, by=by):

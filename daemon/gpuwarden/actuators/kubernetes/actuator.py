@@ -13,7 +13,7 @@ from gpuwarden.actuators.base import ActuatorError, ActuatorUnavailable
 from gpuwarden.actuators.kubernetes import node as nodes
 from gpuwarden.actuators.kubernetes.api import Conflict, Json, KubernetesApi, Reply
 from gpuwarden.config.kubernetes import KubernetesOptions
-from gpuwarden.policy.model import Act, Census, Held, Intent, Owner, Standing
+from gpuwarden.policy.model import Act, FleetCount, Held, Intent, NodeState, Owner
 from gpuwarden.policy.preconditions import same
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.host import boot_id
@@ -61,7 +61,7 @@ class KubernetesActuator:
         """All nodes of the cluster until those of the pool are counted."""
         return self._pool
 
-    async def read(self) -> Standing:
+    async def read(self) -> NodeState:
         found = (await self.read_node()).body
         if self._pool is None:
             # Only writes are spread by it; a count for the budget raises the error.
@@ -83,15 +83,15 @@ class KubernetesActuator:
                 " reported since the boot: check that kubernetes.node is right and the kubelet runs"
             )
 
-    async def fleet_count(self) -> Census:
+    async def fleet_count(self) -> FleetCount:
         held: list[Held] = []
         now = 0.0
         async for found, at in self.api.labelled(self._options.key):
             held += nodes.held(found, self._options.key)
             now = at
-        return Census(node=self.node, pool=max(await self._count(), 1), held=tuple(held), now=now)
+        return FleetCount(node=self.node, pool=max(await self._count(), 1), held=tuple(held), now=now)
 
-    async def apply(self, intent: Intent, state: Standing) -> None:
+    async def apply(self, intent: Intent, state: NodeState) -> None:
         """Read, change, write what was read; again after a conflict, as long as owner and reason are unchanged."""
         for _ in range(TRIES):
             reply = await self.read_node()
@@ -131,7 +131,7 @@ class KubernetesActuator:
         return self._pool
 
 
-def _meant(intent: Intent, state: Standing) -> bool:
+def _meant(intent: Intent, state: NodeState) -> bool:
     return not intent.reason or same(intent.reason, intent.since, state)
 
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from gpuwarden.actuators.kubernetes.api import MANAGER, Json, mapping, objects
 from gpuwarden.policy import reasons
-from gpuwarden.policy.model import Held, Owner, Standing, Why
+from gpuwarden.policy.model import Held, NodeState, Owner, Why
 from gpuwarden_collectors.facts import Stamp
 
 ANNOTATION = "gpuwarden.io/exclusion"
@@ -31,20 +31,20 @@ class Mark:
     at: float = 0.0
 
 
-def node_state_of(node: Json, at: Stamp, key: str, pool: int | None) -> Standing:
+def node_state_of(node: Json, at: Stamp, key: str, pool: int | None) -> NodeState:
     taint, cordoned, mark = taint_of(node, key), is_cordoned(node), mark_of(node)
     state = ", ".join(filter(None, ("cordoned" if cordoned else "", f"taint {key}" if taint else "")))
     if mark is not None and _is_tainted(node, key):
-        return Standing(
+        return NodeState(
             at=at, owner=Owner.OURS, why=mark.reason.why, reason=mark.reason.text, since=written_at(node),
             boot=mark.reason.boot, instance=mark.reason.instance, schedulable=False, state=state, pool=pool,
         )  # fmt: skip
     if taint:
         reason = f"taint {key} without gpuwarden's annotation"
-        return Standing(at=at, owner=Owner.FOREIGN, reason=reason, schedulable=False, state=state, pool=pool)
+        return NodeState(at=at, owner=Owner.FOREIGN, reason=reason, schedulable=False, state=state, pool=pool)
     if cordoned:
-        return Standing(at=at, owner=Owner.FOREIGN, reason="cordoned", schedulable=False, state=state, pool=pool)
-    return Standing(at=at, state="schedulable", pool=pool)
+        return NodeState(at=at, owner=Owner.FOREIGN, reason="cordoned", schedulable=False, state=state, pool=pool)
+    return NodeState(at=at, state="schedulable", pool=pool)
 
 
 def exclusion(node: Json, *, key: str, effect: str, why: Why, reason: str, cordon: bool, at: float) -> Json:

@@ -10,7 +10,7 @@ from gpuwarden.actuators.hook_gate import HookGate
 from gpuwarden.actuators.slurm.errors import as_actuator_errors
 from gpuwarden.actuators.slurm.node_state import fleet_count_of, largest, node_state_of
 from gpuwarden.config.slurm import SlurmOptions
-from gpuwarden.policy.model import Act, Census, Flag, Intent, Standing
+from gpuwarden.policy.model import Act, Flag, FleetCount, Intent, NodeState
 from gpuwarden.policy.reasons import PREFIX, line
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.slurm import errors, nodes
@@ -55,13 +55,13 @@ class SlurmActuator:
     def pool(self) -> int | None:
         return self._pool
 
-    async def read(self) -> Standing:
+    async def read(self) -> NodeState:
         return await as_actuator_errors(self._read())
 
-    async def fleet_count(self) -> Census:
+    async def fleet_count(self) -> FleetCount:
         return await as_actuator_errors(self._fleet_count())
 
-    async def apply(self, intent: Intent, state: Standing) -> None:
+    async def apply(self, intent: Intent, state: NodeState) -> None:
         await as_actuator_errors(self._apply(intent, state))
 
     async def close(self) -> None:
@@ -76,7 +76,7 @@ class SlurmActuator:
             self._node = await nodes.find_name(self.commands, self._hostname)
         return self._node
 
-    async def _read(self) -> Standing:
+    async def _read(self) -> NodeState:
         self._last = await nodes.read_node(self.commands, await self._name())
         now = self._clock()
         if self._pool is None or now.boottime - self._pool_at >= _POOL_AGE:
@@ -93,11 +93,11 @@ class SlurmActuator:
             return sum(sizes.get(name, 0) for name in self._options.partitions)
         return max((sizes.get(name, 0) for name in node.partitions), default=1)
 
-    async def _fleet_count(self) -> Census:
+    async def _fleet_count(self) -> FleetCount:
         node = self._last or await nodes.read_node(self.commands, await self._name())
         names = self._options.partitions or node.partitions
         if not names:  # nothing is scheduled on it, and no node shares its budget
-            return Census(node=node.name, pool=1, now=self._clock().wall)
+            return FleetCount(node=node.name, pool=1, now=self._clock().wall)
         partitions = await nodes.read_partitions(self.commands, names)
         if not partitions:
             raise errors.OddAnswer(
@@ -108,7 +108,7 @@ class SlurmActuator:
         self._pool, self._pool_at = fleet_count.pool, self._clock().boottime
         return fleet_count
 
-    async def _apply(self, intent: Intent, state: Standing) -> None:
+    async def _apply(self, intent: Intent, state: NodeState) -> None:
         name = await self._name()
         if intent.act is Act.EXCLUDE:
             settings = ["State=DRAIN", f"Reason={intent.reason}", *self._detail_set()]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpuwarden.policy import reasons
-from gpuwarden.policy.model import Census, Flag, Held, Owner, Standing, Why
+from gpuwarden.policy.model import Flag, FleetCount, Held, NodeState, Owner, Why
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm.facts import NodeFacts, PartitionFacts
 
@@ -29,21 +29,21 @@ _DOWN = ("down", "error", "future")
 _EXCLUDING = ("drain", "fail")
 
 
-def node_state_of(node: NodeFacts, at: Stamp, pool: int | None) -> Standing:
+def node_state_of(node: NodeFacts, at: Stamp, pool: int | None) -> NodeState:
     """A node that is down without a drain is excluded by another party, unless gpuwarden wrote the reason."""
     flags = frozenset(_FLAGS[flag] for flag in node.flags if flag in _FLAGS)
     if node.base in _DOWN:
         flags |= {Flag.DOWN}
     if not is_out(node):
-        return Standing(at=at, flags=flags, schedulable=not flags, state=node.state, pool=pool)
+        return NodeState(at=at, flags=flags, schedulable=not flags, state=node.state, pool=pool)
     since = node.reason_at or 0.0
     own = reasons.parse(node.reason) if _may_be_own(node) else None
     if own is None:
-        return Standing(
+        return NodeState(
             at=at, owner=Owner.FOREIGN, reason=node.reason, since=since, flags=flags, schedulable=False,
             state=node.state, pool=pool,
         )  # fmt: skip
-    return Standing(
+    return NodeState(
         at=at, owner=Owner.OURS, why=own.why, reason=own.text, suffix=own.suffix, since=since, boot=own.boot,
         instance=own.instance, flags=flags, schedulable=False, state=node.state, pool=pool,
     )  # fmt: skip
@@ -58,14 +58,14 @@ def _may_be_own(node: NodeFacts) -> bool:
     return "fail" not in node.flags
 
 
-def fleet_count_of(node: NodeFacts, partitions: Sequence[PartitionFacts], now: float) -> Census:
+def fleet_count_of(node: NodeFacts, partitions: Sequence[PartitionFacts], now: float) -> FleetCount:
     """The nodes that share the budget: the members of all `partitions`, those without a GPU aside if this node has one.
 
     Every node of a partition has to count the same pool, because they rank themselves in it.
     """
     members = {member.name: member for part in partitions for member in part.members}
     pool = [member for member in members.values() if member.has_gpu or not node.has_gpu]
-    return Census(node=node.name, pool=len(pool), held=tuple(_held(pool)), now=now)
+    return FleetCount(node=node.name, pool=len(pool), held=tuple(_held(pool)), now=now)
 
 
 def largest(partitions: Iterable[PartitionFacts]) -> PartitionFacts:

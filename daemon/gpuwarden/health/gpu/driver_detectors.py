@@ -200,7 +200,7 @@ def component_failed(code: str) -> Detector:
 
 
 def _component_failures(code: str, sight: Sight) -> Iterator[Sighting]:
-    for detail, text in errors_of(code, sight.view.troubles):
+    for detail, text in errors_of(code, sight.view.errors):
         yield Sighting(Key(code, NODE, detail), {"why": text})
 
 

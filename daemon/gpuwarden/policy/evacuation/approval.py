@@ -7,7 +7,7 @@ alone, and it is only ever done where the site asks for it.
 from __future__ import annotations
 
 from gpuwarden.policy.evacuation.budget import MARGIN, Budget
-from gpuwarden.policy.evacuation.model import Approved, Departure, DepartureState
+from gpuwarden.policy.evacuation.model import Approved, Evacuation, EvacuationState
 from gpuwarden.policy.model import Result
 from gpuwarden_collectors.cloud.facts import Approval
 from gpuwarden_collectors.facts import Stamp
@@ -21,9 +21,9 @@ TAKES = 5.0
 """Seconds before the announced end from which it is not worth it."""
 
 
-def refusal(state: DepartureState, departure: Departure, approval: Approval, times: Budget, now: Stamp) -> str:
+def refusal(state: EvacuationState, evacuation: Evacuation, approval: Approval, times: Budget, now: Stamp) -> str:
     """Why this end is never approved (any more); empty if it may be once nothing is left to wait for."""
-    approved = departure.approved
+    approved = evacuation.approved
     if approved is not None and (approved.result is not Result.RETRY or approved.tries >= TRIES_MOST):
         return f"{approved.text}, after {approved.tries} attempts" if approved.result is Result.RETRY else approved.text
     if approval is Approval.SHARED:
@@ -32,13 +32,13 @@ def refusal(state: DepartureState, departure: Departure, approval: Approval, tim
         return "it has begun"
     if times.assumed or now.boottime >= times.end - TAKES:
         return "it is about to happen by itself"
-    if any(_name(other) == _name(departure) and _is_done(other) for other in state.departures.values()):
+    if any(_name(other) == _name(evacuation) and _is_done(other) for other in state.evacuations.values()):
         return "it was approved before"
     return ""
 
 
-def is_approved(departure: Departure) -> bool:
-    return departure.approved is not None and departure.approved.result in (Result.DONE, Result.ALREADY)
+def is_approved(evacuation: Evacuation) -> bool:
+    return evacuation.approved is not None and evacuation.approved.result in (Result.DONE, Result.ALREADY)
 
 
 def pauses(approved: Approved | None, now: Stamp) -> bool:
@@ -48,18 +48,18 @@ def pauses(approved: Approved | None, now: Stamp) -> bool:
     return now.boottime - approved.at.boottime < PAUSE_FIRST * 2.0 ** (min(approved.tries, TRIES_MOST) - 1)
 
 
-def rests_until(departure: Departure) -> float:
+def rests_until(evacuation: Evacuation) -> float:
     """Since the last thing that is known to have happened; seconds of CLOCK_BOOTTIME."""
-    happened = [departure.at]
-    for job in departure.jobs.values():
+    happened = [evacuation.at]
+    for job in evacuation.jobs.values():
         happened += [at for at in (job.told_at, job.acknowledged.at, job.requeued_at) if at is not None]
     return max(at.boottime for at in happened) + RESTS
 
 
-def _name(departure: Departure) -> str:
+def _name(evacuation: Evacuation) -> str:
     """Of the notice, which its source gives to no other end."""
-    return departure.id.rpartition("@")[0]
+    return evacuation.id.rpartition("@")[0]
 
 
-def _is_done(departure: Departure) -> bool:
-    return departure.approved is not None and departure.approved.result is Result.DONE
+def _is_done(evacuation: Evacuation) -> bool:
+    return evacuation.approved is not None and evacuation.approved.result is Result.DONE

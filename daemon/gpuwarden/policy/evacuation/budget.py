@@ -67,7 +67,7 @@ class Budget:
 def budget(kind: str, began: float, deadline: float | None) -> Budget:
     """`began`: when the notice was first acted on, `deadline`: when the machine ends, both in seconds of CLOCK_BOOTTIME.
 
-    A deadline that was over when the departure began gives no time.
+    A deadline that was over when the evacuation began gives no time.
     """
     if deadline is None:
         end, assumed = began + WINDOWS.get(kind, WINDOW), True

@@ -1,4 +1,4 @@
-"""Reads the fields of an event of a departure: a ledger may be of another version, or edited. Pure."""
+"""Reads the fields of an event of an evacuation: a ledger may be of another version, or edited. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The events of a departure, as the executor writes them; and the shortest list of them that makes a state. Pure."""
+"""The events of an evacuation, as the executor writes them; and the shortest list of them that makes a state. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpuwarden.health.event_data import stamp_data
 from gpuwarden.health.model import Event, EventKind, Json
 from gpuwarden.policy.evacuation.delivery import Delivery, Process, Way
 from gpuwarden.policy.evacuation.event_fields import is_number
-from gpuwarden.policy.evacuation.model import Departure, DepartureState, JobState, Sent, id_of
+from gpuwarden.policy.evacuation.model import Evacuation, EvacuationState, JobState, Sent, id_of
 from gpuwarden.policy.model import Notice, Result
 from gpuwarden.policy.notices import MOVED
 from gpuwarden_collectors.facts import Stamp
@@ -20,22 +20,22 @@ WORDS_MOST = 1_900
 """Characters; the ledger keeps 2,000 of a text."""
 
 
-def follow(state: DepartureState, notices: Iterable[Notice], *, boot_id: str, now: Stamp) -> tuple[Event, ...]:
+def follow(state: EvacuationState, notices: Iterable[Notice], *, boot_id: str, now: Stamp) -> tuple[Event, ...]:
     """What begins, has another end, or is over, given all `notices` that count now: the imminent ones, and failing GPUs.
 
     Several of one death are all followed, so that nothing begins anew when another of them becomes the first to end the machine.
     """
     acted = {id_of(notice): notice for notice in notices}
-    begun = [_departing(n, boot_id, now) for name, n in acted.items() if _is_news(state.departures.get(name), n)]
+    begun = [_departing(n, boot_id, now) for name, n in acted.items() if _is_news(state.evacuations.get(name), n)]
     ended = [
         departed(known.id, "called off, withdrawn or over", boot_id, now)
-        for known in state.departures.values()
+        for known in state.evacuations.values()
         if known.over is None and known.id not in acted
     ]
     return (*begun, *ended)
 
 
-def _is_news(known: Departure | None, notice: Notice) -> bool:
+def _is_news(known: Evacuation | None, notice: Notice) -> bool:
     if known is None or known.over is not None or known.kind != notice.kind:
         return True
     if known.deadline is None or notice.deadline is None:
@@ -110,7 +110,7 @@ def settled(
     notice: str, job: str, way: Way, result: Sent, processes: Iterable[Process], *, text: str, due: bool = False,
     boot_id: str, now: Stamp,
 ) -> tuple[Event, ...]:  # fmt: skip
-    """What came of `signalling` for these processes, in whatever departure they are: one event, and one more for each hundred.
+    """What came of `signalling` for these processes, in whatever evacuation they are: one event, and one more for each hundred.
 
     `due`: nothing was sent, and they are to be signalled as if there had been no `signalling`.
     """
@@ -171,36 +171,36 @@ def departed(notice: str, text: str, boot_id: str, now: Stamp) -> Event:
 # --- a state as events
 
 
-def checkpoint(state: DepartureState) -> list[Event]:
+def checkpoint(state: EvacuationState) -> list[Event]:
     """Events that make `state`, once the boot of the judge's checkpoint was folded.
 
     No REQUEUED is among them: it counts for the memory of lemons wherever it stands.
     """
-    kept = [event for departure in state.departures.values() for event in _kept(departure, state.boot_id)]
+    kept = [event for evacuation in state.evacuations.values() for event in _kept(evacuation, state.boot_id)]
     if not state.answers:
         return kept
     counts: dict[str, Json] = {given.value: count for given, count in state.answers.items()}
     return [*kept, Event(kind=EventKind.ANSWERED, at=Stamp(0.0, 0.0), boot_id=state.boot_id, data=counts)]
 
 
-def _kept(departure: Departure, boot: str) -> Iterator[Event]:
-    name = departure.id
-    data: dict[str, Json] = {"notice": name, "kind": departure.kind, **_stamp("deadline", departure.deadline)}
-    yield Event(kind=EventKind.DEPARTING, at=departure.at, boot_id=boot, data=data)
-    for job, known in departure.jobs.items():
+def _kept(evacuation: Evacuation, boot: str) -> Iterator[Event]:
+    name = evacuation.id
+    data: dict[str, Json] = {"notice": name, "kind": evacuation.kind, **_stamp("deadline", evacuation.deadline)}
+    yield Event(kind=EventKind.DEPARTING, at=evacuation.at, boot_id=boot, data=data)
+    for job, known in evacuation.jobs.items():
         about: dict[str, Json] = {"notice": name, "job": job}
         for part in _job(known):
-            yield Event(kind=EventKind.SIGNALLING, at=departure.at, boot_id=boot, data={**about, **part, "kept": True})
+            yield Event(kind=EventKind.SIGNALLING, at=evacuation.at, boot_id=boot, data={**about, **part, "kept": True})
         if known.acknowledged.at is not None:
             for part in _acknowledged(known):
                 at = known.acknowledged.at
                 yield Event(kind=EventKind.SAVED, at=at, boot_id=boot, data={**about, **part, "kept": True})
-    if (spoken := departure.last_words) is not None:
+    if (spoken := evacuation.last_words) is not None:
         yield last_words(name, spoken.what, spoken.result, spoken.text, boot_id=boot, now=spoken.at)
-    if (approval := departure.approved) is not None:
+    if (approval := evacuation.approved) is not None:
         yield approved(name, approval.result, approval.text, boot_id=boot, now=approval.at, tries=approval.tries)
-    if departure.over is not None:
-        yield departed(name, "", boot, departure.over)
+    if evacuation.over is not None:
+        yield departed(name, "", boot, evacuation.over)
 
 
 def _job(known: JobState) -> Iterator[Mapping[str, Json]]:

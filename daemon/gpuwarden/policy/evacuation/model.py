@@ -1,4 +1,4 @@
-"""The words of a departure: what is remembered of an announced end, or a failing GPU, and of each job that dies of it."""
+"""The types of an evacuation: what is remembered of an announced end, or a failing GPU, and of each job that dies of it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SIGNALLED_WITHIN = 600.0
 """Seconds for which a process that was signalled for one notice is not signalled for another: one death may have several sources, and a second
 signal can end a save (some frameworks drop their handler with the first)."""
 JOBS_MOST = 1_024
-"""Jobs of one departure that are signalled and remembered: more than run on any node."""
-DEPARTURES_MOST = 32
+"""Jobs of one evacuation that are signalled and remembered: more than run on any node."""
+EVACUATIONS_MOST = 32
 """Notices and failing GPUs remembered in one boot."""
 TEXT_MOST = 400  # characters of what is remembered for people
 NAME_MOST = 200  # characters of the name of a job or of a notice
@@ -128,7 +128,7 @@ class Approved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Departure:
+class Evacuation:
     """`id` is that of the announcement, as jobs see it; `at`: since when it is acted on. `jobs` by `key_of`."""
 
     id: str
@@ -142,22 +142,22 @@ class Departure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DepartureState:
-    """`departures` by id, of this boot only. `answers`: how many jobs gave each answer so far, in earlier boots too."""
+class EvacuationState:
+    """`evacuations` by id, of this boot only. `answers`: how many jobs gave each answer so far, in earlier boots too."""
 
     boot_id: str = ""
-    departures: Mapping[str, Departure] = field(default_factory=dict)
+    evacuations: Mapping[str, Evacuation] = field(default_factory=dict)
     answers: Mapping[Given, int] = field(default_factory=dict)
 
 
-def open_departures(state: DepartureState) -> Mapping[str, Departure]:
+def open_evacuations(state: EvacuationState) -> Mapping[str, Evacuation]:
     """Those that go on, by id."""
-    return {name: departure for name, departure in state.departures.items() if departure.over is None}
+    return {name: evacuation for name, evacuation in state.evacuations.items() if evacuation.over is None}
 
 
-def jobs_of(state: DepartureState) -> Mapping[str, JobState]:
-    """All jobs of the departures that go on; of one that is in several, what the newest knows."""
-    return {name: job for departure in open_departures(state).values() for name, job in departure.jobs.items()}
+def jobs_of(state: EvacuationState) -> Mapping[str, JobState]:
+    """All jobs of the evacuations that go on; of one that is in several, what the newest knows."""
+    return {name: job for evacuation in open_evacuations(state).values() for name, job in evacuation.jobs.items()}
 
 
 def given(job: JobState) -> frozenset[Given]:
@@ -176,37 +176,37 @@ def id_of(notice: Notice) -> str:
 
 
 def key_of(job: LocalJob) -> str:
-    """Such as `slurm/123`; what a departure, an event and a person call the job."""
+    """Such as `slurm/123`; what an evacuation, an event and a person call the job."""
     return f"{job.kind}/{job.id}"[:NAME_MOST]
 
 
 # --- changing it
 
 
-def with_departure(state: DepartureState, departure: Departure) -> DepartureState:
-    """Beyond DEPARTURES_MOST those that are over go first, then the oldest."""
-    departures = {**state.departures, departure.id: departure}
-    if len(departures) > DEPARTURES_MOST:
-        others = (known for known in departures.values() if known.id != departure.id)
+def with_evacuation(state: EvacuationState, evacuation: Evacuation) -> EvacuationState:
+    """Beyond EVACUATIONS_MOST those that are over go first, then the oldest."""
+    evacuations = {**state.evacuations, evacuation.id: evacuation}
+    if len(evacuations) > EVACUATIONS_MOST:
+        others = (known for known in evacuations.values() if known.id != evacuation.id)
         first = min(others, key=lambda known: (known.over is None, known.at.boottime))
-        del departures[first.id]
-    return replace(state, departures=departures)
+        del evacuations[first.id]
+    return replace(state, evacuations=evacuations)
 
 
-def with_job(departure: Departure, job: str, known: JobState) -> Departure:
-    return replace(departure, jobs={**departure.jobs, job: known})
+def with_job(evacuation: Evacuation, job: str, known: JobState) -> Evacuation:
+    return replace(evacuation, jobs={**evacuation.jobs, job: known})
 
 
 def with_job_everywhere(
-    state: DepartureState, job: str, change: Callable[[JobState], JobState], *, notice: str = ""
-) -> DepartureState:
-    """In every departure that has the job, or in that of `notice` alone: one death may have several notices."""
+    state: EvacuationState, job: str, change: Callable[[JobState], JobState], *, notice: str = ""
+) -> EvacuationState:
+    """In every evacuation that has the job, or in that of `notice` alone: one death may have several notices."""
     changed = {
-        name: with_job(departure, job, change(departure.jobs[job]))
-        for name, departure in state.departures.items()
-        if job in departure.jobs and notice in ("", name)
+        name: with_job(evacuation, job, change(evacuation.jobs[job]))
+        for name, evacuation in state.evacuations.items()
+        if job in evacuation.jobs and notice in ("", name)
     }
-    return replace(state, departures={**state.departures, **changed}) if changed else state
+    return replace(state, evacuations={**state.evacuations, **changed}) if changed else state
 
 
 def at_most(processes: frozenset[Process]) -> frozenset[Process]:

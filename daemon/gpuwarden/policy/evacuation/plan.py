@@ -18,7 +18,7 @@ from gpuwarden.policy.evacuation.approval import pauses, refusal, rests_until
 from gpuwarden.policy.evacuation.budget import FAILING_GPU, MARK_TAKES, Budget, budget
 from gpuwarden.policy.evacuation.delivery import ALIVE, Delivery, DeliveryRules, Way, delivery
 from gpuwarden.policy.evacuation.done import done, steps_decide
-from gpuwarden.policy.evacuation.model import JOBS_MOST, Departure, DepartureState, JobState, Requeued, id_of, key_of
+from gpuwarden.policy.evacuation.model import JOBS_MOST, Evacuation, EvacuationState, JobState, Requeued, id_of, key_of
 from gpuwarden.policy.evacuation.signals import signalled_before
 from gpuwarden.policy.evacuation.unsettled import has_unused_mark, repeated
 from gpuwarden.policy.model import Notice, Result
@@ -41,7 +41,7 @@ PENDING = "pending"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DepartureSettings:
+class EvacuationSettings:
     """`last_words`: none, down or power_down. `failing_gpu`: ignore, signal or requeue. `slurm`: a controller is configured.
 
     `approve`: an announced end is let happen early where its cloud allows that, once nothing is left to wait for. `signal_again`: ranks of
@@ -80,10 +80,10 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class SignalJob:
-    """Write `departure_events.signalling`, then send; with the ways watch and none there is nothing to send. A job that is signalled
-    as a whole is marked first, and `departure_events.marking` written before that.
+    """Write `events.signalling`, then send; with the ways watch and none there is nothing to send. A job that is signalled
+    as a whole is marked first, and `events.marking` written before that.
 
-    `remaining`: those of the job's processes that were signalled before it came into this departure. `again`: it is not known whether the
+    `remaining`: those of the job's processes that were signalled before it came into this evacuation. `again`: it is not known whether the
     receivers got an earlier one.
     """
 
@@ -117,25 +117,25 @@ class NameNot:
 
 @dataclass(frozen=True, slots=True)
 class CheckSteps:
-    """Read the steps of this job; where none of them runs any more, `departure_events.saved` by BY_STEP, for all ranks."""
+    """Read the steps of this job; where none of them runs any more, `events.saved` by BY_STEP, for all ranks."""
 
     key: str
     slurm: SlurmJob
 
 
 @dataclass(frozen=True, slots=True)
-class LastWords:
+class SetFinalState:
     what: str
 
 
 @dataclass(frozen=True, slots=True)
 class Approve:
-    """Write `departure_events.approving`, then let the end happen now that its source calls `id`."""
+    """Write `events.approving`, then let the end happen now that its source calls `id`."""
 
     id: str
 
 
-Step = SignalJob | Requeue | NameNot | CheckSteps | LastWords | Approve
+Step = SignalJob | Requeue | NameNot | CheckSteps | SetFinalState | Approve
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,20 +154,20 @@ class Plan:
 class Scene:
     """All that a plan is made from. `jobs` by `key_of`."""
 
-    state: DepartureState
-    departure: Departure
+    state: EvacuationState
+    evacuation: Evacuation
     jobs: Mapping[str, LocalJob]
     seen: Seen
-    settings: DepartureSettings
+    settings: EvacuationSettings
     times: Budget
     now: Stamp
 
 
 def plan(
-    state: DepartureState,
+    state: EvacuationState,
     notice: Notice,
     seen: Seen,
-    settings: DepartureSettings,
+    settings: EvacuationSettings,
     now: Stamp,
     *,
     is_busy: Callable[[str], bool] = lambda _: False,
@@ -175,10 +175,10 @@ def plan(
     """What is due for `notice`, whose DEPARTING was folded; nothing before that. `is_busy`: a job, by its key, for which something is
     under way that takes long; what is due for it waits for that.
     """
-    departure = state.departures.get(id_of(notice))
-    if departure is None or departure.over is not None or is_ignored(departure.kind, settings):
+    evacuation = state.evacuations.get(id_of(notice))
+    if evacuation is None or evacuation.over is not None or is_ignored(evacuation.kind, settings):
         return Plan((), now.boottime + LOOK_EVERY)
-    scene = scene_of(state, departure, seen, settings, now)
+    scene = scene_of(state, evacuation, seen, settings, now)
     tell = tuple(_signals(scene))
     addressed = frozenset(step.key for step in tell if step.delivery.receivers)
     steps = (*tell, *_after(scene, addressed), *_step_checks(scene), *_last_words(scene))
@@ -190,14 +190,16 @@ def plan(
     return Plan((Approve(notice.id),), again)
 
 
-def scene_of(state: DepartureState, departure: Departure, seen: Seen, settings: DepartureSettings, now: Stamp) -> Scene:
-    deadline = departure.deadline
-    times = budget(departure.kind, departure.at.boottime, None if deadline is None else deadline.boottime)
-    jobs = _jobs_of(departure, seen)
-    return Scene(state=state, departure=departure, jobs=jobs, seen=seen, settings=settings, times=times, now=now)
+def scene_of(
+    state: EvacuationState, evacuation: Evacuation, seen: Seen, settings: EvacuationSettings, now: Stamp
+) -> Scene:
+    deadline = evacuation.deadline
+    times = budget(evacuation.kind, evacuation.at.boottime, None if deadline is None else deadline.boottime)
+    jobs = _jobs_of(evacuation, seen)
+    return Scene(state=state, evacuation=evacuation, jobs=jobs, seen=seen, settings=settings, times=times, now=now)
 
 
-def is_ignored(kind: str, settings: DepartureSettings) -> bool:
+def is_ignored(kind: str, settings: EvacuationSettings) -> bool:
     return kind == FAILING_GPU and settings.failing_gpu == "ignore"
 
 
@@ -207,7 +209,7 @@ def slurm_of(job: LocalJob, seen: Seen) -> SlurmJob | None:
     return seen.slurm.get(int(job.id)) if seen.controller else None
 
 
-def _jobs_of(departure: Departure, seen: Seen) -> dict[str, LocalJob]:
+def _jobs_of(evacuation: Evacuation, seen: Seen) -> dict[str, LocalJob]:
     """Those seen here, and those that the controller lists on this node though no process of them is here.
 
     Of a failing GPU those on it: now, or when they were signalled.
@@ -218,18 +220,18 @@ def _jobs_of(departure: Departure, seen: Seen) -> dict[str, LocalJob]:
         if slurm.state in ALIVE:
             job = LocalJob(kind=Kind.SLURM, id=str(number), uid=slurm.uid, name=slurm.name)
             jobs.setdefault(key_of(job), job)
-    if departure.kind != FAILING_GPU:
+    if evacuation.kind != FAILING_GPU:
         return jobs
-    return {key: job for key, job in jobs.items() if key in concerned or key in departure.jobs}
+    return {key: job for key, job in jobs.items() if key in concerned or key in evacuation.jobs}
 
 
 # --- telling
 
 
 def _signals(scene: Scene) -> Iterator[SignalJob]:
-    room = JOBS_MOST - len(scene.departure.jobs)
+    room = JOBS_MOST - len(scene.evacuation.jobs)
     for key, job in scene.jobs.items():
-        known, slurm = scene.departure.jobs.get(key), slurm_of(job, scene.seen)
+        known, slurm = scene.evacuation.jobs.get(key), slurm_of(job, scene.seen)
         if known is None and room <= 0:
             continue
         found = delivery_now(scene, key, job)
@@ -244,19 +246,19 @@ def _signals(scene: Scene) -> Iterator[SignalJob]:
 
 
 def _remaining(scene: Scene, key: str, job: LocalJob) -> tuple[Receiver, ...]:
-    signalled = signalled_before(scene.state, scene.departure, key, scene.now)
+    signalled = signalled_before(scene.state, scene.evacuation, key, scene.now)
     return tuple(process for process in job.processes if (process.pid, process.started) in signalled)
 
 
 def delivery_now(scene: Scene, key: str, job: LocalJob) -> Delivery:
     """As a whole only if there is time, and if that was not tried in vain."""
-    known, left = scene.departure.jobs.get(key), scene.times.end - scene.now.boottime
+    known, left = scene.evacuation.jobs.get(key), scene.times.end - scene.now.boottime
     in_time = scene.times.wide and (left >= MARK_TAKES or left <= 0.0)
     slurm = slurm_of(job, scene.seen)
     unused = slurm is not None and has_unused_mark(scene.state, key, slurm.restarts)
     return delivery(
         job, slurm, scene.settings.delivery, now=scene.now.wall, trees=scene.seen.trees,
-        signalled=signalled_before(scene.state, scene.departure, key, scene.now),
+        signalled=signalled_before(scene.state, scene.evacuation, key, scene.now),
         wide=scene.seen.controller and in_time and (known is None or known.wide),
         unused_mark=scene.seen.node if unused else "",
     )  # fmt: skip
@@ -274,10 +276,10 @@ def _came_back(known: JobState, slurm: SlurmJob | None) -> bool:
 
 def _after(scene: Scene, addressed: frozenset[str]) -> Iterator[Requeue | NameNot]:
     """Of all jobs but those whose signal is only just being sent."""
-    if not wants_requeue(scene.departure.kind, scene.settings) or not scene.seen.controller:
+    if not wants_requeue(scene.evacuation.kind, scene.settings) or not scene.seen.controller:
         return
     for key, job in scene.jobs.items():
-        known, slurm = scene.departure.jobs.get(key), slurm_of(job, scene.seen)
+        known, slurm = scene.evacuation.jobs.get(key), slurm_of(job, scene.seen)
         if known is None or slurm is None or slurm.state not in ALIVE or key in addressed:
             continue
         if known.requeued in (Requeued.DONE, Requeued.REFUSED) or _came_back(known, slurm):
@@ -300,21 +302,21 @@ def _step_checks(scene: Scene) -> Iterator[CheckSteps]:
     if not scene.seen.fresh or scene.now.boottime >= scene.times.wait_until:
         return
     for key, job in scene.jobs.items():
-        known, slurm = scene.departure.jobs.get(key), slurm_of(job, scene.seen)
+        known, slurm = scene.evacuation.jobs.get(key), slurm_of(job, scene.seen)
         if known is None or slurm is None or slurm.state not in ALIVE or _came_back(known, slurm):
             continue
         if known.requeued is not Requeued.DONE and steps_decide(known, job, slurm):
             yield CheckSteps(key, slurm)
 
 
-def awaits_jobs(state: DepartureState, notice: Notice, seen: Seen, settings: DepartureSettings, now: Stamp) -> bool:
+def awaits_jobs(state: EvacuationState, notice: Notice, seen: Seen, settings: EvacuationSettings, now: Stamp) -> bool:
     """A process signalled for `notice` is still waited for."""
-    departure = state.departures.get(id_of(notice))
-    if departure is None:
+    evacuation = state.evacuations.get(id_of(notice))
+    if evacuation is None:
         return False
-    scene = scene_of(state, departure, seen, settings, now)
+    scene = scene_of(state, evacuation, seen, settings, now)
     signalled = (
-        (job, known) for key, job in scene.jobs.items() if (known := departure.jobs.get(key)) and known.signalled
+        (job, known) for key, job in scene.jobs.items() if (known := evacuation.jobs.get(key)) and known.signalled
     )
     return not all(done(known, job, slurm_of(job, seen)) for job, known in signalled)
 
@@ -322,7 +324,7 @@ def awaits_jobs(state: DepartureState, notice: Notice, seen: Seen, settings: Dep
 NO_TIME = "no time is left for that: Slurm requeues it itself once the node has not answered for SlurmdTimeout"
 
 
-def wants_requeue(kind: str, settings: DepartureSettings) -> bool:
+def wants_requeue(kind: str, settings: EvacuationSettings) -> bool:
     wanted = settings.failing_gpu == "requeue" if kind == FAILING_GPU else settings.requeue
     return wanted and settings.slurm
 
@@ -343,25 +345,25 @@ def _rested(known: JobState, now: Stamp) -> bool:
 # --- the last words
 
 
-def _last_words(scene: Scene) -> Iterator[LastWords]:
+def _last_words(scene: Scene) -> Iterator[SetFinalState]:
     """Only where the notice has a deadline: they end what still runs here."""
     at, what, now = scene.times.last_words_at, scene.settings.last_words, scene.now.boottime
     if at is None or now < at or what == "none" or not scene.settings.slurm:
         return
-    written = scene.departure.last_words
+    written = scene.evacuation.last_words
     again = written is not None and written.result is Result.RETRY and now - written.at.boottime >= RETRY_AFTER
     if scene.seen.unschedulable and scene.seen.controller and (written is None or again):
-        yield LastWords(what)
+        yield SetFinalState(what)
 
 
 # --- letting it happen
 
 
 def _is_to_be_approved(scene: Scene, notice: Notice) -> bool:
-    departure, now = scene.departure, scene.now
-    if not scene.settings.approve or refusal(scene.state, departure, notice.approval, scene.times, now):
+    evacuation, now = scene.evacuation, scene.now
+    if not scene.settings.approve or refusal(scene.state, evacuation, notice.approval, scene.times, now):
         return False
-    return not pauses(departure.approved, now) and now.boottime >= rests_until(departure) and not left_here(scene)
+    return not pauses(evacuation.approved, now) and now.boottime >= rests_until(evacuation) and not left_here(scene)
 
 
 def left_here(scene: Scene) -> str:
@@ -378,12 +380,12 @@ def left_here(scene: Scene) -> str:
 
 def _is_over(scene: Scene, key: str, job: LocalJob) -> bool:
     """It was signalled, or acknowledged without that, is done, and was sent elsewhere if that is possible."""
-    known, slurm = scene.departure.jobs.get(key), slurm_of(job, scene.seen)
+    known, slurm = scene.evacuation.jobs.get(key), slurm_of(job, scene.seen)
     if known is None or not done(known, job, slurm):
         return False
     if slurm is None or known.requeued is Requeued.REFUSED:
         return True
-    return slurm.state in ALIVE and (not wants_requeue(scene.departure.kind, scene.settings) or bool(never(slurm)))
+    return slurm.state in ALIVE and (not wants_requeue(scene.evacuation.kind, scene.settings) or bool(never(slurm)))
 
 
 def _again(scene: Scene, *, signalled: bool) -> float:

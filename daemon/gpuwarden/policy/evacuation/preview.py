@@ -8,10 +8,10 @@ from gpuwarden.policy.evacuation.approval import is_approved, refusal, rests_unt
 from gpuwarden.policy.evacuation.budget import FAILING_GPU, SHUTDOWN
 from gpuwarden.policy.evacuation.delivery import ALIVE
 from gpuwarden.policy.evacuation.done import has_other_nodes
-from gpuwarden.policy.evacuation.model import Departure, DepartureState, Requeued, Sent, id_of, jobs_of
+from gpuwarden.policy.evacuation.model import Evacuation, EvacuationState, Requeued, Sent, id_of, jobs_of
 from gpuwarden.policy.evacuation.plan import (
     NO_TIME,
-    DepartureSettings,
+    EvacuationSettings,
     Scene,
     Seen,
     delivery_now,
@@ -32,12 +32,12 @@ JOBS_SHOWN = 64
 
 
 def preview(
-    state: DepartureState, notice: Notice, seen: Seen, settings: DepartureSettings, now: Stamp, *, names: bool = True
+    state: EvacuationState, notice: Notice, seen: Seen, settings: EvacuationSettings, now: Stamp, *, names: bool = True
 ) -> tuple[str, ...]:
     """One line for when, one for each job, one for the last words and one for the approval, if any is configured. `names` of jobs, too."""
-    known = state.departures.get(id_of(notice))
-    departure = known or Departure(id=id_of(notice), kind=notice.kind, at=notice.at, deadline=notice.deadline)
-    scene = scene_of(state, departure, seen, settings, now)
+    known = state.evacuations.get(id_of(notice))
+    evacuation = known or Evacuation(id=id_of(notice), kind=notice.kind, at=notice.at, deadline=notice.deadline)
+    scene = scene_of(state, evacuation, seen, settings, now)
     return (f"{notice.name}, {notice.kind}: {_when(scene)}", *_lines(scene, names=names), *_approval(scene, notice))
 
 
@@ -45,7 +45,7 @@ SUMMED_MOST = 8
 """Of those that are named one by one in an answer."""
 
 
-def summary(state: DepartureState, previewed: tuple[str, ...], *, enforce: bool) -> str:
+def summary(state: EvacuationState, previewed: tuple[str, ...], *, enforce: bool) -> str:
     """How many jobs were signalled, and why the others were not; where nothing is enforced what was `previewed`."""
     if not enforce:
         lines = "; ".join(previewed[:SUMMED_MOST])
@@ -66,7 +66,7 @@ _REACHED = (Sent.SENT, Sent.WATCHED)
 
 
 def _when(scene: Scene) -> str:
-    if scene.departure.kind == FAILING_GPU:
+    if scene.evacuation.kind == FAILING_GPU:
         return "the jobs on this GPU are signalled"
     left = scene.times.end - scene.now.boottime
     text = f"this machine ends in {left:.0f} s" if left >= 0 else f"this machine was to end {-left:.0f} s ago"
@@ -74,7 +74,7 @@ def _when(scene: Scene) -> str:
 
 
 def _lines(scene: Scene, *, names: bool) -> Iterator[str]:
-    if is_ignored(scene.departure.kind, scene.settings):
+    if is_ignored(scene.evacuation.kind, scene.settings):
         yield "no job is signalled: jobs.failing_gpu is ignore"
         return
     if not scene.jobs:
@@ -88,13 +88,13 @@ def _lines(scene: Scene, *, names: bool) -> Iterator[str]:
 
 
 def _signal_text(scene: Scene, key: str, job: LocalJob) -> str:
-    known = scene.departure.jobs.get(key)
+    known = scene.evacuation.jobs.get(key)
     return f"signalled: {known.text}" if known is not None and known.signalled else delivery_now(scene, key, job).text
 
 
 def _requeue(scene: Scene, key: str, job: LocalJob) -> str:
-    slurm, known = slurm_of(job, scene.seen), scene.departure.jobs.get(key)
-    if slurm is None or slurm.state not in ALIVE or not wants_requeue(scene.departure.kind, scene.settings):
+    slurm, known = slurm_of(job, scene.seen), scene.evacuation.jobs.get(key)
+    if slurm is None or slurm.state not in ALIVE or not wants_requeue(scene.evacuation.kind, scene.settings):
         return ""
     if known is not None and known.requeued is Requeued.DONE:
         return "; requeued"
@@ -110,7 +110,7 @@ def _last_words(scene: Scene) -> Iterator[str]:
     if (
         not scene.settings.slurm
         or scene.settings.last_words == "none"
-        or scene.departure.kind in (SHUTDOWN, FAILING_GPU)
+        or scene.evacuation.kind in (SHUTDOWN, FAILING_GPU)
     ):
         return
     at = scene.times.last_words_at
@@ -126,14 +126,14 @@ def _approval(scene: Scene, notice: Notice) -> Iterator[str]:
     """Only where the site asks for it, and of a source that takes one."""
     if not scene.settings.approve or notice.approval is Approval.NONE:
         return
-    approved = scene.departure.approved
-    if approved is not None and is_approved(scene.departure):
+    approved = scene.evacuation.approved
+    if approved is not None and is_approved(scene.evacuation):
         yield f"approved: {approved.text}"
-    elif why := refusal(scene.state, scene.departure, notice.approval, scene.times, scene.now):
+    elif why := refusal(scene.state, scene.evacuation, notice.approval, scene.times, scene.now):
         yield f"not approved: {why}"
     elif left := left_here(scene):
         yield f"approved before its time once nothing is left to wait for: {left}"
     else:
-        wait = max(rests_until(scene.departure) - scene.now.boottime, 0.0)
+        wait = max(rests_until(scene.evacuation) - scene.now.boottime, 0.0)
         tried = "" if approved is None else f"; attempt {approved.tries}: {approved.text}"
         yield f"approved before its time in {wait:.0f} s at the earliest: nothing is left to wait for{tried}"

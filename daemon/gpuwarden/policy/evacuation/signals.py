@@ -12,48 +12,48 @@ from gpuwarden.policy.evacuation.model import (
     JOBS_MOST,
     NAME_MOST,
     SIGNALLED_WITHIN,
-    Departure,
-    DepartureState,
+    Evacuation,
+    EvacuationState,
     JobState,
     Requeued,
     Sent,
     at_most,
-    with_departure,
+    with_evacuation,
     with_job,
     with_job_everywhere,
 )
 from gpuwarden_collectors.facts import Stamp
 
 
-def signalled_before(state: DepartureState, departure: Departure, job: str, now: Stamp) -> frozenset[Process]:
-    """Processes of `job` not to signal in this departure: signalled in it, or lately in another."""
-    own = departure.jobs.get(job)
+def signalled_before(state: EvacuationState, evacuation: Evacuation, job: str, now: Stamp) -> frozenset[Process]:
+    """Processes of `job` not to signal in this evacuation: signalled in it, or lately in another."""
+    own = evacuation.jobs.get(job)
     before = frozenset() if own is None else own.signalled | own.earlier
-    return before.union(*(other.signalled | other.earlier for _, other in _others(state, departure.id, job, now)))
+    return before.union(*(other.signalled | other.earlier for _, other in _others(state, evacuation.id, job, now)))
 
 
-def _others(state: DepartureState, own: str, job: str, now: Stamp) -> list[tuple[Departure, JobState]]:
-    """What other departures know of `job` and still counts, the newest last."""
+def _others(state: EvacuationState, own: str, job: str, now: Stamp) -> list[tuple[Evacuation, JobState]]:
+    """What other evacuations know of `job` and still counts, the newest last."""
     found = [
-        (departure, known)
-        for departure in state.departures.values()
-        if departure.id != own and (known := departure.jobs.get(job)) is not None and known.told_at is not None
+        (evacuation, known)
+        for evacuation in state.evacuations.values()
+        if evacuation.id != own and (known := evacuation.jobs.get(job)) is not None and known.told_at is not None
         if now.boottime - known.told_at.boottime <= SIGNALLED_WITHIN
     ]  # fmt: skip
     return sorted(found, key=lambda pair: pair[1].told_at.boottime if pair[1].told_at else 0.0)
 
 
-def _first(state: DepartureState, departure: Departure, job: str, event: Event) -> JobState:
-    """What is known of a job that comes into this departure: all, where another one goes on or has given way to this."""
-    others = _others(state, departure.id, job, event.at)
+def _first(state: EvacuationState, evacuation: Evacuation, job: str, event: Event) -> JobState:
+    """What is known of a job that comes into this evacuation: all, where another one goes on or has given way to this."""
+    others = _others(state, evacuation.id, job, event.at)
     base = JobState(restarts=whole_in(event, "restarts"))
     before: frozenset[Process] = frozenset()
     for other, known in others:
         if None not in (known.restarts, base.restarts) and known.restarts != base.restarts:
             continue
         before |= known.signalled
-        same_end = (other.kind == FAILING_GPU) == (departure.kind == FAILING_GPU)
-        if same_end and (other.over is None or other.over.boottime >= departure.at.boottime):
+        same_end = (other.kind == FAILING_GPU) == (evacuation.kind == FAILING_GPU)
+        if same_end and (other.over is None or other.over.boottime >= evacuation.at.boottime):
             base = replace(known, restarts=known.restarts if base.restarts is None else base.restarts)
     if "remaining" not in event.data:  # of a version that did not write which of them were still here
         return replace(base, signalled=at_most(base.signalled | before))
@@ -61,7 +61,7 @@ def _first(state: DepartureState, departure: Departure, job: str, event: Event) 
 
 
 def _remaining(known: JobState, event: Event) -> JobState:
-    """Of those signalled in an earlier departure only processes still here are waited for in this one; those that ended
+    """Of those signalled in an earlier evacuation only processes still here are waited for in this one; those that ended
     in between cannot acknowledge.
     """
     here = processes_in(event, "remaining") & known.earlier
@@ -80,25 +80,25 @@ def _in_steps(known: JobState, event: Event) -> bool:
     return is_true(event, "in_steps") and (known.in_steps or not known.signalled)
 
 
-def signalling(state: DepartureState, event: Event) -> DepartureState:
+def signalling(state: EvacuationState, event: Event) -> EvacuationState:
     name, job = text_in(event, "notice", NAME_MOST), text_in(event, "job", NAME_MOST)
     if not name or not job:
         return state
-    departure = state.departures.get(name) or Departure(id=name, kind="", at=event.at)
-    known = departure.jobs.get(job)
-    if known is None and len(departure.jobs) >= JOBS_MOST:
+    evacuation = state.evacuations.get(name) or Evacuation(id=name, kind="", at=event.at)
+    known = evacuation.jobs.get(job)
+    if known is None and len(evacuation.jobs) >= JOBS_MOST:
         return state
     if is_true(event, "kept"):
-        return with_departure(state, with_job(departure, job, _kept(known, event)))
+        return with_evacuation(state, with_job(evacuation, job, _kept(known, event)))
     restarts = whole_in(event, "restarts")
     if known is None:
-        known = _first(state, departure, job, event)
+        known = _first(state, evacuation, job, event)
     elif restarts is not None and known.restarts is not None and restarts > known.restarts:
         earlier = at_most(known.earlier | known.signalled)
         known = JobState(earlier=earlier, told_at=known.told_at, restarts=restarts)  # it came back here
     else:
         known = _remaining(known, event)
-    state = with_departure(state, with_job(departure, job, _signal_begun(known, event)))
+    state = with_evacuation(state, with_job(evacuation, job, _signal_begun(known, event)))
     return with_job_everywhere(state, job, lambda known: _sending(known, event))
 
 
@@ -141,7 +141,7 @@ def _awaiting(known: JobState, processes: frozenset[Process], way: Way) -> JobSt
 
 
 def _sending(known: JobState, event: Event) -> JobState:
-    """In every departure that has the job: a second signal is the last one, and one through Slurm stands behind the mark from now on."""
+    """In every evacuation that has the job: a second signal is the last one, and one through Slurm stands behind the mark from now on."""
     processes = processes_in(event)
     if is_true(event, "again"):
         return replace(known, undecided=known.undecided - processes)
@@ -183,8 +183,8 @@ def _kept_only(known: JobState, only: str, processes: frozenset[Process]) -> Job
 # --- what came of it
 
 
-def signalled(state: DepartureState, event: Event) -> DepartureState:
-    """In the departure of the event; and in every other departure that waits for the outcome, or that has any of the processes it names."""
+def signalled(state: EvacuationState, event: Event) -> EvacuationState:
+    """In the evacuation of the event; and in every other evacuation that waits for the outcome, or that has any of the processes it names."""
     job, notice = text_in(event, "job", NAME_MOST), text_in(event, "notice", NAME_MOST)
     state = with_job_everywhere(state, job, lambda known: _came_of(known, event, named=True), notice=notice)
     unnamed = replace(event, data={**event.data, "count": 0})

@@ -1,6 +1,6 @@
 r"""What was done for jobs whose machine ends, and the one way in which it changes: by events. Pure.
 
-    DEPARTING --> a departure: a notice that is acted on, or a GPU that fails
+    DEPARTING --> an evacuation: a notice that is acted on, or a GPU that fails
        SIGNALLING without processes, marking --> the mark of the job is being set, and nobody is signalled yet
        SIGNALLING (right before anything is sent) --> the processes count as signalled, whatever happens then
           SIGNALLED unsent (a mark could not be set) --> they do not, and are signalled on this host
@@ -10,7 +10,7 @@ r"""What was done for jobs whose machine ends, and the one way in which it chang
     DEPARTED --> over: withdrawn, called off, or the GPU fails no more
 
 No process is signalled twice for one death, though several sources may announce it: one signalled for one notice within
-SIGNALLED_WITHIN is not signalled for another, and what is known of a job goes over from a departure to the one that takes its place without a gap.
+SIGNALLED_WITHIN is not signalled for another, and what is known of a job goes over from an evacuation to the one that takes its place without a gap.
 """
 
 from __future__ import annotations
@@ -36,48 +36,48 @@ from gpuwarden.policy.evacuation.model import (
     SIGNALLED_WITHIN,
     Acknowledged,
     Approved,
-    Departure,
-    DepartureState,
+    Evacuation,
+    EvacuationState,
     Given,
     JobState,
     Requeued,
     Spoken,
     at_most,
     given,
-    open_departures,
-    with_departure,
+    open_evacuations,
+    with_evacuation,
     with_job_everywhere,
 )
 from gpuwarden.policy.evacuation.signals import signalled, signalling
 from gpuwarden.policy.model import Result
 
 
-def fold(state: DepartureState, event: Event) -> DepartureState:
-    """The state after `event`; events of kinds that do not concern a departure leave it as it is."""
+def fold(state: EvacuationState, event: Event) -> EvacuationState:
+    """The state after `event`; events of kinds that do not concern an evacuation leave it as it is."""
     if event.kind in (EventKind.BOOT, EventKind.MACHINE_CHANGED):
         stays = event.kind == EventKind.BOOT and event.boot_id == state.boot_id
         answers = state.answers if event.kind == EventKind.BOOT else {}
-        return state if stays else DepartureState(boot_id=event.boot_id, answers=answers)
+        return state if stays else EvacuationState(boot_id=event.boot_id, answers=answers)
     change = _CHANGES.get(event.kind)
     if change is None or (state.boot_id and event.boot_id != state.boot_id):
         return state
     return change(state, event)
 
 
-# --- departures
+# --- evacuations
 
 
-def _departing(state: DepartureState, event: Event) -> DepartureState:
+def _departing(state: EvacuationState, event: Event) -> EvacuationState:
     """The same one again has another end, or has come back; if it was over for long, it begins anew."""
     name = text_in(event, "notice", NAME_MOST)
     if not name:
         return state
     kind, deadline = text_in(event, "kind", NAME_MOST), stamp_in(event, "deadline")
-    known = state.departures.get(name)
+    known = state.evacuations.get(name)
     if known is None or (known.over is not None and event.at.boottime - known.over.boottime > SIGNALLED_WITHIN):
-        return with_departure(state, Departure(id=name, kind=kind, at=event.at, deadline=deadline))
+        return with_evacuation(state, Evacuation(id=name, kind=kind, at=event.at, deadline=deadline))
     jobs = known.jobs if known.over is None else {name: _returned(job) for name, job in known.jobs.items()}
-    return with_departure(state, replace(known, kind=kind, deadline=deadline, over=None, jobs=jobs))
+    return with_evacuation(state, replace(known, kind=kind, deadline=deadline, over=None, jobs=jobs))
 
 
 def _returned(known: JobState) -> JobState:
@@ -89,37 +89,37 @@ def _returned(known: JobState) -> JobState:
     )
 
 
-def _departed(state: DepartureState, event: Event) -> DepartureState:
-    known = state.departures.get(text_in(event, "notice", NAME_MOST))
-    return state if known is None else with_departure(state, replace(known, over=event.at))
+def _departed(state: EvacuationState, event: Event) -> EvacuationState:
+    known = state.evacuations.get(text_in(event, "notice", NAME_MOST))
+    return state if known is None else with_evacuation(state, replace(known, over=event.at))
 
 
-def _last_words(state: DepartureState, event: Event) -> DepartureState:
-    known = state.departures.get(text_in(event, "notice", NAME_MOST))
+def _last_words(state: EvacuationState, event: Event) -> EvacuationState:
+    known = state.evacuations.get(text_in(event, "notice", NAME_MOST))
     if known is None:
         return state
     result = enum_in(Result, event, "result", Result.RETRY)
     spoken = Spoken(what=text_in(event, "what", NAME_MOST), result=result, text=text_in(event, "text"), at=event.at)
-    return with_departure(state, replace(known, last_words=spoken))
+    return with_evacuation(state, replace(known, last_words=spoken))
 
 
-def _approving(state: DepartureState, event: Event) -> DepartureState:
-    known = state.departures.get(text_in(event, "notice", NAME_MOST))
+def _approving(state: EvacuationState, event: Event) -> EvacuationState:
+    known = state.evacuations.get(text_in(event, "notice", NAME_MOST))
     if known is None:
         return state
     before = 0 if known.approved is None else known.approved.tries
     text = "what came of it is not known"
     tried = Approved(tries=before + 1, result=Result.RETRY, text=text, at=event.at)
-    return with_departure(state, replace(known, approved=tried))
+    return with_evacuation(state, replace(known, approved=tried))
 
 
-def _approved(state: DepartureState, event: Event) -> DepartureState:
-    known = state.departures.get(text_in(event, "notice", NAME_MOST))
+def _approved(state: EvacuationState, event: Event) -> EvacuationState:
+    known = state.evacuations.get(text_in(event, "notice", NAME_MOST))
     if known is None:
         return state
     before = 0 if known.approved is None else known.approved.tries
     result, tries = enum_in(Result, event, "result", Result.RETRY), max(before, whole_in(event, "tries") or 0)
-    return with_departure(
+    return with_evacuation(
         state, replace(known, approved=Approved(tries=tries, result=result, text=text_in(event, "text"), at=event.at))
     )
 
@@ -128,14 +128,14 @@ def _approved(state: DepartureState, event: Event) -> DepartureState:
 
 
 def _in_its_departures(
-    state: DepartureState, event: Event, change: Callable[[JobState, Event], JobState]
-) -> DepartureState:
-    """In every departure that has the job, or only in that which the event names."""
+    state: EvacuationState, event: Event, change: Callable[[JobState, Event], JobState]
+) -> EvacuationState:
+    """In every evacuation that has the job, or only in that which the event names."""
     job, notice = text_in(event, "job", NAME_MOST), text_in(event, "notice", NAME_MOST)
     return with_job_everywhere(state, job, lambda known: change(known, event), notice=notice)
 
 
-def _saved(state: DepartureState, event: Event) -> DepartureState:
+def _saved(state: EvacuationState, event: Event) -> EvacuationState:
     after = _in_its_departures(state, event, _acknowledging)
     if is_true(event, "kept"):
         return after
@@ -143,13 +143,13 @@ def _saved(state: DepartureState, event: Event) -> DepartureState:
     return replace(after, answers={**state.answers, **{one: state.answers.get(one, 0) + 1 for one in news}})
 
 
-def _given(state: DepartureState, event: Event) -> frozenset[Given]:
-    """By its job, as far as the departures that go on know."""
+def _given(state: EvacuationState, event: Event) -> frozenset[Given]:
+    """By its job, as far as the evacuations that go on know."""
     job = text_in(event, "job", NAME_MOST)
-    return frozenset().union(*(given(one.jobs[job]) for one in open_departures(state).values() if job in one.jobs))
+    return frozenset().union(*(given(one.jobs[job]) for one in open_evacuations(state).values() if job in one.jobs))
 
 
-def _answered(state: DepartureState, event: Event) -> DepartureState:
+def _answered(state: EvacuationState, event: Event) -> EvacuationState:
     counts = {one: count for one in Given if (count := whole_in(event, one.value))}
     return replace(state, answers=counts)
 
@@ -187,7 +187,7 @@ def _ranks(event: Event) -> frozenset[int]:
     return frozenset(int(word) for word in value.split() if is_number(word)) if isinstance(value, str) else frozenset()
 
 
-def _requeued(state: DepartureState, event: Event) -> DepartureState:
+def _requeued(state: EvacuationState, event: Event) -> EvacuationState:
     return _in_its_departures(state, event, _sent_elsewhere)
 
 
@@ -198,7 +198,7 @@ def _sent_elsewhere(known: JobState, event: Event) -> JobState:
     )
 
 
-def _not_requeued(state: DepartureState, event: Event) -> DepartureState:
+def _not_requeued(state: EvacuationState, event: Event) -> EvacuationState:
     return _in_its_departures(state, event, _stays)
 
 
@@ -213,7 +213,7 @@ def _stays(known: JobState, event: Event) -> JobState:
     )  # fmt: skip
 
 
-_CHANGES: dict[str, Callable[[DepartureState, Event], DepartureState]] = {
+_CHANGES: dict[str, Callable[[EvacuationState, Event], EvacuationState]] = {
     EventKind.DEPARTING: _departing,
     EventKind.SIGNALLING: signalling,
     EventKind.SIGNALLED: signalled,

@@ -28,7 +28,7 @@ from gpuwarden.policy.evacuation.delivery import (
 from gpuwarden.policy.evacuation.done import has_acknowledged
 from gpuwarden.policy.evacuation.event_fields import is_number
 from gpuwarden.policy.evacuation.events import settled
-from gpuwarden.policy.evacuation.model import Departure, DepartureState, JobState, Sent
+from gpuwarden.policy.evacuation.model import Evacuation, EvacuationState, JobState, Sent
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.facts import Kind, LocalJob
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
@@ -37,7 +37,7 @@ PIDS_SHOWN = 8
 
 
 def settle(
-    state: DepartureState,
+    state: EvacuationState,
     slurm_of: Callable[[str], SlurmJob | None],
     node: str,
     is_busy: Callable[[str], bool],
@@ -50,30 +50,30 @@ def settle(
     `slurm_of`: the controller's answer about a job, by `key_of`, since this daemon began; None without one. `node`: what Slurm calls
     this one. `is_busy`: a signal for the job is being sent by this daemon.
     """
-    waiting: dict[str, list[Departure]] = {}
-    for departure in state.departures.values():
-        for key, known in departure.jobs.items():
+    waiting: dict[str, list[Evacuation]] = {}
+    for evacuation in state.evacuations.values():
+        for key, known in evacuation.jobs.items():
             if (known.unsure or known.unsure_here) and not is_busy(key):
-                waiting.setdefault(key, []).append(departure)
+                waiting.setdefault(key, []).append(evacuation)
     events: list[Event] = []
-    for key, departures in waiting.items():
-        for way, processes, result, text in _found_out(key, departures, slurm_of(key), node):
+    for key, evacuations in waiting.items():
+        for way, processes, result, text in _found_out(key, evacuations, slurm_of(key), node):
             events += settled(
-                departures[0].id, key, way, result, processes, text=text, due=result is Sent.UNSENT,
+                evacuations[0].id, key, way, result, processes, text=text, due=result is Sent.UNSENT,
                 boot_id=boot_id, now=now,
             )  # fmt: skip
     return tuple(events)
 
 
 def _found_out(
-    key: str, departures: Sequence[Departure], slurm: SlurmJob | None, node: str
+    key: str, evacuations: Sequence[Evacuation], slurm: SlurmJob | None, node: str
 ) -> Iterator[tuple[Way, frozenset[Process], Sent, str]]:
-    """Of all departures that wait for it: the later ones have taken it over from the first."""
-    jobs = [departure.jobs[key] for departure in departures]
+    """Of all evacuations that wait for it: the later ones have taken it over from the first."""
+    jobs = [evacuation.jobs[key] for evacuation in evacuations]
     if here := frozenset[Process]().union(*(job.unsure_here for job in jobs)):
         yield Way.LOCAL, here, Sent.UNKNOWN, _not_known(jobs[0].signal, here, _kill(jobs[0].signal, here))
     unsure = frozenset[Process]().union(*(job.unsure for job in jobs))
-    began = min(departure.at.wall for departure in departures)
+    began = min(evacuation.at.wall for evacuation in evacuations)
     known = next((job for job in jobs if job.unsure), None)
     if known is not None and (found := _through_slurm(key, known, slurm, node, began)) is not None:
         result, command = found
@@ -124,7 +124,7 @@ def _kill(signal: str, processes: frozenset[Process]) -> str:
 
 
 def repeated(
-    state: DepartureState, key: str, job: LocalJob, slurm: SlurmJob | None, *, rules: DeliveryRules, now: Stamp
+    state: EvacuationState, key: str, job: LocalJob, slurm: SlurmJob | None, *, rules: DeliveryRules, now: Stamp
 ) -> Delivery | None:
     """To whom the signal is sent once more, if to anybody: on this host alone, for of ranks on other nodes it is not known whether
     they have acknowledged.
@@ -136,12 +136,12 @@ def repeated(
     return replace(found, text=f"{found.text}, perhaps once more") if found.receivers else None
 
 
-def repeatable(state: DepartureState, key: str, job: LocalJob, restarts: int | None) -> frozenset[Process]:
+def repeatable(state: EvacuationState, key: str, job: LocalJob, restarts: int | None) -> frozenset[Process]:
     """Who of `job` may get a signal once more: it is not known whether they got it, and none of them has acknowledged any notice.
 
     An acknowledgement by a rank's number may be of any process whose rank is not known.
     """
-    known = [departure.jobs[key] for departure in state.departures.values() if key in departure.jobs]
+    known = [evacuation.jobs[key] for evacuation in state.evacuations.values() if key in evacuation.jobs]
     known = [one for one in known if None in (restarts, one.restarts) or one.restarts == restarts]
     acknowledged = [one.acknowledged for one in known]
     if any(one.whole or one.all_ranks for one in acknowledged):
@@ -155,9 +155,9 @@ def repeatable(state: DepartureState, key: str, job: LocalJob, restarts: int | N
     )
 
 
-def has_unused_mark(state: DepartureState, key: str, restarts: int | None) -> bool:
+def has_unused_mark(state: EvacuationState, key: str, restarts: int | None) -> bool:
     """Our mark was begun for this run of the job, and no signal followed it."""
-    known = (departure.jobs[key] for departure in state.departures.values() if key in departure.jobs)
+    known = (evacuation.jobs[key] for evacuation in state.evacuations.values() if key in evacuation.jobs)
     return any(one.marking and (None in (restarts, one.restarts) or one.restarts == restarts) for one in known)
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from gpuwarden.policy.model import Act, Owner, Result, Standing
+from gpuwarden.policy.model import Act, NodeState, Owner, Result
 from gpuwarden.publish.notices import notice_document
-from gpuwarden.publish.snapshot import Acted, Snapshot, Wanted
+from gpuwarden.publish.snapshot import Enforced, Snapshot, Wanted
 from gpuwarden.publish.times import rfc3339
 
 Document = dict[str, Any]
@@ -17,13 +17,13 @@ ACTS = tuple(act.value for act in Act)
 RESULTS = tuple(result.value for result in Result)
 
 
-def with_acted(snapshot: Snapshot, acted: Acted) -> Snapshot:
+def with_enforced(snapshot: Snapshot, acted: Enforced) -> Snapshot:
     excluded_by = tuple(f"{actuator}:{owner}" if actuator else owner for actuator, owner in acted.excluded)
     notice = None if acted.notice is None else notice_document(acted.notice)
     return replace(snapshot, acted=acted, excluded_by=excluded_by, notice=notice)
 
 
-def document(acted: Acted) -> Document:
+def document(acted: Enforced) -> Document:
     """Enforcement in the status document."""
     return {
         "schedulers": [_scheduler(name, acted.node_states.get(name)) for name in acted.actuators],
@@ -39,12 +39,12 @@ def document(acted: Acted) -> Document:
     }
 
 
-def _scheduler(name: str, state: Standing | None) -> Document:
+def _scheduler(name: str, state: NodeState | None) -> Document:
     if state is None or not state.reachable:
         return {
             "actuator": name,
             "reachable": False,
-            "trouble": "not read yet" if state is None else state.trouble,
+            "trouble": "not read yet" if state is None else state.error,
         }
     owner = state.why.value if state.why is not None else Owner.FOREIGN.value
     return {

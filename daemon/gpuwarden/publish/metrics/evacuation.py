@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gpuwarden.policy.evacuation.model import Departure, Given, JobState
-from gpuwarden.publish.snapshot import Departures, Snapshot
+from gpuwarden.policy.evacuation.model import Evacuation, Given, JobState
+from gpuwarden.publish.snapshot import Evacuations, Snapshot
 from gpuwarden.publish.times import rfc3339
 from gpuwarden_collectors.facts import Stamp
 
@@ -20,15 +20,15 @@ OUTCOMES = ("sent", "local_only", "watched", "unsent", "unknown")
 """The results of signalling a job; `local_only`: sent, but the job has other nodes, whose ranks were not signalled."""
 
 
-def document(departures: Departures) -> Document:
+def document(evacuations: Evacuations) -> Document:
     return {
-        "plan": list(departures.preview),
-        "trouble": departures.error,
-        "departures": [_evacuation(one) for one in departures.departures],
+        "plan": list(evacuations.preview),
+        "trouble": evacuations.error,
+        "departures": [_evacuation(one) for one in evacuations.evacuations],
     }
 
 
-def _evacuation(evacuation: Departure) -> Document:
+def _evacuation(evacuation: Evacuation) -> Document:
     final, approved = evacuation.last_words, evacuation.approved
     return {
         "notice": evacuation.id,
@@ -75,9 +75,9 @@ def _when(stamp: Stamp | None) -> str | None:
 
 def signalled(snapshot: Snapshot) -> Iterator[Sample]:
     """Each outcome, so that no series is born with its first job."""
-    return (((outcome,), snapshot.departures.outcomes.get(outcome, 0)) for outcome in OUTCOMES)
+    return (((outcome,), snapshot.evacuations.outcomes.get(outcome, 0)) for outcome in OUTCOMES)
 
 
 def acknowledged(snapshot: Snapshot) -> Iterator[Sample]:
     """Each acknowledgement, as above."""
-    return (((given.value,), snapshot.departures.answers.get(given, 0)) for given in Given)
+    return (((given.value,), snapshot.evacuations.answers.get(given, 0)) for given in Given)

@@ -46,14 +46,14 @@ class HpcJobs:
         return self._reader.close(timeout)
 
     def _read(self) -> None:
-        jobs, troubles = {}, []
+        jobs, errors = {}, []
         for name in _names(self._folder):
             try:
                 jobs[name] = _lines(self._folder / name)
             except OSError as error:
-                troubles.append(_described(self._folder / name, error))
+                errors.append(_described(self._folder / name, error))
         found = {name: lines for name, lines in jobs.items() if lines}
-        self._seen = JobLabels(jobs=found, error="; ".join(troubles[:3]))
+        self._seen = JobLabels(jobs=found, error="; ".join(errors[:3]))
 
     def _failed(self, error: Exception) -> None:
         self._seen = JobLabels(error=_described(self._folder, error))

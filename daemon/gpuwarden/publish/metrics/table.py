@@ -269,7 +269,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("gpuwarden_jobs_acknowledged_total", COUNTER, ("answer",), evacuation.acknowledged,
            "Jobs by their acknowledgement of the notice. Answer saved: something is saved; unsaved: a rank reports that it saved "
            "nothing; ended: all signalled processes ended without acknowledgement. A job that gives two answers counts for both."),
-    Metric("gpuwarden_notice_to_signal_seconds", HISTOGRAM, ("le",), lambda s: s.departures.signal_seconds.samples(),
+    Metric("gpuwarden_notice_to_signal_seconds", HISTOGRAM, ("le",), lambda s: s.evacuations.signal_seconds.samples(),
            "Time from the arrival of a notice here to the signal of a running job."),
     Metric("gpuwarden_gpus_expected", GAUGE, (), lambda s: _one(s.verdict.expected),
            "GPUs that are expected here, configured or learned. No series while no number is known."),

@@ -42,7 +42,7 @@ def ends(host: SlurmHost, within: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def departure(daemon: RunningDaemon, training: Training) -> dict[str, Any]:
+def evacuation(daemon: RunningDaemon, training: Training) -> dict[str, Any]:
     """What was done for it; results are empty before anything was."""
     jobs = daemon.status()["jobs"]
     found = [job for one in jobs["departures"] for job in one["jobs"] if job["job"] == f"slurm/{training.job}"]
@@ -75,8 +75,8 @@ def test_both_ranks_save_and_the_job_goes_on_elsewhere_from_where_it_was(
         daemon.wait(lambda: len(training.reported("saved")) == 2, "both ranks to save")
         daemon.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued")
         daemon.wait(lambda: len(training.reported("begins")) == 4, "both ranks to begin again")
-        daemon.wait(lambda: departure(daemon, training)["requeue"] == "done", "to say so")
-        told = departure(daemon, training)
+        daemon.wait(lambda: evacuation(daemon, training)["requeue"] == "done", "to say so")
+        told = evacuation(daemon, training)
         events = json.loads(daemon.get("/v1/events")[1])["events"]
     assert (told["result"], told["way"], told["signal"], told["saved"]) == ("sent", "job_wide", "TERM", True)
     assert training.cut_off() == []
@@ -101,10 +101,10 @@ def test_a_job_is_not_requeued_on_the_word_of_one_rank_while_another_saves(
     with hosts[doomed].acting() as daemon:
         daemon.wait_status("healthy")
         ends(hosts[doomed], "30s")
-        daemon.wait(lambda: departure(daemon, training).get("acknowledged_by") == "socket", "rank 0 to be heard")
+        daemon.wait(lambda: evacuation(daemon, training).get("acknowledged_by") == "socket", "rank 0 to be heard")
         slurm.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued at its time")
         daemon.wait(partial(is_requeued, daemon, training), "to say so")
-        told = departure(daemon, training)
+        told = evacuation(daemon, training)
         wrote = [said["at"] for said in training.reported("wrote") if said["run"] == 0]
         assert [at < happened(daemon, "requeued") for at in wrote] == [True, True]
     assert training.cut_off() == []
@@ -122,7 +122,7 @@ def test_a_job_whose_ranks_leave_is_requeued_once_slurm_runs_no_step_of_it_any_m
         ends(hosts[doomed], "500s")
         slurm.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued")
         daemon.wait(partial(is_requeued, daemon, training), "to say so")
-        told = departure(daemon, training)
+        told = evacuation(daemon, training)
         wrote = [said["at"] for said in training.reported("wrote") if said["run"] == 0]
         assert [at < happened(daemon, "requeued") for at in wrote] == [True, True]
     assert training.cut_off() == []
@@ -149,8 +149,8 @@ def test_of_two_nodes_that_go_at_once_one_tells_the_job_and_it_is_requeued_once(
             list(pool.map(lambda host: ends(host, "60s"), doomed))
         slurm.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued")
         both[0].wait(lambda: any(is_requeued(daemon, training) for daemon in both), "one of them to say so")
-        told = sorted(departure(daemon, training)["result"] for daemon in both)
-        assert told == ["sent", "watched"], [departure(daemon, training) for daemon in both]
+        told = sorted(evacuation(daemon, training)["result"] for daemon in both)
+        assert told == ["sent", "watched"], [evacuation(daemon, training) for daemon in both]
         # Two nodes are wanted, and one is left.
         slurm.wait(lambda: slurm.job_state(training.job) == "PENDING", "Slurm to end both ranks")
         assert [of_ours(training, rank) for rank in range(2)] == [1, 1], training.reported("signal")
@@ -163,7 +163,7 @@ def of_ours(training: Training, rank: int) -> int:
 
 
 def is_requeued(daemon: RunningDaemon, training: Training) -> bool:
-    return bool(departure(daemon, training)["requeue"] == "done")
+    return bool(evacuation(daemon, training)["requeue"] == "done")
 
 
 def test_a_daemon_that_is_killed_after_it_told_a_job_tells_it_no_second_time_and_requeues_it(
@@ -178,7 +178,7 @@ def test_a_daemon_that_is_killed_after_it_told_a_job_tells_it_no_second_time_and
         daemon.wait(lambda: b'"signalled"' in daemon.get("/v1/events")[1], "it to be on disk")
         daemon.kill()
     with doomed.acting() as daemon:
-        daemon.wait(lambda: departure(daemon, training)["result"] == "sent", "to know that it was told")
+        daemon.wait(lambda: evacuation(daemon, training)["result"] == "sent", "to know that it was told")
         daemon.wait(
             lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued when its time is up"
         )
@@ -217,7 +217,7 @@ def test_a_notice_that_is_called_off_leaves_the_job_where_it_is(slurm: Slurm, ho
         daemon.wait(
             lambda: not (doomed.run_dir / "ack").exists() or not list((doomed.run_dir / "ack").iterdir()), "no folders"
         )
-        assert departure(daemon, training)["requeue"] == ""
+        assert evacuation(daemon, training)["requeue"] == ""
     assert (slurm.job_state(training.job), slurm.job(training.job)["Restarts"]) == ("RUNNING", "0")
 
 
@@ -232,8 +232,8 @@ def test_while_the_controller_hangs_ranks_are_told_here_and_the_job_is_requeued_
         slurm.pause(CONTROLLER)
         ends(doomed, "300s")  # it is requeued so soon only since its rank is heard, however early it answered
         daemon.wait(lambda: training.reported("signal"), "the rank of this node to be signalled")
-        daemon.wait(lambda: departure(daemon, training)["result"] == "sent", "to say so")
-        assert departure(daemon, training)["way"] == "local"
+        daemon.wait(lambda: evacuation(daemon, training)["result"] == "sent", "to say so")
+        assert evacuation(daemon, training)["way"] == "local"
         slurm.resume(CONTROLLER)
         daemon.wait(lambda: slurm.state(doomed.node) >= {"DRAIN"}, "the drain")
         daemon.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued")

@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.health.model import Event, EventKind
-from gpuwarden.policy.evacuation import events as departure_events
+from gpuwarden.policy.evacuation import events
 from gpuwarden.policy.evacuation.budget import budget
 from gpuwarden.policy.evacuation.delivery import Aim, Delivery, Process, Way
 from gpuwarden.policy.evacuation.event_fields import processes_of
 from gpuwarden.policy.evacuation.model import (
-    DEPARTURES_MOST,
+    EVACUATIONS_MOST,
     SIGNALLED_WITHIN,
     TEXT_MOST,
-    DepartureState,
+    EvacuationState,
     JobState,
     Sent,
 )
@@ -27,7 +27,7 @@ from gpuwarden.policy.evacuation.plan import Approve, Requeue, SignalJob, slurm_
 from gpuwarden.policy.model import Result
 from gpuwarden_collectors.cloud.facts import Approval
 from gpuwarden_collectors.receivers.facts import Kind
-from support.departures import BOOT, Dies, Story, announced, local, process, stamp
+from support.evacuations import BOOT, Dies, Story, announced, local, process, stamp
 
 DIES: tuple[Dies, ...] = ("before marking", "behind the mark", "before sending", "after sending")
 Action = Callable[[Story, int], object]
@@ -100,15 +100,15 @@ def play(story: Story, script: list[tuple[str, int]], *, act: bool = True) -> St
 
 def requeued_on_the_word_of_one(story: Story, step: Requeue) -> bool:
     """Before its time is up, a job of several nodes of which nobody said that all of its ranks are done."""
-    departure = story.departure
-    end = budget(departure.kind, departure.at.boottime, departure.deadline.boottime if departure.deadline else None)
+    evacuation = story.evacuation
+    end = budget(evacuation.kind, evacuation.at.boottime, evacuation.deadline.boottime if evacuation.deadline else None)
     early = story.now.boottime < end.wait_until
-    return early and step.slurm.several and not departure.jobs[step.key].acknowledged.all_ranks
+    return early and step.slurm.several and not evacuation.jobs[step.key].acknowledged.all_ranks
 
 
 def may_be_lost(story: Story) -> bool:
     """Somebody who was told, here or on another node of the job, may be at it still."""
-    jobs = story.departure.jobs.items()
+    jobs = story.evacuation.jobs.items()
     return any(name in story.jobs and job.signalled and not _answered(story, name, job) for name, job in jobs)
 
 
@@ -187,9 +187,9 @@ def test_what_was_begun_before_a_crash_is_shown_as_not_known() -> None:
 def test_another_boot_or_machine_begins_anew(kind: EventKind) -> None:
     story = Story().runs(7, process(1)).announces(announced()).acts()
     story.took([Event(kind=kind, at=stamp(3.0), boot_id="another")])
-    assert story.state == DepartureState(boot_id="another")
-    story.took(departure_events.follow(DepartureState(), [announced()], boot_id=BOOT, now=story.now))
-    assert story.state == DepartureState(boot_id="another"), "what comes late from the boot before"
+    assert story.state == EvacuationState(boot_id="another")
+    story.took(events.follow(EvacuationState(), [announced()], boot_id=BOOT, now=story.now))
+    assert story.state == EvacuationState(boot_id="another"), "what comes late from the boot before"
 
 
 def test_the_boot_that_goes_on_ends_nothing() -> None:
@@ -202,32 +202,32 @@ def test_the_boot_that_goes_on_ends_nothing() -> None:
 def test_a_hundred_processes_and_more_go_through_the_ledger_s_texts() -> None:
     aims = tuple(Aim(process(4_000_000 + n, started=10**11 + n), "TERM") for n in range(1_000))
     delivery = Delivery(way=Way.LOCAL, text="t", signal="TERM", receivers=aims)
-    events = departure_events.signalling("n", "slurm/7", delivery, None, boot_id=BOOT, now=stamp(1.0))
-    assert all(len(str(event.data["processes"])) <= departure_events.WORDS_MOST for event in events)
+    written = events.signalling("n", "slurm/7", delivery, None, boot_id=BOOT, now=stamp(1.0))
+    assert all(len(str(event.data["processes"])) <= events.WORDS_MOST for event in written)
     story = Story()
-    story.took(events)
-    assert story.state.departures["n"].jobs["slurm/7"].signalled == {aim.process for aim in aims}
+    story.took(written)
+    assert story.state.evacuations["n"].jobs["slurm/7"].signalled == {aim.process for aim in aims}
     before = story.state
     assert story.sums_up().state == before
 
 
 def test_as_many_departures_are_remembered_as_one_boot_needs() -> None:
     story = Story()
-    for _ in range(DEPARTURES_MOST + 9):
+    for _ in range(EVACUATIONS_MOST + 9):
         story.waits(1.0).announces(announced(600.0, at=story.now.boottime))
-    assert len(story.state.departures) == DEPARTURES_MOST
-    assert story.departure.over is None
+    assert len(story.state.evacuations) == EVACUATIONS_MOST
+    assert story.evacuation.over is None
 
 
 def test_text_that_comes_from_outside_is_held_to_a_length() -> None:
     story = Story().runs(7, process(1)).announces(announced()).acts()
     story.took([
-        departure_events.not_requeued("slurm/7", "x" * 5_000, permanent=False, boot_id=BOOT, now=story.now),
-        departure_events.last_words(story.departure.id, "down", Result.RETRY, "y" * 5_000, boot_id=BOOT, now=story.now),
+        events.not_requeued("slurm/7", "x" * 5_000, permanent=False, boot_id=BOOT, now=story.now),
+        events.last_words(story.evacuation.id, "down", Result.RETRY, "y" * 5_000, boot_id=BOOT, now=story.now),
     ])  # fmt: skip
     assert len(story.known(7).requeued_text) == TEXT_MOST
-    assert story.departure.last_words
-    assert len(story.departure.last_words.text) == TEXT_MOST
+    assert story.evacuation.last_words
+    assert len(story.evacuation.last_words.text) == TEXT_MOST
 
 
 ODD = (
@@ -255,7 +255,7 @@ OURS = [
 @given(kind=st.sampled_from(OURS), data=st.dictionaries(st.sampled_from(NAMES), ODD))
 def test_a_ledger_that_was_edited_ends_nothing(kind: EventKind, data: dict[str, str | float | None]) -> None:
     story = Story().runs(7, process(1)).announces(announced()).acts()
-    for more in (data, {**data, "notice": story.departure.id, "job": "slurm/7"}):
+    for more in (data, {**data, "notice": story.evacuation.id, "job": "slurm/7"}):
         story.took([Event(kind=kind, at=story.now, boot_id=BOOT, data=more)])
     before = story.state
     assert story.sums_up().state == before
@@ -279,13 +279,13 @@ def test_a_job_that_many_departures_know_is_told_for_none_of_them_again() -> Non
 def test_what_comes_of_telling_a_job_as_a_whole_counts_wherever_it_was_taken_over() -> None:
     """An earlier daemon was killed before its mark was set; then the controller is away, and another source announces the end."""
     story = Story().spreads(7, process(1)).announces(announced())
-    first, tell = story.departure.id, story.steps()[0]
+    first, tell = story.evacuation.id, story.steps()[0]
     assert isinstance(tell, SignalJob)
-    story.took(departure_events.signalling(first, tell.key, tell.delivery, tell.slurm, boot_id=BOOT, now=story.now))
+    story.took(events.signalling(first, tell.key, tell.delivery, tell.slurm, boot_id=BOOT, now=story.now))
     story.controller = False
     story.restarts().announces(announced(), announced(30.0, source="operator")).acts()
     assert story.sent == []
     assert story.known(7).signalled == {(1, 10)}
     story.controller = True
     assert story.acts().signals == [(1, "TERM")]
-    assert [departure.jobs["slurm/7"].unsure for departure in story.state.departures.values()] == [frozenset()] * 2
+    assert [evacuation.jobs["slurm/7"].unsure for evacuation in story.state.evacuations.values()] == [frozenset()] * 2

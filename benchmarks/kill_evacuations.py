@@ -1,6 +1,6 @@
 """Kills the daemon with SIGKILL right after a cloud announced the end of its machine, and counts the jobs that are never signalled.
 
-    python benchmarks/kill_departures.py [--rounds 200] [--without-slurm] [--most 0.4]
+    python benchmarks/kill_evacuations.py [--rounds 200] [--without-slurm] [--most 0.4]
 
 The service announces it all the while, the daemon is started again at once, and the ranks have the signal only. With Slurm they are two, of a
 job on two nodes, which is marked and signalled as a whole; without it one, on this host. Each round is sorted by what the killed daemon
@@ -34,7 +34,7 @@ from typing import Protocol
 sys.path.insert(1, str(Path(__file__).parents[1] / "tests"))
 
 from apart import apart
-from bench_departure import SOURCES, Asked
+from bench_evacuation import SOURCES, Asked
 from bench_slurm import cluster
 from gpuwarden.base.paths import LEDGER
 from gpuwarden.health.model import EventKind

@@ -20,7 +20,7 @@ from typing import Any
 sys.path.insert(1, str(Path(__file__).parents[1] / "tests"))
 
 from apart import apart
-from bench_departure import INTERVAL, SOURCES, Asked, until
+from bench_evacuation import INTERVAL, SOURCES, Asked, until
 from bench_slurm import cluster
 from common import spread, table
 from support.daemons import RunningDaemon

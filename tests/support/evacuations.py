@@ -7,18 +7,18 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from gpuwarden.health.model import Event, EventKind, Json
-from gpuwarden.policy.evacuation import events as departure_events
+from gpuwarden.policy.evacuation import events
 from gpuwarden.policy.evacuation.delivery import Process, Way, mark
-from gpuwarden.policy.evacuation.model import BY_STEP, Departure, DepartureState, JobState, Sent, id_of
+from gpuwarden.policy.evacuation.model import BY_STEP, Evacuation, EvacuationState, JobState, Sent, id_of
 from gpuwarden.policy.evacuation.plan import (
     Approve,
     CheckSteps,
-    DepartureSettings,
-    LastWords,
+    EvacuationSettings,
     NameNot,
     Plan,
     Requeue,
     Seen,
+    SetFinalState,
     SignalJob,
     Step,
     plan,
@@ -38,7 +38,7 @@ UID = 1_000
 CATCHES = frozenset({"TERM", "USR1"})
 Dies = Literal["", "before marking", "behind the mark", "before sending", "after sending"]
 """Where a daemon is killed while it tells a job; what is not told as a whole has no mark, and nothing to be killed over before that."""
-SETTINGS = DepartureSettings(slurm=True, last_words="down", approve=True)
+SETTINGS = EvacuationSettings(slurm=True, last_words="down", approve=True)
 
 
 def stamp(boottime: float) -> Stamp:
@@ -85,7 +85,7 @@ class Story:
     `under_way`: jobs for which this daemon is sending something. `fresh`: the controller was asked for this look. `stepless`: jobs of which Slurm runs no step any more.
     """
 
-    settings: DepartureSettings = SETTINGS
+    settings: EvacuationSettings = SETTINGS
     now: Stamp = field(default_factory=lambda: stamp(1_000.0))
     jobs: dict[str, LocalJob] = field(default_factory=dict)
     slurm: dict[int, SlurmJob] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Story:
     wide: Sent = Sent.SENT
     requeue_works: bool = True
     ledger: list[Event] = field(default_factory=list)
-    state: DepartureState = field(default_factory=DepartureState)
+    state: EvacuationState = field(default_factory=EvacuationState)
     sent: list[tuple[str, Process, str]] = field(default_factory=list)
     requeues: list[tuple[int, float]] = field(default_factory=list)
     last_words: list[str] = field(default_factory=list)
@@ -127,7 +127,7 @@ class Story:
 
     def announces(self, *notices: Notice) -> Story:
         self.notices = {id_of(notice): notice for notice in notices}
-        self.took(departure_events.follow(self.state, notices, boot_id=BOOT, now=self.now))
+        self.took(events.follow(self.state, notices, boot_id=BOOT, now=self.now))
         return self
 
     def waits(self, seconds: float) -> Story:
@@ -143,7 +143,7 @@ class Story:
         return self
 
     def says_saved(self, number: int, rank: int, *, all_ranks: bool = False) -> Story:
-        event = departure_events.saved(
+        event = events.saved(
             f"slurm/{number}", "socket", saved=True, rank=rank, step=7, all_ranks=all_ranks, boot_id=BOOT, now=self.now
         )
         self.took([event])
@@ -158,14 +158,14 @@ class Story:
 
     def restarts(self) -> Story:
         """All that it knows is what stands in the ledger."""
-        self.state = DepartureState()
+        self.state = EvacuationState()
         for event in self.ledger:
             self.state = fold(self.state, event)
         return self
 
     def sums_up(self) -> Story:
         boot = Event(kind=EventKind.BOOT, at=self.now, boot_id=BOOT)
-        self.ledger = [boot, *departure_events.checkpoint(self.state)]
+        self.ledger = [boot, *events.checkpoint(self.state)]
         return self.restarts()
 
     @property
@@ -221,17 +221,15 @@ class Story:
                 self._requeues(key, slurm, unheard=unheard, unsaid=unsaid)
             case NameNot(key, text, permanent):
                 self.took([
-                    departure_events.not_requeued(key, text, permanent=permanent, named=True, boot_id=BOOT, now=self.now)
+                    events.not_requeued(key, text, permanent=permanent, named=True, boot_id=BOOT, now=self.now)
                 ])  # fmt: skip
             case CheckSteps(key, slurm):
                 self.fresh = False
                 if slurm.id in self.stepless:
-                    self.took(
-                        [departure_events.saved(key, BY_STEP, saved=False, all_ranks=True, boot_id=BOOT, now=self.now)]
-                    )
-            case LastWords(what):
+                    self.took([events.saved(key, BY_STEP, saved=False, all_ranks=True, boot_id=BOOT, now=self.now)])
+            case SetFinalState(what):
                 self.last_words.append(what)
-                self.took([departure_events.last_words(notice, what, Result.DONE, "", boot_id=BOOT, now=self.now)])
+                self.took([events.last_words(notice, what, Result.DONE, "", boot_id=BOOT, now=self.now)])
             case Approve(name):
                 self._approves(notice, name, unheard=unheard, unsaid=unsaid)
 
@@ -245,7 +243,7 @@ class Story:
             return
         if way is not Way.JOB_WIDE or result is not Sent.UNSENT:
             self.took(
-                departure_events.signalling(
+                events.signalling(
                     notice, step.key, step.delivery, step.slurm, remaining=step.remaining, again=step.again, boot_id=BOOT, now=self.now
                 )
             )  # fmt: skip
@@ -255,7 +253,7 @@ class Story:
             self.sent += [(notice, aim.process, aim.signal) for aim in step.delivery.receivers]
         if dies != "after sending":
             self.took([
-                departure_events.signalled(
+                events.signalled(
                     notice, step.key, way, result, count=len(step.delivery.receivers), again=step.again, boot_id=BOOT, now=self.now
                 )
             ])  # fmt: skip
@@ -264,7 +262,7 @@ class Story:
         """False if it dies over it."""
         assert step.slurm is not None
         self.took(
-            departure_events.marking(
+            events.marking(
                 notice, step.key, step.delivery, step.slurm, remaining=step.remaining, boot_id=BOOT, now=self.now
             )
         )
@@ -280,32 +278,32 @@ class Story:
         if unheard:
             return
         if not self.requeue_works:
-            self.took([departure_events.not_requeued(key, "away", permanent=False, boot_id=BOOT, now=self.now)])
+            self.took([events.not_requeued(key, "away", permanent=False, boot_id=BOOT, now=self.now)])
             return
         if slurm.id in self.slurm:
             self.requeues.append((slurm.id, self.now.boottime))
         if not unsaid:
             del self.slurm[slurm.id]
             self.jobs.pop(key, None)
-            self.took([departure_events.requeued(key, slurm.restarts, boot_id=BOOT, now=self.now)])
+            self.took([events.requeued(key, slurm.restarts, boot_id=BOOT, now=self.now)])
 
     def _approves(self, notice: str, name: str, *, unheard: bool, unsaid: bool) -> None:
-        self.took([departure_events.approving(notice, boot_id=BOOT, now=self.now)])
+        self.took([events.approving(notice, boot_id=BOOT, now=self.now)])
         if unheard:
             return
         self.approvals.append((name, self.now.boottime))
         if not unsaid:
-            self.took([departure_events.approved(notice, self.approval, "so", boot_id=BOOT, now=self.now)])
+            self.took([events.approved(notice, self.approval, "so", boot_id=BOOT, now=self.now)])
 
     # --- what is remembered
 
     @property
-    def departure(self) -> Departure:
+    def evacuation(self) -> Evacuation:
         assert self.notice is not None
-        return self.state.departures[id_of(self.notice)]
+        return self.state.evacuations[id_of(self.notice)]
 
     def known(self, number: int) -> JobState:
-        return self.departure.jobs[f"slurm/{number}"]
+        return self.evacuation.jobs[f"slurm/{number}"]
 
     @property
     def signals(self) -> list[tuple[int, str]]:

@@ -1,4 +1,4 @@
-"""What drives a departure, beside real processes: between what is written down and what is sent the world may change."""
+"""What drives an evacuation, beside real processes: between what is written down and what is sent the world may change."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.policy.evacuation.budget import FAILING_GPU
 from gpuwarden.policy.evacuation.model import id_of
-from gpuwarden.policy.evacuation.plan import DepartureSettings
+from gpuwarden.policy.evacuation.plan import EvacuationSettings
 from gpuwarden.policy.model import Notice
 from gpuwarden.publish.sockets.jobs import Acknowledged
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.facts import CallError, GpuAnswer, GpuFacts, GpuProcess
 from gpuwarden_collectors.receivers.reader import ReceiversReader
-from support.departures import announced
+from support.evacuations import announced
 from support.ranks import Rank, rank
 
 BOOT = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
@@ -58,7 +58,7 @@ class Rig:
         self.written: list[Event] = []
         self.committed = asyncio.Event()
         self.departing = Evacuation(
-            DepartureSettings(failing_gpu=failing_gpu, signal_again=signal_again, slurm=slurm is not None),
+            EvacuationSettings(failing_gpu=failing_gpu, signal_again=signal_again, slurm=slurm is not None),
             JobScan(ReceiversReader(proc), slurm, lambda: self.holders),
             Acknowledgements(folder / "run", proc, boot_id=BOOT, clock=host_clock),
             enforce=enforce, append=self.append, committed=self._committed, names=False, boot_id=BOOT,

@@ -15,7 +15,7 @@ from gpuwarden.policy.evacuation.model import SIGNALLED_WITHIN, Sent
 from gpuwarden.policy.evacuation.plan import SignalJob
 from gpuwarden.policy.evacuation.unsettled import has_unused_mark, repeatable
 from gpuwarden_collectors.receivers.facts import Kind
-from support.departures import BOOT, BOOTED, SETTINGS, Dies, Story, announced, local, process
+from support.evacuations import BOOT, BOOTED, SETTINGS, Dies, Story, announced, local, process
 
 ONE = frozenset({(1, 10)})
 """Rank 1, as it is remembered."""
@@ -26,7 +26,7 @@ DECIDABLE: tuple[Dies, ...] = ("before marking", "behind the mark")
 def killed_before_its_mark(story: Story) -> Story:
     """As by versions that wrote that a job is being signalled before they marked it."""
     (tell,) = [step for step in story.steps() if isinstance(step, SignalJob)]
-    event = signalling(story.departure.id, tell.key, tell.delivery, tell.slurm, boot_id=BOOT, now=story.now)
+    event = signalling(story.evacuation.id, tell.key, tell.delivery, tell.slurm, boot_id=BOOT, now=story.now)
     story.took(event)
     return story.restarts()
 
@@ -106,7 +106,7 @@ def test_a_notice_that_comes_long_after_finds_the_mark_of_the_one_for_which_it_w
     ).acts()
     story.waits(60.0).controller = True
     assert comments(story, mark("n1", BOOTED + 1_000.0)).acts().sent == []
-    assert {one.jobs["slurm/7"].result for one in story.state.departures.values()} == {Sent.UNKNOWN}
+    assert {one.jobs["slurm/7"].result for one in story.state.evacuations.values()} == {Sent.UNKNOWN}
 
 
 def test_while_the_controller_is_away_nothing_is_found_out() -> None:
@@ -163,7 +163,7 @@ def test_who_was_surely_sent_nothing_since_the_end_was_called_off_is_signalled_o
     story = Story().announces(announced())
     story.spreads(7, process(1)) if way is Way.JOB_WIDE else story.runs(7, process(1))
     story.acts(1, dies="before sending")
-    name = story.departure.id
+    name = story.evacuation.id
     story.took(settled(name, "slurm/7", way, Sent.UNSENT, [(1, 10)], text="", due=True, boot_id=BOOT, now=story.now))
     assert story.announces().waits(3.0).announces(announced()).acts().signals == [(1, "TERM")]
     assert story.known(7).way is way
@@ -185,7 +185,7 @@ def test_ranks_of_this_host_over_which_a_daemon_was_killed_are_left_to_the_opera
 def test_a_container_too() -> None:
     job = local("c0ffee", process(5), kind=Kind.CONTAINER)
     story = Story().hosts(job).announces(announced()).acts(1, dies="before sending").restarts().acts()
-    known = story.departure.jobs["container/c0ffee"]
+    known = story.evacuation.jobs["container/c0ffee"]
     assert (story.sent, known.result, known.undecided) == ([], Sent.UNKNOWN, frozenset({(5, 50)}))
 
 

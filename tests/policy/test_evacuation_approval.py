@@ -15,7 +15,7 @@ from gpuwarden.policy.evacuation.preview import preview
 from gpuwarden.policy.model import Result
 from gpuwarden_collectors.cloud.facts import Approval
 from gpuwarden_collectors.receivers.facts import Kind
-from support.departures import BOOT, SETTINGS, Story, announced, local, process
+from support.evacuations import BOOT, SETTINGS, Story, announced, local, process
 
 APPROVING = replace(SETTINGS, last_words="none")
 

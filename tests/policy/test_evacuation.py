@@ -13,16 +13,16 @@ from gpuwarden.policy.evacuation.events import not_requeued, saved, signalled, s
 from gpuwarden.policy.evacuation.model import JOBS_MOST, Requeued, Sent, id_of
 from gpuwarden.policy.evacuation.plan import (
     CheckSteps,
-    DepartureSettings,
-    LastWords,
+    EvacuationSettings,
     NameNot,
     Requeue,
+    SetFinalState,
     SignalJob,
     never,
 )
 from gpuwarden.policy.evacuation.preview import preview
 from gpuwarden_collectors.receivers.facts import Kind, Role
-from support.departures import BOOT, BOOTED, SETTINGS, Story, announced, local, process, slurm_job
+from support.evacuations import BOOT, BOOTED, SETTINGS, Story, announced, local, process, slurm_job
 
 # --- telling
 
@@ -49,7 +49,7 @@ def test_nothing_is_due_before_the_departure_is_written_nor_after_it_is_over() -
     assert [type(step) for step in story.steps()] == [SignalJob]
     notice = story.notice
     story.announces()
-    assert story.state.departures[id_of(notice)].over == story.now if notice else False
+    assert story.state.evacuations[id_of(notice)].over == story.now if notice else False
     story.notices = {"x": announced()}
     assert story.steps() == ()
 
@@ -211,7 +211,7 @@ def test_containers_and_lone_processes_are_told_and_nobody_is_asked_to_requeue_t
 
 def test_without_any_job_only_the_last_words_remain() -> None:
     story = Story(unschedulable=True).announces(announced(60.0)).acts().waits(58.5)
-    assert story.steps() == (LastWords("down"),)
+    assert story.steps() == (SetFinalState("down"),)
 
 
 def test_sixty_four_jobs_of_eight_ranks_are_told_each_once() -> None:
@@ -280,10 +280,10 @@ def test_a_rank_that_comes_while_its_job_is_told_as_a_whole_is_told_after_that()
     story.under_way.add("slurm/7")
     (tell,) = story.steps()
     assert isinstance(tell, SignalJob)
-    story.took(signalling(story.departure.id, tell.key, tell.delivery, tell.slurm, boot_id=BOOT, now=story.now))
+    story.took(signalling(story.evacuation.id, tell.key, tell.delivery, tell.slurm, boot_id=BOOT, now=story.now))
     story.spreads(7, process(1), process(2)).acts()
     assert (story.signals, story.known(7).result) == ([], Sent.UNKNOWN)
-    story.took([signalled(story.departure.id, tell.key, Way.JOB_WIDE, Sent.UNSENT, boot_id=BOOT, now=story.now)])
+    story.took([signalled(story.evacuation.id, tell.key, Way.JOB_WIDE, Sent.UNSENT, boot_id=BOOT, now=story.now)])
     story.under_way.clear()
     assert story.acts().signals == [(1, "TERM"), (2, "TERM")]
 
@@ -470,10 +470,10 @@ def test_a_rank_of_a_withdrawn_notice_that_has_ended_is_none_of_the_next_one_tho
     """A shell that runs one training after the other is the same job all along."""
     story = Story().hosts(local(412, process(1), kind=Kind.PROCESS)).announces(announced()).acts().announces()
     story.waits(60.0).ends(1).hosts(local(412, process(2), kind=Kind.PROCESS)).announces(announced(at=1_060.0)).acts()
-    known = story.departure.jobs["process/412"]
+    known = story.evacuation.jobs["process/412"]
     assert story.signals == [(1, "TERM"), (2, "TERM")]
     assert (known.signalled == {(2, 20)}, known.earlier == {(1, 10)}) == (True, True)
-    assert story.sums_up().departure.jobs["process/412"] == known
+    assert story.sums_up().evacuation.jobs["process/412"] == known
 
 
 def test_a_rank_of_a_withdrawn_notice_that_is_still_here_is_waited_for_in_the_next_one() -> None:
@@ -615,7 +615,7 @@ def test_what_was_done_shows_in_it_too() -> None:
         .acts()
     )
     story.runs(7, state="completing")
-    assert preview(story.state, announced(None), story.seen, DepartureSettings(slurm=True, last_words="down"), story.now) == (
+    assert preview(story.state, announced(None), story.seen, EvacuationSettings(slurm=True, last_words="down"), story.now) == (
         "aws/aws-1, interruption: this machine ends in 30 s, assumed: the notice has no deadline",
         f"slurm/8 (train): signalled: SIGTERM to 1 rank here; {WAITS.format('it is', 25)}",
         "slurm/7 (train): signalled: SIGTERM to 1 rank here",
@@ -625,9 +625,9 @@ def test_what_was_done_shows_in_it_too() -> None:
 
 def test_of_many_jobs_the_first_are_shown() -> None:
     jobs = {f"process/{n}": local(n, process(n), kind=Kind.PROCESS) for n in range(1, 101)}
-    lines = preview(Story().state, announced(), Story(jobs=jobs).seen, DepartureSettings(), Story().now)
+    lines = preview(Story().state, announced(), Story(jobs=jobs).seen, EvacuationSettings(), Story().now)
     assert (len(lines), lines[-1]) == (66, "and 36 more jobs")
-    assert preview(Story().state, announced(-3.0), Story().seen, DepartureSettings(), Story().now)[1:] == (
+    assert preview(Story().state, announced(-3.0), Story().seen, EvacuationSettings(), Story().now)[1:] == (
         "no job is here",
     )
 
@@ -648,4 +648,4 @@ def test_the_site_s_rules_reach_the_plan() -> None:
 def test_steps_come_in_the_order_in_which_they_matter() -> None:
     story = Story(unschedulable=True).runs(7, process(1)).runs(8, process(2), batch=False)
     story.announces(announced(30.0)).acts(2).waits(29.0).runs(9, process(9), node_count=1)
-    assert [type(step) for step in story.steps()] == [SignalJob, Requeue, NameNot, LastWords]
+    assert [type(step) for step in story.steps()] == [SignalJob, Requeue, NameNot, SetFinalState]
