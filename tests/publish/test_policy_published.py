@@ -39,7 +39,7 @@ def file_of(shown: Snapshot) -> dict[str, str]:
     return dict(line.split("=", 1) for line in verdict_text(shown, NOW).splitlines())
 
 
-@pytest.mark.parametrize(("standing", "owner"), [(OURS, "failure"), (FOREIGN, "foreign")])
+@pytest.mark.parametrize(("node_state", "owner"), [(OURS, "failure"), (FOREIGN, "foreign")])
 def test_an_excluded_node_takes_no_work_whoever_excluded_it(node_state: NodeState, owner: str) -> None:
     shown = acted(snapshot(), excluded=(("slurm", owner),), node_states={"slurm": node_state})
     code, beat = heartbeat(shown, NOW)
