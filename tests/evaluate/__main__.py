@@ -67,8 +67,8 @@ def _measured(options: argparse.Namespace) -> Results:
         fleet = None if options.fault or not options.nodes else pool.submit(measure_fleet, options.seed)
         _progress([*days, *faults])
         healthy, struck = [day.result() for day in days], [fault.result() for fault in faults]
-        told = [story.result() for story in stories]
-        return Results(options.seed, struck, healthy, None if fleet is None else fleet.result(), told)
+        detected = [story.result() for story in stories]
+        return Results(options.seed, struck, healthy, None if fleet is None else fleet.result(), detected)
 
 
 def _progress(work: Iterable[Future[Any]]) -> None:

@@ -22,7 +22,7 @@ TRIGGERS: dict[str, Trigger | None] = {
 
 @dataclass(slots=True)
 class _Known:
-    """Of one GPU. `source`, `given`: what it was at the last pass, and what was said of it."""
+    """Of one GPU. `source`, `given`: what it was at the last pass, and what was reported of it."""
 
     due: Due
     source: GpuFacts

@@ -1,4 +1,4 @@
-"""The faults that must be told: all of them."""
+"""The faults that must be detected: all of them."""
 
 from __future__ import annotations
 

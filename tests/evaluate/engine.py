@@ -46,7 +46,7 @@ _Named = tuple[int, int, int, int | None, int | None]  # system, health, code, X
 
 
 class Engine:
-    """`runs`, `hung`, `blind` and `empty` may be set; `said` holds incidents that have no other source here, `lost` GPUs that
+    """`runs`, `hung`, `blind` and `empty` may be set; `reported` holds incidents that have no other source here, `lost` GPUs that
     it alone has lost.
     """
 
@@ -56,8 +56,8 @@ class Engine:
         self.blind = False
         self.empty = False
         self.lost: set[int] = set()
-        self.said: dict[int, list[_Named]] = {}
-        self.node_says: list[_Named] = []
+        self.reported: dict[int, list[_Named]] = {}
+        self.node_reports: list[_Named] = []
         self.problems: tuple[DcgmProblem, ...] = ()
         self.imex_domain = ""
         self._noted: dict[int, dict[_Named, None]] = {}
@@ -106,7 +106,7 @@ class Engine:
 
     def _kept_apart(self) -> list[object]:
         """Whatever else the answer depends on."""
-        noted, said = [list(each) for each in self._noted.values()], [*self.said.items(), *self.node_says]
+        noted, reported = [list(each) for each in self._noted.values()], [*self.reported.items(), *self.node_reports]
         return [
             self._since,
             self._first,
@@ -114,7 +114,7 @@ class Engine:
             self.empty,
             set(self.lost),
             noted,
-            said,
+            reported,
             self.problems,
             self.imex_domain,
         ]
@@ -128,7 +128,8 @@ class Engine:
         named = [(n, one) for n, gpu in enumerate(gpus) if here[n] for one in self._of(n, gpu, now)]
         kept = {(n, one) for n, noted in self._noted.items() for one in noted}
         begun = {
-            each: self._begun.get(each) or (now, self._first) for each in (*named, *((-1, o) for o in self.node_says))
+            each: self._begun.get(each) or (now, self._first)
+            for each in (*named, *((-1, o) for o in self.node_reports))
         }
         self._begun = {each: begins for each, begins in self._begun.items() if each in kept} | begun
         self._first = False
@@ -150,7 +151,7 @@ class Engine:
 
     def _of(self, n: int, gpu: GpuFacts, now: Stamp) -> Iterator[_Named]:
         yield from self._noted.get(n, ())
-        yield from self.said.get(n, ())
+        yield from self.reported.get(n, ())
         if self.blind:
             yield POWER, WARN, 11, None, None
         elif gpu.answer is GpuAnswer.OK:

@@ -1,7 +1,7 @@
-"""What a fault is to the evaluation: how it strikes, what must be said of it, and within what time.
+"""What a fault is to the evaluation: how it strikes, what must be reported of it, and within what time.
 
 `grace` is stated time: what the same signs may mean without a fault (a driver reload, a reset, a training link, a peak of
-heat) and which therefore passes before anything is said. A verdict is in time within `grace` and two passes of the first
+heat) and which therefore passes before anything is reported. A verdict is in time within `grace` and two passes of the first
 record that shows the fault; where a kernel line shows it, within one second.
 """
 
@@ -25,19 +25,19 @@ FABRIC = ("B200", "H100", "H100, driver 535")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultClass:
-    """`says`: findings, any of which is the right one, by code and detail as in `xid.79`; `xid.*` is any Xid. `about`: their
+    """`expects`: findings, any of which is the right one, by code and detail as in `xid.79`; `xid.*` is any Xid. `about`: their
     subject's kind.
 
     `shown`: what shows it first: a kernel line, a pass of the collector of that name, or a pass of either NVML or the
     bus, a trouble of the daemon itself; the first of these that comes `after` seconds or more from the strike on. `also`: findings that are true
-    besides, with `@*` on any GPU. `at_once`: operators rely on it, so that every one must be told. `awaited`: the judge
+    besides, with `@*` on any GPU. `at_once`: operators rely on it, so that every one must be detected. `awaited`: the judge
     has no such condition yet. `lasts`: seconds for which the story goes on after the grace; `ends`: within how many seconds of the
-    repair nothing is said any more, None for what is to be remembered.
+    repair nothing is reported any more, None for what is to be remembered.
     """
 
     name: str
     strike: Strike
-    says: tuple[str, ...]
+    expects: tuple[str, ...]
     severity: str = "failure"
     about: str = "gpu"
     shown: str = "nvml"
@@ -56,7 +56,7 @@ class FaultClass:
         return self.grace + (ONE_SECOND if self.shown == LINE else TWO_PASSES)
 
     @property
-    def told_by(self) -> float:
+    def detected_within(self) -> float:
         """Seconds from the strike on."""
         return self.after + self.grace + self.lasts
 

@@ -61,11 +61,11 @@ def engine_loses_gpu(node: Node, n: int) -> Process:
     yield 0.0
 
 
-def engine_says(system: int, health: int, code: int) -> Strike:
+def engine_reports(system: int, health: int, code: int) -> Strike:
     """An incident of this GPU that nothing else shows."""
 
     def strike(node: Node, n: int) -> Process:
-        _engine(node).said[n] = [(system, health, code, None, None)]
+        _engine(node).reported[n] = [(system, health, code, None, None)]
         yield 0.0
 
     return strike
@@ -77,7 +77,7 @@ def imex_unhealthy(node: Node, n: int) -> Process:
         node.give(other, fabric_in_cluster=1, fabric_clique=32766)
     _beside(node).services[IMEX] = service(IMEX)
     yield 60.0
-    _engine(node).node_says = [(NVLINK, FAIL, 122, None, None)]
+    _engine(node).node_reports = [(NVLINK, FAIL, 122, None, None)]
     yield 0.0
 
 
@@ -190,7 +190,7 @@ def service_restarts(unit: str) -> Strike:
     return strike
 
 
-def check_says(state: PluginState, code: int | None) -> Strike:
+def check_reports(state: PluginState, code: int | None) -> Strike:
     def strike(node: Node, n: int) -> Process:
         beside = _beside(node)
         beside.check = replace(beside.check, state=state, exit_code=code, text="ERROR: nhc: the reason")

@@ -25,10 +25,10 @@ NODES, WITHIN, RECOUNT_AFTER = 100, 300.0, 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetResult:
-    """`told`: nodes of which policy wanted an exclusion. `most`: held out at any moment, `left`: and at the end."""
+    """`detected`: nodes of which policy wanted an exclusion. `most`: held out at any moment, `left`: and at the end."""
 
     nodes: int
-    told: int
+    detected: int
     most: int
     left: int
     allowed: int
@@ -41,7 +41,7 @@ def measure_fleet(seed: int, nodes: int = NODES) -> FleetResult:
     ]
     most, left = counted(wants, nodes, budget, dice)
     return FleetResult(
-        nodes=nodes, told=len(wants), most=most, left=left, allowed=min(share(budget, nodes), budget.count)
+        nodes=nodes, detected=len(wants), most=most, left=left, allowed=min(share(budget, nodes), budget.count)
     )
 
 

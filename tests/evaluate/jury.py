@@ -1,4 +1,4 @@
-"""Puts a node's records through the replay and keeps what was said: when, of what, how badly."""
+"""Puts a node's records through the replay and keeps what was reported: when, of what, how badly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuwarden.trace.records import Passed, Record
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Reported:
     """A finding was raised. `seconds`: of the node's uptime."""
 
     seconds: float
@@ -29,7 +29,7 @@ class Jury:
     """`take` is the sink of a node. `spent`: seconds of this process in the judge; `steps` of them."""
 
     replay: QuietReplay = field(default_factory=QuietReplay)
-    said: list[Said] = field(default_factory=list)
+    reported: list[Reported] = field(default_factory=list)
     cleared: set[str] = field(default_factory=set)
     last: Step | None = None
     passes: int = 0
@@ -47,7 +47,7 @@ class Jury:
             for event in step.events:
                 if event.kind == EventKind.RAISED:
                     why = " ".join(f"{name}={value}" for name, value in list(event.data.items())[:3])
-                    self.said.append(Said(event.at.boottime, str(event.key), str(event.data["severity"]), why))
+                    self.reported.append(Reported(event.at.boottime, str(event.key), str(event.data["severity"]), why))
                 elif event.kind == EventKind.CLEARED:
                     self.cleared.add(str(event.key))
 
@@ -61,9 +61,9 @@ class Jury:
         return () if self.last is None else (*self.last.verdict.findings, *self.last.verdict.silenced)
 
     def verdict(self) -> object:
-        """What a restart must not change: health, and what is said of what."""
+        """What a restart must not change: health, and what is reported of what."""
         return self.health, sorted((str(f.key), f.severity.value, f.latched) for f in self.findings)
 
 
-def failures(said: list[Said]) -> list[Said]:
-    return [one for one in said if one.severity == Severity.FAILURE.value]
+def failures(reported: list[Reported]) -> list[Reported]:
+    return [one for one in reported if one.severity == Severity.FAILURE.value]

@@ -1,4 +1,4 @@
-"""One fault, or one node's healthy days, from the first record to what is to be said of it in the report."""
+"""One fault, or one node's healthy days, from the first record to what is to be reported of it in the report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from random import Random
 from evaluate.classes import CLASSES
 from evaluate.fault_class import ANY, LINE, TROUBLE, FaultClass, named
 from evaluate.faults import SWITCH
-from evaluate.jury import Jury, Said
+from evaluate.jury import Jury, Reported
 from evaluate.models import MODELS
 from evaluate.node import Node
 from evaluate.ordinary import DAY, Ordinary
@@ -28,7 +28,7 @@ LONG = 1800.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultResult:
     """`delay`: seconds from where the fault was shown to the verdict, None if there was none. `ended`: seconds from its
-    repair until the node was healthy. `wrong`: what was said besides and is not true. `forgot`: what a restart changed.
+    repair until the node was healthy. `wrong`: what was reported besides and is not true. `forgot`: what a restart changed.
     """
 
     fault: str
@@ -48,7 +48,7 @@ class HealthyResult:
     seed: int
     model: str
     days: float
-    wrong: tuple[Said, ...]
+    wrong: tuple[Reported, ...]
     true_warnings: int
     ordinary: dict[str, int]
     passes: int
@@ -59,7 +59,7 @@ class HealthyResult:
 
 @dataclass(slots=True)
 class _Watch:
-    """The sink of a node that is struck: notes when the fault is shown, and when it is told."""
+    """The sink of a node that is struck: notes when the fault is shown, and when it is detected."""
 
     fault: FaultClass
     records: list[Record] = field(default_factory=list)
@@ -69,7 +69,7 @@ class _Watch:
     struck: float = float("inf")
     before: int = 1
     shown: float | None = None
-    told: float | None = None
+    detected: float | None = None
     slowest: float = 0.0
 
     def take(self, record: Record) -> None:
@@ -80,8 +80,8 @@ class _Watch:
         clock = 0.0 if self.node is None else self.node.clock
         if self.shown is None and clock >= self.struck + self.fault.after and self._shows(record):
             self.shown = clock
-        if self.told is None and self.shown is not None and any(map(self._right, self.jury.findings)):
-            self.told = clock
+        if self.detected is None and self.shown is not None and any(map(self._right, self.jury.findings)):
+            self.detected = clock
 
     def _shows(self, record: Record) -> bool:
         if self.fault.shown == LINE:
@@ -94,20 +94,20 @@ class _Watch:
     def _right(self, finding: Finding) -> bool:
         subject = finding.key.subject
         here = subject.kind == self.fault.about and subject.slot in ("", slot(self.gpu), SWITCH)
-        said = str(finding.key).partition("@")[0]
-        return here and named(self.fault.says, said) and finding.severity.value == self.fault.severity
+        reported = str(finding.key).partition("@")[0]
+        return here and named(self.fault.expects, reported) and finding.severity.value == self.fault.severity
 
     def wrong(self) -> tuple[str, ...]:
-        """What was said that is not true of this fault, each once."""
-        return tuple(dict.fromkeys(f"{s.severity} {s.finding}" for s in self.jury.said if not self._true(s)))
+        """What was reported that is not true of this fault, each once."""
+        return tuple(dict.fromkeys(f"{s.severity} {s.finding}" for s in self.jury.reported if not self._true(s)))
 
-    def _true(self, said: Said) -> bool:
-        finding, _, subject = said.finding.partition("@")
-        mild = self.fault.severity == "failure" or said.severity == "warning" or finding in self.fault.also
+    def _true(self, reported: Reported) -> bool:
+        finding, _, subject = reported.finding.partition("@")
+        mild = self.fault.severity == "failure" or reported.severity == "warning" or finding in self.fault.also
         about = self.fault.about not in ("gpu", "link") or f"/{slot(self.gpu)}" in subject
         if named(tuple(p.removesuffix("@*") for p in self.fault.also if p.endswith("@*")), finding):
             return mild
-        return mild and about and named((*self.fault.says, *self.fault.also), finding)
+        return mild and about and named((*self.fault.expects, *self.fault.also), finding)
 
 
 def measure_fault(number: int, seed: int) -> FaultResult:
@@ -119,12 +119,12 @@ def measure_fault(number: int, seed: int) -> FaultResult:
     watch.jury.replay.quiet = True
     node.start_daemon(remembers=False)
     node.run(dice.uniform(120.0, 1500.0))
-    watch.jury.replay.quiet = fault.told_by > LONG
+    watch.jury.replay.quiet = fault.detected_within > LONG
     watch.struck, watch.before = node.clock, len(watch.records)
     node.go(fault.strike(node, watch.gpu))
-    node.run(fault.told_by)
+    node.run(fault.detected_within)
     forgot = _forgets(watch, node, dice)
-    delay = None if watch.told is None or watch.shown is None else watch.told - watch.shown
+    delay = None if watch.detected is None or watch.shown is None else watch.detected - watch.shown
     return FaultResult(
         fault=fault.name, seed=seed, model=node.model, delay=delay, wrong=watch.wrong(), forgot=forgot,
         ended=_ended(watch, node), slowest_step=watch.slowest,
@@ -155,16 +155,16 @@ def _forgets(watch: _Watch, node: Node, dice: Random) -> str:
         other.take(record)
     before, after = watch.jury.verdict(), other.verdict()
     cleared = other.cleared - watch.jury.cleared
-    told = f"restart at record {where}, {away:g} s away: "
+    restarted = f"restart at record {where}, {away:g} s away: "
     if before != after:
-        return f"{told}the end is {after} and was {before}"
-    return f"{told}cleared though it went on: {', '.join(sorted(cleared))}" if cleared else ""
+        return f"{restarted}the end is {after} and was {before}"
+    return f"{restarted}cleared though it went on: {', '.join(sorted(cleared))}" if cleared else ""
 
 
 def cut(records: Sequence[Record], where: int, away: float) -> list[Record]:
     """The same story with a daemon that is ended at record `where` and starts again `away` seconds later.
 
-    What the kernel log said meanwhile it reads then; passes of that time are nobody's.
+    What the kernel log reported meanwhile it reads then; passes of that time are nobody's.
     """
     at, boot = records[where].at, _boot(records[:where])
     back = Stamp(at.boottime + away, at.wall + away)
@@ -186,19 +186,19 @@ def _boot(records: Sequence[Record]) -> str:
 def measure_days(seed: int, days: float) -> HealthyResult:
     """One node's healthy days, in a row. Seeds that follow each other are nodes of different models."""
     dice = Random(f"healthy/{seed}")
-    jury, wrong, true = Jury(), list[Said](), 0
+    jury, wrong, true = Jury(), list[Reported](), 0
     jury.replay.quiet = True
     nodes: list[Node] = []
 
     def take(record: Record) -> None:
         nonlocal true
-        known = len(jury.said)
+        known = len(jury.reported)
         jury.take(record)
-        for said in jury.said[known:]:
-            is_true = said.severity == "warning" and said.finding.partition("@")[0] in nodes[0].true
+        for reported in jury.reported[known:]:
+            is_true = reported.severity == "warning" and reported.finding.partition("@")[0] in nodes[0].true
             true += is_true
             if not is_true:
-                wrong.append(said)
+                wrong.append(reported)
 
     node = Node(take, dice, model=sorted(MODELS)[seed % len(MODELS)])
     nodes.append(node)

@@ -9,7 +9,7 @@ SINCE_DRIVER_LOAD = (
     "slowdown_hw_power_brake_ns", "nvlink_replay_errors", "nvlink_recovery_errors", "nvlink5_recoveries",
     "nvlink5_recovery_failures", "remapped_rows_pending", "recovery_action",
 )  # fmt: skip
-"""Readings that begin anew when the driver is loaded or the GPU is reset; those that this GPU does not have stay None."""
+"""Readings that begin again when the driver is loaded or the GPU is reset; those that this GPU does not have stay None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

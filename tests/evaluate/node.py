@@ -1,6 +1,6 @@
 """A GPU host that lives on a clock of its own and leaves a trace: what its collectors would have seen, record by record.
 
-Uptime begins anew with each boot, and wall time may be set; the clock of the story does neither.
+Uptime begins again with each boot, and wall time may be set; the clock of the story does neither.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class Node(Clockwork):
         self._observed("pci", self.now, facts=PciFacts(devices=(*gpus, *self.switches)))
 
     def _dcgm_pass(self) -> float:
-        """One pass of the engine's reader, which is ended after DEADLINE and begins anew."""
+        """One pass of the engine's reader, which is ended after DEADLINE and begins again."""
         engine = self.engine
         if engine is None:
             return 0.0
@@ -336,7 +336,7 @@ class Node(Clockwork):
         self.put(n, links=self.links_up(down))
 
     def load_driver(self) -> None:
-        """As after `modprobe`: nothing is wrong, and all counters begin anew. What is burnt into a GPU stays."""
+        """As after `modprobe`: nothing is wrong, and all counters begin again. What is burnt into a GPU stays."""
         self.say(None)
         for n in range(len(self.gpus)):
             self.reset(n)

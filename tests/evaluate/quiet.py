@@ -1,7 +1,7 @@
 """A replay that passes over what can change nothing: of a healthy node's passes one in five is judged.
 
-A pass is passed over while it says the very same as the one before it, the last step said nothing, and nothing is on its
-way to be said (every track is raised); and for `MOST` seconds at most, lest what follows from the passing of time alone be
+A pass is passed over while it says the very same as the one before it, the last step reported nothing, and nothing is on its
+way to be reported (every track is raised); and for `MOST` seconds at most, lest what follows from the passing of time alone be
 missed. What was passed over last of each collector is handed to the engine before anything else is. The node is judged less
 often and never otherwise.
 """

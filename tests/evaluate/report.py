@@ -12,12 +12,12 @@ from evaluate.bounds import proportion, rate
 from evaluate.classes import CLASSES
 from evaluate.fault_class import FaultClass
 from evaluate.fleet import WITHIN, FleetResult
-from evaluate.jury import Said, failures
+from evaluate.jury import Reported, failures
 from evaluate.measure import FaultResult, HealthyResult
 from evaluate.stories import StoryResult, problems
 
 EPISODE = 600.0
-"""Seconds: what is said again of the same kind, on the same node, within so long is one false alarm, not several."""
+"""Seconds: what is reported again of the same kind, on the same node, within so long is one false alarm, not several."""
 SHOWN_MOST = 40
 WARNINGS_MOST = 5.0  # false ones in 1,000 node-days
 
@@ -34,16 +34,16 @@ class Results:
 _HEAD = """# How well it judges simulated nodes
 
 Made by `tests/evaluate` and edited by nobody. The tables say how often each fault struck and how many healthy days they are of;
-`make evaluate-full` makes them anew of 1,000 node-days and each fault 50 times. Nodes that exist only as records live through
+`make evaluate-full` makes them again of 1,000 node-days and each fault 50 times. Nodes that exist only as records live through
 faults and through healthy days; the judge of the daemon is given what its collectors would have seen. Shapes and rates follow
 what fleets have published, where the tables say so in `tests/evaluate`; of real nodes there is only what the public records of the stories say. What is
 required:
 
-- every fault in bold is told, every time, within two passes of becoming visible (a kernel line: one second) and its stated grace;
-- no failure is ever said of a healthy node, or of a part that the fault did not strike;
+- every fault in bold is detected, every time, within two passes of becoming visible (a kernel line: one second) and its stated grace;
+- no failure is ever reported of a healthy node, or of a part that the fault did not strike;
 - fewer than 5 false warnings in 1,000 healthy node-days;
 - a restart of the daemon at any point of any story changes nothing of its end;
-- of each machine of a public issue tracker exactly what turned out to be true is said, and no more.
+- of each machine of a public issue tracker exactly what turned out to be true is reported, and no more.
 
 `make evaluate` does the same in small, each time the tests run.
 """
@@ -72,7 +72,7 @@ def _faults(results: Sequence[FaultResult]) -> Iterator[str]:
     yield "### Faults\n"
     yield _row(
         "fault",
-        "told",
+        "detected",
         "recall, 95 % at least",
         "stated grace",
         "verdict after, median",
@@ -100,11 +100,11 @@ def _faults(results: Sequence[FaultResult]) -> Iterator[str]:
     yield "\nIn bold: those on which nodes are taken out at once.\n"
 
 
-def episodes(said: Sequence[Said]) -> list[Said]:
+def episodes(reported: Sequence[Reported]) -> list[Reported]:
     """The first of each kind within EPISODE of the one before."""
-    kept: list[Said] = []
+    kept: list[Reported] = []
     last: dict[tuple[str, str], float] = {}
-    for one in said:
+    for one in reported:
         kind = (one.finding.partition("@")[0], one.severity)
         if kind not in last or not 0 <= one.seconds - last[kind] <= EPISODE:
             kept.append(one)
@@ -125,10 +125,12 @@ def _healthy(results: Sequence[HealthyResult]) -> Iterator[str]:
         low, high = rate(count, days / 1000)
         yield _row(name, count, f"{1000 * count / days:.1f}", f"{low:.1f} to {high:.1f}")
     yield _row("true warnings (library upgraded under the driver)", sum(r.true_warnings for r in results), "", "")
-    told = [_again(result, one) for result in results for one in episodes(result.wrong) if one.severity == "warning"]
-    if told:
+    detected = [
+        _again(result, one) for result in results for one in episodes(result.wrong) if one.severity == "warning"
+    ]
+    if detected:
         yield "\nFalse warnings:\n"
-        yield "\n".join(f"- {one}" for one in told[:SHOWN_MOST])
+        yield "\n".join(f"- {one}" for one in detected[:SHOWN_MOST])
     counts = {name: sum(r.ordinary.get(name, 0) for r in results) for r in results for name in r.ordinary}
     happened = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in sorted(counts.items()))
     yield f"\nWhat happened meanwhile and is no fault: {happened}.\n"
@@ -138,13 +140,13 @@ def _stories(results: Sequence[StoryResult]) -> Iterator[str]:
     if not results:
         return
     rows = list(zip(STORIES, results, strict=True))
-    healthy = [result for story, result in rows if not story.says]
-    accused = sum(bool(result.said or result.restarted) for result in healthy)
+    healthy = [result for story, result in rows if not story.expects]
+    accused = sum(bool(result.reported or result.restarted) for result in healthy)
     yield f"### Real machines that were accused: {len(healthy)} healthy ones, {accused} of them accused here\n"
-    yield _row("id", "source", "story", "said")
+    yield _row("id", "source", "story", "reported")
     yield _row(*["---"] * 4)
     for story, result in rows:
-        yield _row(story.id, story.source, story.name, ", ".join(result.said) or "nothing")
+        yield _row(story.id, story.source, story.name, ", ".join(result.reported) or "nothing")
     yield ""
 
 
@@ -153,7 +155,7 @@ def _fleet(fleet: FleetResult | None) -> Iterator[str]:
         return
     yield f"### A bad driver: Xid 119 on every GPU of {fleet.nodes} nodes within {WITHIN / 60:.0f} minutes\n"
     yield (
-        f"Told of {fleet.told} nodes. The breaker held out {fleet.left} of them at the end and {fleet.most} at any moment; "
+        f"Detected on {fleet.detected} nodes. The breaker held out {fleet.left} of them at the end and {fleet.most} at any moment; "
         f"{fleet.allowed} may be, with its defaults.\n"
     )
 
@@ -190,34 +192,34 @@ def violations(results: Results) -> Iterator[str]:
         for problem in _problems(rows[result.fault], result):
             command = f'--fault "{result.fault}" --times 1 --seed {result.seed}'
             yield f"{result.fault} ({result.model}): {problem}; `{command}`"
-    for story, told in zip(STORIES, results.stories, strict=bool(results.stories)):
-        yield from (f"{story.id}, {story.name}: {problem}" for problem in problems(story, told))
+    for story, detected in zip(STORIES, results.stories, strict=bool(results.stories)):
+        yield from (f"{story.id}, {story.name}: {problem}" for problem in problems(story, detected))
     days, warnings = sum(result.days for result in results.healthy), 0
     for node in results.healthy:
         wrong = episodes(node.wrong)
         warnings += len(wrong) - len(failures(wrong))
-        yield from (_again(node, said) for said in failures(wrong))
+        yield from (_again(node, reported) for reported in failures(wrong))
     fleet = results.fleet
-    if fleet is not None and (fleet.told < fleet.nodes or fleet.left > fleet.allowed):
-        yield f"a bad driver: told of {fleet.told} of {fleet.nodes} nodes, {fleet.left} held out, {fleet.allowed} allowed"
+    if fleet is not None and (fleet.detected < fleet.nodes or fleet.left > fleet.allowed):
+        yield f"a bad driver: detected on {fleet.detected} of {fleet.nodes} nodes, {fleet.left} held out, {fleet.allowed} allowed"
     if warnings > max(1, math.ceil(WARNINGS_MOST * days / 1000) - 1):  # one in a few days says nothing of the rate
         yield f"{warnings} false warnings in {days:g} node-days, less than {WARNINGS_MOST:g} in 1,000 allowed"
 
 
-def _again(node: HealthyResult, said: Said) -> str:
-    return f"healthy {node.model}: {said}; `--times 0 --nodes 1 --healthy {node.days:g} --seed {node.seed}`"
+def _again(node: HealthyResult, reported: Reported) -> str:
+    return f"healthy {node.model}: {reported}; `--times 0 --nodes 1 --healthy {node.days:g} --seed {node.seed}`"
 
 
 def _problems(fault: FaultClass, result: FaultResult) -> Iterator[str]:
     if fault.awaited and result.delay is None:
         return
     if result.delay is None:
-        yield "not told"
+        yield "not detected"
     elif result.delay > fault.within:
-        yield f"told after {result.delay:.1f} s, {fault.within:g} allowed"
+        yield f"detected after {result.delay:.1f} s, {fault.within:g} allowed"
     if result.ended is None:
         yield f"not healthy within {fault.ends:g} s of the repair"
-    for said in result.wrong:
-        yield f"said besides: {said}"
+    for reported in result.wrong:
+        yield f"reported besides: {reported}"
     if result.forgot:
         yield result.forgot

@@ -20,7 +20,7 @@ class Story:
     """`id` as in the notes of the project, `source` the public record of it, `made` returns the host at the end of the story
     (a function of a module, or a `partial` of one: it is sent to another process).
 
-    `says`: exactly what must be raised in the course of it, as in `warning xid.94`; nothing for a healthy machine. `ends`: the
+    `expects`: exactly what must be raised in the course of it, as in `warning xid.94`; nothing for a healthy machine. `ends`: the
     health of the node at the end.
     """
 
@@ -28,16 +28,16 @@ class Story:
     source: str
     name: str
     made: Callable[[], Host]
-    says: tuple[str, ...] = ()
+    expects: tuple[str, ...] = ()
     ends: Health = Health.HEALTHY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoryResult:
-    """`said`: what was raised, each once; `restarted`: the same of the time after a restart of the daemon."""
+    """`reported`: what was raised, each once; `restarted`: the same of the time after a restart of the daemon."""
 
     id: str
-    said: tuple[str, ...]
+    reported: tuple[str, ...]
     ended: str
     restarted: tuple[str, ...]
     ended_restarted: str
@@ -45,11 +45,11 @@ class StoryResult:
 
 def measure_story(story: Story) -> StoryResult:
     host = story.made()
-    said, ended, told = raised(host.ledger), host.health, len(host.ledger)
+    reported, ended, before = raised(host.ledger), host.health, len(host.ledger)
     host.restart_daemon()
     host.run(AFTER_RESTART)
     return StoryResult(
-        id=story.id, said=said, ended=ended.value, restarted=raised(host.ledger[told:]), ended_restarted=host.health.value,
+        id=story.id, reported=reported, ended=ended.value, restarted=raised(host.ledger[before:]), ended_restarted=host.health.value,
     )  # fmt: skip
 
 
@@ -64,10 +64,10 @@ def raised(events: list[Event]) -> tuple[str, ...]:
 
 def problems(story: Story, result: StoryResult) -> list[str]:
     """What of `result` is not as the story wants it."""
-    wanted = sorted(story.says)
+    wanted = sorted(story.expects)
     found = []
-    if list(result.said) != wanted:
-        found.append(f"raised {', '.join(result.said) or 'nothing'}, wanted {', '.join(wanted) or 'nothing'}")
+    if list(result.reported) != wanted:
+        found.append(f"raised {', '.join(result.reported) or 'nothing'}, wanted {', '.join(wanted) or 'nothing'}")
     if result.ended != story.ends.value:
         found.append(f"ends {result.ended}, wanted {story.ends.value}")
     if more := sorted(set(result.restarted) - set(wanted)):

@@ -179,20 +179,20 @@ STORIES: tuple[Story, ...] = (
         made=partial(dcgm_starts_late, FAILED, CONNECTION_LOST, minutes=8),
     ),
     Story(
-        id="A22", source=NOT_UP, name="DCGM refuses connections until half an hour after boot", says=("warning dcgm_unresponsive",),
+        id="A22", source=NOT_UP, name="DCGM refuses connections until half an hour after boot", expects=("warning dcgm_unresponsive",),
         made=partial(dcgm_starts_late, FAILED, CONNECTION_LOST, minutes=30),
     ),
     Story(id="A23", source=SLOW, name="a check that runs into its deadline now and then", made=misses_deadlines),
     Story(
         id="A23", source=SLOW, name="a check that hangs since GSP is dead", made=partial(misses_deadlines, gsp=True),
-        says=("failure driver_unresponsive", "failure xid.119"), ends=Health.FAILURE,
+        expects=("failure driver_unresponsive", "failure xid.119"), ends=Health.FAILURE,
     ),
     Story(
-        id="A25", source=UPGRADED, name="the driver's packages upgraded under running jobs", says=("warning driver_library_mismatch",),
+        id="A25", source=UPGRADED, name="the driver's packages upgraded under running jobs", expects=("warning driver_library_mismatch",),
         made=partial(nvml_says, NvmlProblem.LIBRARY_MISMATCH, "Driver/library version mismatch"), ends=Health.UNKNOWN,
     ),
     Story(
-        id="A69", source=CONTAINER, name="a container that lost its GPUs, with the daemon in it", says=("warning nvml_unavailable",),
+        id="A69", source=CONTAINER, name="a container that lost its GPUs, with the daemon in it", expects=("warning nvml_unavailable",),
         made=partial(nvml_says, NvmlProblem.OTHER, "Failed to initialize NVML: Unknown Error"), ends=Health.UNKNOWN,
     ),
     Story(id="A70", source=GUEST, name="a GPU of a virtual machine", made=partial(of_a_virtual_machine, later=False)),
@@ -205,6 +205,6 @@ STORIES: tuple[Story, ...] = (
     ),
     Story(
         id="A73", source="MFlowCode/MFC#1749", name="a double-bit error of a month ago", made=error_of_long_ago,
-        says=("failure ecc_uncorrectable", "failure xid.48"),
+        expects=("failure ecc_uncorrectable", "failure xid.48"),
     ),
 )  # fmt: skip

@@ -196,7 +196,7 @@ STORIES: tuple[Story, ...] = (
     ),
     Story(
         id="A33", source="NVIDIA/NVSentinel ADR-042", name="an H100 at its slowdown point", made=partial(at_its_limit, -2),
-        says=("warning thermal_limit",), ends=Health.WARNING,
+        expects=("warning thermal_limit",), ends=Health.WARNING,
     ),
     Story(
         id="A40", source="NVIDIA/open-gpu-kernel-modules#1030", name="Xid 31 with every CUDA program on a host with one RTX 5090",
@@ -210,7 +210,7 @@ STORIES: tuple[Story, ...] = (
     Story(id="A61", source="NVIDIA/NVSentinel#1701", name="links that train after a planned reboot", made=rack_reboot),
     *(
         Story(
-            id="B07", source="NVIDIA/DCGM#198", name=f"all links down that were active, daemon {memory}", says=DOWN,
+            id="B07", source="NVIDIA/DCGM#198", name=f"all links down that were active, daemon {memory}", expects=DOWN,
             ends=Health.FAILURE, made=partial(links_once_active, memory=memory),
         )
         for memory in ("running", "restarted", "rebooted")

@@ -70,7 +70,7 @@ def privilege_error(*, again: bool = False, gpu_lost: bool = False) -> Host:
 
 
 def switches_after_a_lost_gpu() -> Host:
-    """Xid 79, twelve seconds later the ends of its links on two switches; then the machine is started anew with another GPU."""
+    """Xid 79, twelve seconds later the ends of its links on two switches; then the machine is started again with another GPU."""
     host = Host(8)
     host.run(60)
     bus = slot(3)[:-2]
@@ -219,18 +219,18 @@ STORIES: tuple[Story, ...] = (
     Story(id="A16", source=MANAGEMENT, name="a management port that trains again, RoCE alone", made=partial(management_port, downs=1)),
     Story(
         id="A16", source=MANAGEMENT, name="a management port that flaps", made=partial(management_port, downs=4),
-        says=("warning infiniband_flapping",), ends=W,
+        expects=("warning infiniband_flapping",), ends=W,
     ),
     Story(
         id="A16", source=MANAGEMENT, name="a management port that is down for ten minutes", made=partial(management_port, minutes=10),
-        says=("warning infiniband_down",),
+        expects=("warning infiniband_down",),
     ),
     Story(
         id="A17", source="leptonai/gpud#943", name="counters that stand at their maximum", made=partial(saturated_counters, outages=0)
     ),
     Story(
         id="A17", source="leptonai/gpud#943", name="six outages of 20 s behind such a counter", made=partial(saturated_counters, outages=6),
-        says=("warning infiniband_flapping",), ends=W,
+        expects=("warning infiniband_flapping",), ends=W,
     ),
     Story(
         id="A18", source="leptonai/gpud#1164, prometheus/node_exporter#3434", name="an adapter's function of the fabric manager",
@@ -238,19 +238,19 @@ STORIES: tuple[Story, ...] = (
     ),
     Story(
         id="A19", source="leptonai/gpud#1247", name="flaps while the fabric settles", made=flaps_while_the_fabric_settles,
-        says=("warning infiniband_flapping",),
+        expects=("warning infiniband_flapping",),
     ),
     Story(id="A34", source=IMBUE, name="lines of 511 healthy H100 hosts", made=lines_of_healthy_hosts),
     Story(
-        id="A35", source=GPUD_PRIV, name="SXid 12028, Non-fatal, by user code", made=privilege_error, says=("warning sxid.12028",)
+        id="A35", source=GPUD_PRIV, name="SXid 12028, Non-fatal, by user code", made=privilege_error, expects=("warning sxid.12028",)
     ),
     Story(
         id="A35", source=GPUD_PRIV, name="SXid 12028 again at the same port", made=partial(privilege_error, again=True),
-        says=("failure sxid.12028", "warning sxid.12028"), ends=F,
+        expects=("failure sxid.12028", "warning sxid.12028"), ends=F,
     ),
     Story(
         id="A35", source=GPUD_PRIV, name="SXid 12028, and a GPU is lost", made=partial(privilege_error, gpu_lost=True),
-        says=("failure gpu_missing", "failure sxid.12028", "warning sxid.12028"), ends=F,
+        expects=("failure gpu_missing", "failure sxid.12028", "warning sxid.12028"), ends=F,
     ),
     Story(
         id="A37", source=OPERATOR, name="a fabric manager in the driver's container, its unit disabled",
@@ -270,7 +270,7 @@ STORIES: tuple[Story, ...] = (
     Story(id="A37", source=OPERATOR, name="the same, no unit installed", made=no_fabric_manager_unit),
     Story(
         id="A37", source=OPERATOR, name="a disabled unit and no fabric manager at all, GPUs not registered",
-        made=partial(fabric_manager, STOPPED, fabric_state=2), says=("failure fabric_unhealthy", "failure service_down"), ends=F,
+        made=partial(fabric_manager, STOPPED, fabric_state=2), expects=("failure fabric_unhealthy", "failure service_down"), ends=F,
     ),
     Story(
         id="A54", source="leptonai/gpud#1106", name="GB200: no fabric manager on the host, health mask not supported",
@@ -280,19 +280,19 @@ STORIES: tuple[Story, ...] = (
     ),
     Story(
         id="B04", source=DEAD_FM, name="a fabric manager dead for weeks, GPUs still registered", made=partial(fabric_manager, FAILED),
-        says=("failure service_down",), ends=F,
+        expects=("failure service_down",), ends=F,
     ),
     Story(
         id="B04", source=DEAD_FM, name="GPUs that never finish registering", made=partial(fabric_manager, {}, fabric_state=2),
-        says=("failure fabric_unhealthy",), ends=F,
+        expects=("failure fabric_unhealthy",), ends=F,
     ),
     Story(
         id="B04", source=DEAD_FM, name="a fabric manager dead for weeks, processes hidden from the daemon",
-        made=partial(fabric_manager, FAILED, process=None), says=("warning service_down",), ends=W,
+        made=partial(fabric_manager, FAILED, process=None), expects=("warning service_down",), ends=W,
     ),
     Story(
         id="C04", source="leptonai/gpud components/sxid/README.md", name="Xid 79, and its links on the switches 12 s later",
-        made=switches_after_a_lost_gpu, says=("failure gpu_missing", "failure xid.79", "warning sxid.20034"),
+        made=switches_after_a_lost_gpu, expects=("failure gpu_missing", "failure xid.79", "warning sxid.20034"),
     ),
     Story(
         id="E03", source="NVIDIA/NVSentinel#1275", name="a fabric manager enabled on a node of an NVL72, where it runs on the switches",

@@ -200,14 +200,14 @@ W, F = Health.WARNING, Health.FAILURE
 STORIES: tuple[Story, ...] = (
     Story(
         id="A07", source="NVIDIA/open-gpu-kernel-modules#1150", name="Xid 149 of one GPU, Xids 45 of its neighbours",
-        made=consequences_of_a_link, says=("failure nvlink_down", "failure xid.149"), ends=F,
+        made=consequences_of_a_link, expects=("failure nvlink_down", "failure xid.149"), ends=F,
     ),
     Story(
         id="A08", source="NVIDIA/k8s-device-plugin#1014, NVIDIA/gpu-operator#1065", name="Xid 94, a reset a day later",
-        made=contained_error, says=("warning row_remap_pending", "warning xid.94"),
+        made=contained_error, expects=("warning row_remap_pending", "warning xid.94"),
     ),
     Story(
-        id="A13", source="NVIDIA/nccl#2241", name="Xids 145 and 137 out of a NCCL bug", made=privilege_by_nccl, says=("warning xid.145",)
+        id="A13", source="NVIDIA/nccl#2241", name="Xids 145 and 137 out of a NCCL bug", made=privilege_by_nccl, expects=("warning xid.145",)
     ),
     Story(id="A26", source=STATES, name="PCIe generations below P0, and of a host of generation 3", made=generation_of_idle_cards),
     Story(
@@ -215,11 +215,11 @@ STORIES: tuple[Story, ...] = (
     ),
     Story(
         id="A28", source=SPLIT, name="x8 on both cards, by the board", made=partial(lanes_split_by_the_board, accepted=False),
-        says=("warning pcie_link_degraded",), ends=W,
+        expects=("warning pcie_link_degraded",), ends=W,
     ),
     Story(
         id="A28", source=SPLIT, name="x8 on both cards, accepted", made=partial(lanes_split_by_the_board, accepted=True),
-        says=("warning pcie_link_degraded",),
+        expects=("warning pcie_link_degraded",),
     ),
     Story(
         id="A31", source="Azure/azurehpc#595, hashcat/hashcat#4721", name="software power cap all the time",
@@ -231,7 +231,7 @@ STORIES: tuple[Story, ...] = (
     ),
     Story(
         id="A32", source=BUDGET, name="a limit of 230 of 700 W on one of eight", made=partial(reading_for_hours, odd=(3,), power_limit_mw=230_000),
-        says=("warning gpu_misconfigured.power_limit",), ends=W,
+        expects=("warning gpu_misconfigured.power_limit",), ends=W,
     ),
     Story(
         id="A43", source="NVIDIA/DCGM#303, #202, #152, #149", name="profiling counters that a profiler has taken", made=profiler_has_the_counters
@@ -240,7 +240,7 @@ STORIES: tuple[Story, ...] = (
     Story(id="A56", source=BER, name="DCGM's bit error rate watch, for five minutes", made=partial(incident_for, 119, FAIL, 300)),
     Story(
         id="A56", source=BER, name="DCGM's bit error rate watch, for two hours", made=partial(incident_for, 119, FAIL, 2 * HOURS),
-        says=("warning nvlink_errors",), ends=W,
+        expects=("warning nvlink_errors",), ends=W,
     ),
     Story(
         id="A62", source="NVIDIA/NVSentinel#1666, #1668", name="DCGM's power watch under load",
@@ -255,10 +255,10 @@ STORIES: tuple[Story, ...] = (
     ),
     Story(
         id="A68", source=PERSISTENCE, name="persistence mode off on one of eight", made=partial(reading_for_hours, odd=(5,), persistence_mode=0),
-        says=("warning gpu_misconfigured.persistence_mode",), ends=W,
+        expects=("warning gpu_misconfigured.persistence_mode",), ends=W,
     ),
     Story(
         id="A68", source="row 23: Verda (ECC consistency)", name="ECC off on one of eight", made=partial(reading_for_hours, odd=(5,), ecc_mode=0),
-        says=("warning gpu_misconfigured.ecc_mode",), ends=W,
+        expects=("warning gpu_misconfigured.ecc_mode",), ends=W,
     ),
 )  # fmt: skip

@@ -13,7 +13,7 @@ from evaluate.bounds import proportion, rate
 from evaluate.classes import CLASSES
 from evaluate.fault_class import named
 from evaluate.fleet import counted, measure_fleet
-from evaluate.jury import Jury, Said
+from evaluate.jury import Jury, Reported
 from evaluate.measure import FaultResult, HealthyResult, measure_days, measure_fault
 from evaluate.models import MODELS
 from evaluate.node import Node
@@ -56,11 +56,11 @@ def test_hours_of_ordinary_work_are_no_fault_and_most_steps_of_them_are_passed_o
 
 
 def test_every_condition_and_every_xid_that_takes_a_node_out_has_a_fault_that_must_be_told_by_it() -> None:
-    said = [pattern for fault in CLASSES for pattern in fault.says]
-    codes = {pattern.partition(".")[0].rstrip("*") for pattern in said}
+    reported = [pattern for fault in CLASSES for pattern in fault.expects]
+    codes = {pattern.partition(".")[0].rstrip("*") for pattern in reported}
     assert set(CONDITIONS) - codes == set()
     failing = [n for n, row in XIDS.items() if row.klass is XidClass.FAILURE]
-    assert [n for n in failing if not named(tuple(set(said) - {"xid.*"}), f"xid.{n}")] == []
+    assert [n for n in failing if not named(tuple(set(reported) - {"xid.*"}), f"xid.{n}")] == []
     assert len({fault.name for fault in CLASSES}) == len(CLASSES)
 
 
@@ -77,9 +77,9 @@ def test_every_ordinary_thing_can_be_judged() -> None:
 
 def test_a_bad_driver_on_every_node_is_told_by_each_and_takes_out_no_more_than_the_breaker_allows() -> None:
     fleet = measure_fleet(seed=1, nodes=12)
-    assert (fleet.told, fleet.left, fleet.allowed) == (12, 3, 3)
+    assert (fleet.detected, fleet.left, fleet.allowed) == (12, 3, 3)
     assert list(violations(Results(1, [], [], fleet))) == []
-    assert "told of 11 of 12" in next(violations(Results(1, [], [], replace(fleet, told=11))))
+    assert "detected on 11 of 12" in next(violations(Results(1, [], [], replace(fleet, detected=11))))
 
 
 @pytest.mark.parametrize("nodes", [1, 8, 100, 1000])
@@ -112,8 +112,8 @@ def test_steps_that_are_passed_over_would_have_said_nothing(seed: int) -> None:
         all_of_it.take(record)
         quiet.take(record)
     # what ends by time alone may end a minute later, and only that
-    assert [(s.finding, s.severity) for s in quiet.said] == [(s.finding, s.severity) for s in all_of_it.said]
-    assert all(abs(q.seconds - s.seconds) <= 60.0 for q, s in zip(quiet.said, all_of_it.said, strict=True))
+    assert [(s.finding, s.severity) for s in quiet.reported] == [(s.finding, s.severity) for s in all_of_it.reported]
+    assert all(abs(q.seconds - s.seconds) <= 60.0 for q, s in zip(quiet.reported, all_of_it.reported, strict=True))
     assert quiet.verdict() == all_of_it.verdict()
 
 
@@ -124,18 +124,20 @@ def test_the_same_seed_tells_the_same_story() -> None:
 
 def test_a_quiet_replay_that_is_not_told_to_be_quiet_makes_every_step() -> None:
     records = busy(1, 0.2)
-    replay, told = QuietReplay(), 0
+    replay, detected = QuietReplay(), 0
     for record in records:
-        told += len(replay.take(record))
-    assert replay.judged == told
+        detected += len(replay.take(record))
+    assert replay.judged == detected
 
 
 # --- what is reported
 
 
 def test_what_is_said_again_within_ten_minutes_is_one_false_alarm() -> None:
-    said = [Said(at, f"nvlink_down@link/x/{n}", "failure", "") for n, at in enumerate((0.0, 1.0, 590.0, 1300.0))]
-    assert [one.seconds for one in episodes(said)] == [0.0, 1300.0]
+    reported = [
+        Reported(at, f"nvlink_down@link/x/{n}", "failure", "") for n, at in enumerate((0.0, 1.0, 590.0, 1300.0))
+    ]
+    assert [one.seconds for one in episodes(reported)] == [0.0, 1300.0]
 
 
 def test_bounds_are_the_textbooks() -> None:
@@ -153,27 +155,27 @@ def struck(**changes: object) -> FaultResult:
     return FaultResult(**(well | changes))  # type: ignore[arg-type]  # as the fields are
 
 
-def lived(*said: Said, days: float = 50.0) -> HealthyResult:
+def lived(*reported: Reported, days: float = 50.0) -> HealthyResult:
     return HealthyResult(
-        seed=8, model="H100", days=days, wrong=said, true_warnings=0, ordinary={}, passes=1, judged=1, spent=1.0, memory=(1.0, 1.0)
+        seed=8, model="H100", days=days, wrong=reported, true_warnings=0, ordinary={}, passes=1, judged=1, spent=1.0, memory=(1.0, 1.0)
     )  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("result", "told"),
+    ("result", "detected"),
     [
-        (struck(delay=None), "not told"),
-        (struck(delay=1.1), "told after 1.1 s, 1 allowed"),
+        (struck(delay=None), "not detected"),
+        (struck(delay=1.1), "detected after 1.1 s, 1 allowed"),
         (struck(ended=None), "not healthy within 3900 s of the repair"),
-        (struck(wrong=("warning x@node",)), "said besides: warning x@node"),
+        (struck(wrong=("warning x@node",)), "reported besides: warning x@node"),
         (struck(forgot="restart at record 3"), "restart at record 3"),
     ],
 )
 def test_what_is_required_of_a_fault_and_does_not_hold_is_told_with_the_command_that_shows_it(
-    result: FaultResult, told: str
+    result: FaultResult, detected: str
 ) -> None:
     (violation,) = violations(Results(1, [result], []))
-    assert told in violation
+    assert detected in violation
     assert '`--fault "Xid 79" --times 1 --seed 7`' in violation
 
 
@@ -181,7 +183,10 @@ def test_one_false_failure_is_too_many_and_so_are_five_false_warnings_in_a_thous
     def found(results: list[HealthyResult]) -> list[str]:
         return list(violations(Results(1, [], results)))
 
-    failure, warnings = Said(1.0, "x@node", "failure", ""), [Said(1e4 * n, "y@node", "warning", "") for n in range(5)]
+    failure, warnings = (
+        Reported(1.0, "x@node", "failure", ""),
+        [Reported(1e4 * n, "y@node", "warning", "") for n in range(5)],
+    )
     assert "--healthy 50 --seed 8" in found([lived(failure)])[0]
     assert found([lived(*warnings[:4], days=1000.0)]) == []
     assert "5 false warnings in 1000 node-days" in found([lived(*warnings, days=1000.0)])[0]
@@ -191,12 +196,12 @@ def test_one_false_failure_is_too_many_and_so_are_five_false_warnings_in_a_thous
 
 def test_a_healthy_machine_of_a_story_that_is_accused_is_a_violation() -> None:
     right = [
-        StoryResult(id=s.id, said=tuple(sorted(s.says)), ended=s.ends, restarted=(), ended_restarted=s.ends)
+        StoryResult(id=s.id, reported=tuple(sorted(s.expects)), ended=s.ends, restarted=(), ended_restarted=s.ends)
         for s in STORIES
     ]
     assert list(violations(Results(1, [], [], stories=right))) == []
-    n = next(n for n, story in enumerate(STORIES) if not story.says)
-    accused = [*right[:n], replace(right[n], said=("failure xid.79",), ended="failure"), *right[n + 1 :]]
+    n = next(n for n, story in enumerate(STORIES) if not story.expects)
+    accused = [*right[:n], replace(right[n], reported=("failure xid.79",), ended="failure"), *right[n + 1 :]]
     first, second = violations(Results(1, [], [], stories=accused))
     assert first == f"{STORIES[n].id}, {STORIES[n].name}: raised failure xid.79, wanted nothing"
     assert "ends failure, wanted healthy" in second
