@@ -117,17 +117,17 @@ def test_steps_that_are_passed_over_would_have_said_nothing(seed: int) -> None:
     assert quiet.verdict() == all_of_it.verdict()
 
 
-def test_the_same_seed_tells_the_same_story() -> None:
+def test_the_same_seed_gives_the_same_story() -> None:
     assert busy(1, 0.5) == busy(1, 0.5)
     assert busy(1, 0.5) != busy(2, 0.5)
 
 
-def test_a_quiet_replay_that_is_not_told_to_be_quiet_makes_every_step() -> None:
+def test_a_quiet_replay_makes_every_step_unless_quiet_is_set() -> None:
     records = busy(1, 0.2)
-    replay, detected = QuietReplay(), 0
+    replay, steps = QuietReplay(), 0
     for record in records:
-        detected += len(replay.take(record))
-    assert replay.judged == detected
+        steps += len(replay.take(record))
+    assert replay.judged == steps
 
 
 # --- what is reported
