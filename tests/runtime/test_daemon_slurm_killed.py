@@ -21,7 +21,7 @@ from support.slurm_reconciler import reasons_written
 
 pytestmark = SLURM_BESIDE
 
-STORIES, KILLS = 6, 3  # for each of three nodes: 54 kills
+STORIES, KILLS = 3, 3  # for each of three nodes: 27 kills; `benchmarks/kill_drains.py` makes hundreds
 
 
 def settled(daemon: RunningDaemon) -> bool:
@@ -76,7 +76,7 @@ def test_a_daemon_killed_in_mid_drain_is_finished_by_the_next(
 
 
 @pytest.mark.timeout(600)
-def test_a_daemon_killed_at_fifty_moments_drains_once_and_loses_nothing(tmp_path: Path, slurm: Slurm) -> None:
+def test_a_daemon_killed_at_any_moment_of_a_drain_drains_once_and_loses_nothing(tmp_path: Path, slurm: Slurm) -> None:
     hosts = []
     for name in slurm.names:
         (tmp_path / name).mkdir()
