@@ -41,8 +41,8 @@ class TerminationNotice:
 
     source: str
     """Name of the source, as in the configuration."""
-    kind: Kind
-    """What is going to happen."""
+    kind: str
+    """What is going to happen: one of `Kind`, or of a newer version's."""
     id: str
     """The same in each answer that contains the notice; begins with the question that it answers."""
     hard: bool

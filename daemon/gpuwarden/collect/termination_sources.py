@@ -20,7 +20,7 @@ from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.cloud.container import NAME as CONTAINER
 from gpuwarden_collectors.cloud.container import Container
 from gpuwarden_collectors.cloud.detect import ONLY_SHUTS_DOWN, recognise
-from gpuwarden_collectors.cloud.facts import Answer, AnswerKind, Kind, TerminationNotice
+from gpuwarden_collectors.cloud.facts import Answer, AnswerKind
 from gpuwarden_collectors.cloud.planned import Planned
 from gpuwarden_collectors.cloud.registry import cloud_source
 from gpuwarden_collectors.cloud.shutdown import NAME as SHUTDOWN
@@ -93,9 +93,8 @@ class NoticeSources:
                 continue
             name = notice.id.partition(":")[0]
             polled = self._polled.get(notice.source, {}).get(name)
-            fact = _fact(notice)
-            if polled is not None and fact is not None and notice.id not in polled.held:
-                polled.held = {**polled.held, **held_before({notice.id: fact})}
+            if polled is not None and notice.id not in polled.held:
+                polled.held = {**polled.held, **held_before({notice.id: notice})}
 
     def run(self) -> None:
         self._tasks = [asyncio.create_task(self._follow(source)) for source in self._sources.values()]
@@ -138,26 +137,12 @@ class NoticeSources:
         now = self._clock()
         return [
             Notice(
-                source=source, kind=fact.kind.value, at=now, boot_id=self._boot_id, reason=fact.reason,
+                source=source, kind=fact.kind, at=now, boot_id=self._boot_id, reason=fact.reason,
                 deadline=fact.deadline, id=fact.id, hard=fact.hard, approval=fact.approval,
             )
             for polled in self._polled[source].values()
-            for fact in _notices(polled.held)
+            for fact in (announced.notice for announced in polled.held.values())
         ]  # fmt: skip
-
-
-def _notices(held: Held) -> list[TerminationNotice]:
-    return [sighting.notice for sighting in held.values()]
-
-
-def _fact(notice: Notice) -> TerminationNotice | None:
-    """None for a kind of another version."""
-    if notice.kind not in tuple(Kind):
-        return None
-    return TerminationNotice(
-        source=notice.source, kind=Kind(notice.kind), id=notice.id, hard=notice.hard, deadline=notice.deadline,
-        reason=notice.reason, approval=notice.approval,
-    )  # fmt: skip
 
 
 def _shown(name: str, polled: Sequence[_Polled], now: Stamp) -> NoticeSource:

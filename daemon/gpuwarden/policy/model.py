@@ -1,4 +1,4 @@
-"""The words of acting: what is wanted of a scheduler, what stands there, what became of it."""
+"""The types of enforcement: what is wanted of a scheduler, what is in force there, what became of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
-from gpuwarden_collectors.cloud.facts import Approval
+from gpuwarden_collectors.cloud.facts import TerminationNotice
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.options import bounded, internal
 
@@ -136,23 +136,17 @@ class FleetCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
-    """An announced end of this machine. `deadline` is None if it is not known; `boot_id` is the boot that received it.
+class Notice(TerminationNotice):
+    """An announced end of this machine, as its source gave it or an operator, and what this daemon knows of it."""
 
-    `id` is the source's own, and stays while it announces this. A notice that is not `hard` is a hint. `called_off`: by an
-    operator, while the source goes on announcing it. `approval`: whether this machine may approve it to happen early.
-    """
-
-    source: str
-    kind: str
-    at: Stamp
-    boot_id: str
-    reason: str = ""
-    deadline: Stamp | None = None
     id: str = ""
     hard: bool = True
+    at: Stamp
+    """When it was received first."""
+    boot_id: str
+    """The boot that received it."""
     called_off: bool = False
-    approval: Approval = Approval.NONE
+    """By an operator, while the source goes on announcing it."""
 
     @property
     def name(self) -> str:
