@@ -82,6 +82,7 @@ def debian_tree() -> Path:
 
 def _make(tree: Path) -> None:
     command = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(tree)]
+    command = ["unshare", "--mount", *command]  # so that one that is killed leaves no /proc mounted in it
     for _ in range(2):  # it asks a mirror for a hundred files, and gives up at the first that it does not get
         shutil.rmtree(tree, ignore_errors=True)
         done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
