@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
+from gpuwarden_collectors.host_collectors.infiniband import InfinibandCollector
 from gpuwarden_collectors.host_facts import PortFacts
-from gpuwarden_collectors.infiniband import InfinibandCollector
 from support.trees import plant, unpack
 
 PORT = "class/infiniband/mlx5_0/ports/1"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
+from gpuwarden_collectors.host_collectors.memory import MemoryCollector
 from gpuwarden_collectors.host_facts import MemoryController, MemoryFacts
-from gpuwarden_collectors.memory import MemoryCollector
 from support.trees import DATA, plant
 
 MC = "devices/system/edac/mc"

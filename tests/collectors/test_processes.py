@@ -13,8 +13,8 @@ import pytest
 
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
 from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.host_collectors.processes import ProcessesCollector
 from gpuwarden_collectors.host_facts import ProcessesFacts, StuckProcess
-from gpuwarden_collectors.processes import ProcessesCollector
 from support.job_world import until
 from support.stuck_processes import stuck_process
 from support.trees import plant
@@ -261,7 +261,7 @@ def test_a_real_process_in_another_pid_namespace_is_seen_by_its_name(tmp_path: P
     until(lambda: ProcessesCollector(PROC).read().fabric_manager is False, "the process is gone")
 
 
-READ = "from pathlib import Path; from gpuwarden_collectors.processes import ProcessesCollector; import os, sys; "
+READ = "from pathlib import Path; from gpuwarden_collectors.host_collectors.processes import ProcessesCollector; import os, sys; "
 """What a Python that cannot see all processes runs; printed is what it says of the fabric manager."""
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
+from gpuwarden_collectors.host_collectors.services import ServicesCollector
 from gpuwarden_collectors.host_facts import ServiceFacts, ServicesFacts
-from gpuwarden_collectors.services import ServicesCollector
 from support.systemd import systemd
 from support.trees import DATA
 

@@ -11,8 +11,8 @@ import pytest
 
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
 from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.host_collectors.storage import StorageCollector
 from gpuwarden_collectors.host_facts import MountFacts, StorageFacts
-from gpuwarden_collectors.storage import StorageCollector
 from support.hung_mounts import hung_mount
 from support.mounts import remount, tmpfs
 from support.trees import DATA

@@ -16,12 +16,12 @@ from gpuwarden.base.threads import detached
 from gpuwarden.collect.schedule import Deliver, Source, ThreadCollector, polled
 from gpuwarden.config.collectors import HostOptions
 from gpuwarden_collectors.base import Clock
-from gpuwarden_collectors.infiniband import InfinibandCollector
-from gpuwarden_collectors.memory import MemoryCollector
+from gpuwarden_collectors.host_collectors.infiniband import InfinibandCollector
+from gpuwarden_collectors.host_collectors.memory import MemoryCollector
+from gpuwarden_collectors.host_collectors.processes import ProcessesCollector
+from gpuwarden_collectors.host_collectors.services import ServicesCollector
+from gpuwarden_collectors.host_collectors.storage import StorageCollector
 from gpuwarden_collectors.plugin.plugin import PluginOptions, PluginRunner, plugin_environment
-from gpuwarden_collectors.processes import ProcessesCollector
-from gpuwarden_collectors.services import ServicesCollector
-from gpuwarden_collectors.storage import StorageCollector
 
 REPEATED_EVERY = 30.0
 _CLOSED_WITHIN = 2.0
