@@ -14,7 +14,7 @@ from gpuwarden.cli.main import VERBS
 from gpuwarden.config.model import Config, load
 from gpuwarden.config.sources import Sources
 from gpuwarden.health.conditions import CONDITIONS
-from gpuwarden.health.view import COLLECTORS
+from gpuwarden.trace.records import COLLECTORS
 from gpuwarden_collectors.options import keys
 from tables import DOCS, PAGES
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from gpuwarden_collectors.facts import Stamp
 
@@ -24,6 +24,13 @@ class CollectorError(Exception):
 
 class SourceAbsent(CollectorError):  # noqa: N818 - a state of the host, not an error of anybody's
     """The source does not exist on this host."""
+
+
+class NamedFacts(Protocol):
+    """What a pass of a judged collector finds. Its class names the collector."""
+
+    collector: ClassVar[str]
+    """The name in the configuration, in traces and in metrics."""
 
 
 class PassOutcome(StrEnum):

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import ClassVar
 
 _SLOT = re.compile(r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.([0-7]))?")
 
@@ -372,6 +373,7 @@ class NvmlProblem(StrEnum):
 class NvmlFacts:
     """One pass over all GPUs. With a `problem` there are no GPUs."""
 
+    collector: ClassVar[str] = "nvml"
     gpus: tuple[GpuFacts, ...] = ()
     """The GPUs by NVML's index."""
     driver_version: str = ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
 
 from gpuwarden_collectors.facts import Stamp
 
@@ -64,6 +65,7 @@ class PortFacts:
 class InfinibandFacts:
     """One pass over the RDMA ports."""
 
+    collector: ClassVar[str] = "infiniband"
     ports: tuple[PortFacts, ...] = ()
     """All ports that the configuration does not leave out."""
     excluded: tuple[str, ...] = ()
@@ -113,6 +115,7 @@ class MountFacts:
 class StorageFacts:
     """One pass over the mounts."""
 
+    collector: ClassVar[str] = "storage"
     mounts: tuple[MountFacts, ...] = ()
     """The mounts that are watched."""
 
@@ -136,6 +139,7 @@ class MemoryController:
 class MemoryFacts:
     """Main memory. Reserved huge pages are part of the total and never available."""
 
+    collector: ClassVar[str] = "memory"
     total_bytes: int
     """All memory, bytes."""
     available_bytes: int | None = None
@@ -179,6 +183,7 @@ class StuckProcess:
 class ProcessesFacts:
     """One pass over the processes of the host."""
 
+    collector: ClassVar[str] = "processes"
     stuck: tuple[StuckProcess, ...] = ()
     """Those that use a GPU first, then those stuck for longest."""
     total: int = 0
@@ -226,6 +231,7 @@ class ServiceFacts:
 class ServicesFacts:
     """One pass over the units."""
 
+    collector: ClassVar[str] = "services"
     services: tuple[ServiceFacts, ...] = ()
     """The units that are watched."""
 
@@ -268,6 +274,7 @@ class PluginResult:
 class PluginFacts:
     """The site checks of this host."""
 
+    collector: ClassVar[str] = "plugin"
     names: tuple[str, ...] = ()
     """All that are configured."""
     results: tuple[PluginResult, ...] = ()

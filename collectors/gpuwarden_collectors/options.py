@@ -5,11 +5,12 @@ Every table of the configuration is such a class, in the package that uses its v
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import Field, field, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar
 
 Value = TypeVar("Value")
+Table = TypeVar("Table", bound=type)
 _BOUNDS, _INTERNAL = "bounds", "internal"
 
 
@@ -39,3 +40,35 @@ def keys(table: Any) -> Iterator[Field[Any]]:
 def bounds(key: Field[Any]) -> Bounds | None:
     found: Bounds | None = key.metadata.get(_BOUNDS)
     return found
+
+
+def with_tables(tables: Mapping[str, type]) -> Callable[[Table], Table]:
+    """Give a class a field for each of these tables, after its own; to be applied before `dataclass`."""
+
+    def extended(cls: Table) -> Table:
+        for name, table in tables.items():
+            cls.__annotations__[name] = table
+            setattr(cls, name, field(default_factory=table))
+        return cls
+
+    return extended
+
+
+Misfit = tuple[tuple[str, ...], str]
+"""The keys that a fault is of, the first that was given first, and what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolledOptions:
+    """A source that is read at an interval."""
+
+    enabled: bool = True
+    """Read it."""
+    interval: float = bounded(30.0, 1.0, 60.0)
+    """Time between two passes."""
+    deadline: float = bounded(10.0, 0.1, 60.0)
+    """Time for a pass."""
+
+    def misfits(self) -> Iterator[Misfit]:
+        """Values of this table that are within their bounds and yet wrong, by their keys."""
+        return iter(())

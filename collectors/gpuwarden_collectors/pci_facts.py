@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
 
 
 class PciKind(StrEnum):
@@ -46,5 +47,6 @@ class PciDevice:
 class PciFacts:
     """One pass over the PCI bus."""
 
+    collector: ClassVar[str] = "pci"
     devices: tuple[PciDevice, ...] = ()
     """The NVIDIA functions, in order of their addresses."""

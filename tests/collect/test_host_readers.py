@@ -7,39 +7,33 @@ import contextlib
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpuwarden.collect.host_collectors import host_sources
+from gpuwarden.collect.host_collectors import host_sources, site_checks
 from gpuwarden.collect.schedule import Source
-from gpuwarden.config.collectors import (
-    HostOptions,
-    InfinibandOptions,
-    MemoryOptions,
-    PluginOptions,
-    ProcessesOptions,
-    ServicesOptions,
-    SiteCheck,
-    StorageOptions,
-    switched_off,
-)
+from gpuwarden.config.collectors import Collectors
 from gpuwarden_collectors.base import Observation, PassOutcome, host_clock
+from gpuwarden_collectors.host_collectors import infiniband
 from gpuwarden_collectors.host_facts import MemoryFacts, PluginFacts, ProcessesFacts, StorageFacts
+from gpuwarden_collectors.plugin.options import PluginOptions, SiteCheck
+from gpuwarden_collectors.registry import HOST_COLLECTORS
+from gpuwarden_collectors.spec import Host
 
 PROC, SYSFS = Path("/proc"), Path("/sys")
 LATE = 60.0
-OFF = HostOptions(
-    infiniband=InfinibandOptions(enabled=False), storage=StorageOptions(enabled=False),
-    memory=MemoryOptions(enabled=False), processes=ProcessesOptions(enabled=False), services=ServicesOptions(enabled=False),
-    plugin=PluginOptions(enabled=False), plugins={"one": SiteCheck(command=("/bin/true",))},
+ALL, HERE = Collectors(), Host(proc=PROC, sysfs=SYSFS, clock=host_clock)
+OFF = replace(
+    ALL, plugin=PluginOptions(enabled=False),
+    **{spec.name: replace(ALL.of(spec), enabled=False) for spec in HOST_COLLECTORS},
 )  # fmt: skip
 
 
-def sources(options: HostOptions, sysfs: Path = SYSFS) -> dict[str, Source]:
-    made = host_sources(options, proc=PROC, sysfs=sysfs, clock=host_clock)
-    return {source.name: source for source in made}
+def sources(collectors: Collectors = ALL, host: Host = HERE) -> dict[str, Source]:
+    return {source.name: source for source in host_sources(collectors, host)}
 
 
 async def found(source: Source) -> Any:
@@ -47,20 +41,21 @@ async def found(source: Source) -> Any:
 
 
 async def test_each_collector_makes_a_pass_of_this_machine() -> None:
-    passes = {name: await source.once() for name, source in sources(HostOptions()).items()}
-    assert set(passes) == {"infiniband", "storage", "memory", "processes", "services", "plugin"}
+    passes = {name: await source.once() for name, source in sources().items()}
+    assert list(passes) == [spec.name for spec in HOST_COLLECTORS]
     assert all(name == made.collector for name, made in passes.items())
     kinds = {"storage": StorageFacts, "memory": MemoryFacts, "processes": ProcessesFacts}
     for name, kind in kinds.items():
         assert isinstance(passes[name].facts, kind), passes[name].error
-    assert passes["plugin"].outcome is PassOutcome.ABSENT
 
 
 async def test_what_is_switched_off_is_not_read_and_of_site_checks_it_is_said_that_there_are_none() -> None:
-    assert list(sources(OFF)) == ["plugin"]
-    assert (await sources(OFF)["plugin"].once()).outcome is PassOutcome.ABSENT
-    assert switched_off(OFF) == ("infiniband", "storage", "memory", "processes", "services")
-    assert switched_off(HostOptions()) == ()
+    assert sources(OFF) == {}
+    checks = {"one": SiteCheck(command=("/bin/true",))}
+    assert (await site_checks(OFF.plugin, checks, host_clock).once()).outcome is PassOutcome.ABSENT
+    assert (await site_checks(ALL.plugin, {}, host_clock).once()).outcome is PassOutcome.ABSENT
+    assert OFF.off == ("infiniband", "storage", "memory", "processes", "services")
+    assert ALL.off == ()
 
 
 async def test_devices_are_left_out_by_pattern(tmp_path: Path) -> None:
@@ -68,8 +63,8 @@ async def test_devices_are_left_out_by_pattern(tmp_path: Path) -> None:
         folder = tmp_path / "class/infiniband" / device / "ports/1"
         folder.mkdir(parents=True)
         (folder / "state").write_text("4: ACTIVE\n")
-    options = HostOptions(infiniband=InfinibandOptions(exclude=("mlx5_[45]",)))
-    facts = await found(sources(options, tmp_path)["infiniband"])
+    table: Any = {"infiniband": replace(ALL.of(infiniband.SPEC), exclude=("mlx5_[45]",))}
+    facts = await found(sources(replace(ALL, **table), replace(HERE, sysfs=tmp_path))["infiniband"])
     assert [port.name for port in facts.ports] == ["mlx5_0/1"]
     assert len(facts.excluded) == 1
 
@@ -79,7 +74,7 @@ async def test_devices_are_left_out_by_pattern(tmp_path: Path) -> None:
 
 def checks(limit: int = 3, **commands: str) -> Source:
     plugins = {name: SiteCheck(command=("/bin/sh", "-c", text), interval=1.0) for name, text in commands.items()}
-    return sources(HostOptions(plugin=PluginOptions(limit=limit), plugins=plugins))["plugin"]
+    return site_checks(PluginOptions(limit=limit), plugins, host_clock)
 
 
 @asynccontextmanager
@@ -119,23 +114,21 @@ async def test_one_look_runs_each_site_check_once(tmp_path: Path) -> None:
 
 async def test_a_site_check_that_is_not_enabled_does_not_run() -> None:
     plugins = {"on": SiteCheck(command=("/bin/true",)), "off": SiteCheck(command=("/bin/true",), enabled=False)}
-    facts = await found(sources(HostOptions(plugins=plugins))["plugin"])
+    facts = await found(site_checks(ALL.plugin, plugins, host_clock))
     assert facts.names == ("on",)
 
 
 async def test_no_secret_of_the_daemon_s_environment_reaches_a_site_check() -> None:
-    options = HostOptions(plugins={"env": SiteCheck(command=("/usr/bin/env",))})
+    checks = {"env": SiteCheck(command=("/usr/bin/env",))}
     environment = {"PATH": "/usr/bin:/bin", "NOTIFY_SOCKET": "/run/secret", "SLURM_CONF": "/etc/slurm/slurm.conf"}
-    made = host_sources(options, proc=PROC, sysfs=SYSFS, clock=host_clock, environment=environment)
-    (plugin,) = (source for source in made if source.name == "plugin")
-    (result,) = (await found(plugin)).results
+    (result,) = (await found(site_checks(ALL.plugin, checks, host_clock, environment))).results
     assert "SLURM_CONF" in result.output
     assert "NOTIFY_SOCKET" not in result.output
 
 
 @pytest.mark.parametrize("when", ["run", "once"])
 async def test_no_probe_of_a_mount_outlives_its_source(when: str) -> None:
-    source = sources(HostOptions())["storage"]
+    source = sources()["storage"]
     if when == "once":
         await source.once()
     else:

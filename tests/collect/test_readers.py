@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gpuwarden.collect.collectors import Readers, Sources
+from gpuwarden.config.collectors import Collectors, PciOptions
 from gpuwarden.health.xid.witnesses import ANSWERED_WITHIN
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.event_facts import HostEvent
@@ -28,7 +29,8 @@ async def test_after_close_nothing_is_handed_over_though_lines_of_xid_79_wait_fo
     log = tmp_path / "kmsg"
     log.touch()
     taken: list[Sequence[HostEvent]] = []
-    sources = Sources(nvml=NvmlOptions(enabled=False), sysfs=tmp_path, kmsg=log, pci_enabled=False)
+    collectors = Collectors(nvml=NvmlOptions(enabled=False), pci=PciOptions(enabled=False))
+    sources = Sources(collectors=collectors, sysfs=tmp_path, kmsg=log, gpus_alone=True)
     readers = Readers(sources, "b1", taken.append, host_clock)
     readers.follow_kernel_log(None, first=False)
     try:

@@ -14,7 +14,8 @@ import pytest
 
 from gpuwarden_collectors.base import Observation
 from gpuwarden_collectors.host_facts import PluginFacts, PluginResult, PluginState
-from gpuwarden_collectors.plugin.plugin import PluginOptions, PluginRunner, plugin_environment
+from gpuwarden_collectors.plugin.options import SiteCheck
+from gpuwarden_collectors.plugin.plugin import PluginRunner, plugin_environment
 from support.hung_mounts import hung_mount
 
 ENVIRONMENT = plugin_environment(os.environ)
@@ -22,17 +23,20 @@ SOON = 0.3  # seconds, for a check that is to run out of time
 LATE = 60.0  # for one that is not
 
 
-def script(name: str, text: str, *, timeout: float = LATE, interval: float = LATE) -> PluginOptions:
-    return PluginOptions(name=name, command=("/bin/sh", "-c", text), timeout=timeout, interval=interval)
+Named = tuple[str, SiteCheck]
+
+
+def script(name: str, text: str, *, timeout: float = LATE, interval: float = LATE) -> Named:
+    return name, SiteCheck(command=("/bin/sh", "-c", text), timeout=timeout, interval=interval)
 
 
 Seen = list[Observation[PluginFacts]]
 
 
 @asynccontextmanager
-async def running(*plugins: PluginOptions, limit: int = 8) -> AsyncIterator[Seen]:
+async def running(*plugins: Named, limit: int = 8) -> AsyncIterator[Seen]:
     seen: Seen = []
-    runner = PluginRunner(plugins, environment=ENVIRONMENT, limit=limit, dice=lambda: 0.0)
+    runner = PluginRunner(dict(plugins), environment=ENVIRONMENT, limit=limit, dice=lambda: 0.0)
     task = asyncio.create_task(runner.run(seen.append))
     try:
         yield seen
@@ -52,7 +56,7 @@ def newest(seen: Seen) -> dict[str, PluginResult]:
     return {} if not seen or seen[-1].facts is None else {result.name: result for result in seen[-1].facts.results}
 
 
-async def results(*plugins: PluginOptions) -> dict[str, PluginResult]:
+async def results(*plugins: Named) -> dict[str, PluginResult]:
     async with running(*plugins) as seen:
         await until(lambda: len(newest(seen)) == len(plugins))
     return newest(seen)
@@ -89,7 +93,7 @@ async def test_the_exit_code_is_the_state(code: int, state: PluginState) -> None
 
 
 async def test_a_site_names_the_exit_codes_of_its_script() -> None:
-    nhc = PluginOptions("nhc", ("/bin/sh", "-c", "exit 1"), warning_codes=(), failure_codes=(1, 2))
+    nhc = "nhc", SiteCheck(("/bin/sh", "-c", "exit 1"), warning_codes=(), failure_codes=(1, 2))
     assert (await results(nhc))["nhc"].state is PluginState.FAILURE
 
 
@@ -115,7 +119,7 @@ async def test_a_check_reads_nothing_and_stands_in_the_root() -> None:
 
 async def test_its_words_are_read_by_no_shell(tmp_path: Path) -> None:
     words = ("/bin/echo", "$HOME", "`id`", ";", ">", str(tmp_path / "file"), "a b")
-    said = (await results(PluginOptions("echo", words)))["echo"]
+    said = (await results(("echo", SiteCheck(words))))["echo"]
     assert said.text == " ".join(words[1:])
     assert not list(tmp_path.iterdir())
 
@@ -125,7 +129,7 @@ async def test_its_words_are_read_by_no_shell(tmp_path: Path) -> None:
     [("/no/such", 127, "/no/such"), ("/etc/passwd", 126, "ermission denied"), ("a\0b", None, "cannot be started")],
 )
 async def test_a_check_that_cannot_be_started_says_why(program: str, code: int | None, why: str) -> None:
-    said = (await results(PluginOptions("one", (program,))))["one"]
+    said = (await results(("one", SiteCheck((program,)))))["one"]
     assert (said.state, said.exit_code) == (PluginState.UNKNOWN, code)
     assert why in said.text
 
@@ -189,7 +193,7 @@ async def test_a_check_that_ignores_sigterm_is_killed_and_all_that_it_started_wi
 
 async def test_what_a_shell_with_job_control_started_is_killed_too(tmp_path: Path) -> None:
     text = f"set -m; sleep 1000 & echo $! > {tmp_path}/pid; wait"
-    said = (await results(PluginOptions("one", ("/bin/bash", "-c", text), timeout=SOON)))["one"]
+    said = (await results(("one", SiteCheck(("/bin/bash", "-c", text), timeout=SOON))))["one"]
     assert said.state is PluginState.UNKNOWN
     await until(lambda: not alive(int((tmp_path / "pid").read_text())))
 
@@ -252,7 +256,7 @@ async def test_what_runs_is_killed_when_the_daemon_ends(tmp_path: Path) -> None:
 async def test_a_check_on_a_dead_file_system_holds_nobody_up_and_runs_again_when_it_can(
     tmp_path: Path, said: str, *, killable: bool
 ) -> None:
-    dead = PluginOptions("dead", (str(tmp_path / "gone/check"),), timeout=SOON, interval=0.01)
+    dead = "dead", SiteCheck((str(tmp_path / "gone/check"),), timeout=SOON, interval=0.01)
     async with running(dead, script("alive", "echo fine", interval=0.01), limit=1) as seen:
         with hung_mount(tmp_path / "gone", killable=killable):
             await until(lambda: newest(seen).get("dead") and newest(seen)["dead"].unknown_runs >= 2)

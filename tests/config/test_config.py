@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from gpuwarden.base.addresses import Address
 from gpuwarden.base.durations import format_duration, parse_duration
-from gpuwarden.config.collectors import SiteCheck
 from gpuwarden.config.model import Config, ConfigError, Publish, load, load_with_origins
 from gpuwarden.config.removed import REMOVED
 from gpuwarden.config.render import as_toml
@@ -22,6 +21,7 @@ from gpuwarden.config.sources import Layer, Sources, nested
 from gpuwarden.health.model import Advice, Severity
 from gpuwarden.health.view import CheckRule, XidRule
 from gpuwarden_collectors.options import keys
+from gpuwarden_collectors.plugin.options import SiteCheck
 
 DURATION = 'a duration such as "500ms", "5s", "10m", "2h" or "28d"'
 ADDRESS = 'host:port or [v6]:port, such as "0.0.0.0:9839"'

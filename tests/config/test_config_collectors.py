@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.config.collectors import HostOptions, PluginOptions, SiteCheck, StorageOptions, host_misfits
+from gpuwarden.config.bounds import misfits
+from gpuwarden.config.collectors import Collectors, plugin_misfits
 from gpuwarden.config.model import Config, ConfigError, load
 from gpuwarden.config.sources import Sources
+from gpuwarden_collectors.host_collectors.services import ServicesOptions
+from gpuwarden_collectors.host_collectors.storage import StorageOptions
+from gpuwarden_collectors.options import PolledOptions
+from gpuwarden_collectors.plugin.options import PluginOptions, SiteCheck
 
 NHC = SiteCheck(command=("/usr/sbin/nhc",))
 
@@ -28,7 +33,8 @@ def faults(tmp_path: Path, text: str) -> dict[str, str]:
 
 
 def test_the_defaults_are_sound() -> None:
-    assert list(host_misfits(HostOptions())) == []
+    assert list(misfits(Collectors())) == []
+    assert list(plugin_misfits("", {})) == []
 
 
 def test_a_site_check_is_a_table_of_its_own(tmp_path: Path) -> None:
@@ -37,10 +43,10 @@ def test_a_site_check_is_a_table_of_its_own(tmp_path: Path) -> None:
         '[plugins.nhc]\ncommand = ["/usr/sbin/nhc", "-a"]\ninterval = "5m"\ntimeout = "40s"\n'
         "warning_codes = []\nfailure_codes = [1]\n[collectors.plugin]\nlimit = 1\n",
     )
-    assert config.host.plugins == {
+    assert config.plugins == {
         "nhc": SiteCheck(("/usr/sbin/nhc", "-a"), True, 300.0, 40.0, warning_codes=(), failure_codes=(1,))
     }
-    assert config.host.plugin == PluginOptions(limit=1)
+    assert config.collectors.plugin == PluginOptions(limit=1)
 
 
 def test_every_fault_is_told_at_once_with_its_key(tmp_path: Path) -> None:
@@ -59,18 +65,31 @@ def test_every_fault_is_told_at_once_with_its_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "key"),
+    ("plugins", "key"),
     [
-        (HostOptions(storage=StorageOptions(patience=20.0)), "collectors.storage.patience"),
-        (HostOptions(plugins={"nhc": SiteCheck()}), "plugins.nhc.command"),
-        (HostOptions(plugins={"nhc": replace(NHC, failure_codes=(0,))}), "plugins.nhc.warning_codes"),
-        (HostOptions(plugins={"nhc": replace(NHC, command=("/bin/a", "b\0"))}), "plugins.nhc.command"),
-        (HostOptions(plugins={f"p{n}": NHC for n in range(65)}), "plugins"),
+        ({"nhc": SiteCheck()}, "plugins.nhc.command"),
+        ({"nhc": replace(NHC, failure_codes=(0,))}, "plugins.nhc.warning_codes"),
+        ({"nhc": replace(NHC, command=("/bin/a", "b\0"))}, "plugins.nhc.command"),
+        ({f"p{n}": NHC for n in range(65)}, "plugins"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(options: HostOptions, key: str) -> None:
-    ((keys, message),) = host_misfits(options)
+def test_what_cannot_be_meant_is_refused(plugins: dict[str, SiteCheck], key: str) -> None:
+    ((keys, message),) = plugin_misfits("", plugins)
     assert keys[0] == key
+    assert message.startswith("expected ")
+
+
+@pytest.mark.parametrize(
+    ("table", "keys"),
+    [
+        (StorageOptions(patience=20.0), ("patience", "deadline")),
+        (StorageOptions(expected=("/data", "data")), ("expected",)),
+        (ServicesOptions(expected=("lustre client",)), ("expected",)),
+    ],
+)
+def test_a_collector_names_what_is_wrong_in_its_table(table: PolledOptions, keys: tuple[str, ...]) -> None:
+    ((named, message),) = misfits(table, "collectors.here")
+    assert named == tuple(f"collectors.here.{key}" for key in keys)
     assert message.startswith("expected ")
 
 

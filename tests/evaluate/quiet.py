@@ -9,7 +9,7 @@ often and never otherwise.
 from __future__ import annotations
 
 from gpuwarden.health.judge import Step
-from gpuwarden.health.view import Rules
+from gpuwarden.health.view import Rules, Seen
 from gpuwarden.replay.replay import Replay
 from gpuwarden.trace.records import Passed, Record
 from gpuwarden_collectors.facts import Stamp
@@ -45,7 +45,7 @@ class QuietReplay(Replay):
         since, new = self._calm_since, record.observation
         if not self.quiet or since is None or not 0 <= record.at.boottime - since <= MOST:
             return False
-        old = self.engine.view.seen(new.collector).latest
+        old = self.engine.view.passes.get(new.collector, Seen()).latest
         return old is not None and old.facts is new.facts and (old.outcome, old.worker) == (new.outcome, new.worker)
 
     def _step(self, at: Stamp) -> Step:

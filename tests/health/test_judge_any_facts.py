@@ -20,7 +20,8 @@ from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.detectors import COUNTERS
 from gpuwarden.health.model import Advice, Event, Health, Severity
 from gpuwarden.health.state import State, fold
-from gpuwarden.health.view import COLLECTORS, CheckRule, Rules
+from gpuwarden.health.view import CheckRule, Rules
+from gpuwarden.trace.records import COLLECTORS
 from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
 from gpuwarden_collectors.event_facts import AerEvent, GpuResetEvent, LogGap, SxidEvent, XidEvent
 from gpuwarden_collectors.facts import Stamp

@@ -74,7 +74,7 @@ def test_configured_gpus_are_not_counted_before_nvml_had_its_turn() -> None:
     host = Host(8, rules=Rules(expected_gpus=8))
     for _ in range(12):  # a library that takes a minute, under a long deadline
         host.uptime += 5
-        host.view = replace(host.view, pci=host.view.pci.after(host.pci()))
+        host.view = host.view.after(host.pci())
         host.step(look=False)
     assert (host.health, host.codes) == (Health.UNKNOWN, [])
 

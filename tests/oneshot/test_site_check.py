@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.config.collectors import SiteCheck
 from gpuwarden.oneshot.site_check import serve
+from gpuwarden_collectors.plugin.options import SiteCheck
 from gpuwarden_collectors.plugin.service import run_by_service
 
 PATIENCE = 60.0

@@ -106,9 +106,9 @@ class Host:
             nvml, pci = nvml or self.nvml(), pci or self.pci()
         view = replace(self.view, boot_id=self.boot_id)
         if nvml is not None:
-            view = replace(view, nvml=view.nvml.after(nvml))
+            view = view.after(nvml)
         if pci is not None:
-            view = replace(view, pci=view.pci.after(pci))
+            view = view.after(pci)
         self.view = view
         result = judge(self.state, view, events, self.rules, self.now)
         self.state, self.last = result.state, result

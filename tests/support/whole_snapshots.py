@@ -8,7 +8,6 @@ from dataclasses import replace
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.lemons.memory import What
 from gpuwarden.health.model import NODE, Finding, LemonDays, gpu
-from gpuwarden.health.view import COLLECTORS
 from gpuwarden.notify.delivery import Result
 from gpuwarden.notify.notifications import DROPPED
 from gpuwarden.policy.model import NodeState, Owner, Why
@@ -23,6 +22,7 @@ from gpuwarden.publish.snapshot import (
     Snapshot,
     XidCount,
 )
+from gpuwarden.trace.records import COLLECTORS
 from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmGpu, DcgmReadings
 from gpuwarden_collectors.facts import GpuReadings, MigInstance, NvmlFacts
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobsFacts

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import ClassVar
 
 from gpuwarden_collectors.facts import Stamp
 
@@ -141,6 +142,7 @@ class DcgmProblem:
 class DcgmFacts:
     """One pass."""
 
+    collector: ClassVar[str] = "dcgm"
     engine_version: str = ""
     """Version of the engine."""
     address: str = ""

@@ -14,6 +14,7 @@ import fnmatch
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from gpuwarden_collectors.base import CollectorError, SourceAbsent
 from gpuwarden_collectors.default_route import DefaultRoute
 from gpuwarden_collectors.host_facts import InfinibandFacts, PortFacts
 from gpuwarden_collectors.host_files import number, read_text
+from gpuwarden_collectors.options import PolledOptions, bounded
+from gpuwarden_collectors.spec import CollectorSpec
 
 _COUNTERS = (
     "link_downed",
@@ -36,6 +39,15 @@ _NETDEV = re.compile(r"[^/\s]{1,15}")  # IFNAMSIZ, linux/if.h
 _NETDEVS_MOST = 64  # of one function: with SR-IOV switching it has one for each virtual function
 _UNREAD, _ACTIVE = "", "active"
 _Attribute = tuple[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class InfinibandOptions(PolledOptions):
+    """InfiniBand and RoCE ports of the host."""
+
+    interval: float = bounded(10.0, 1.0, 60.0)
+    exclude: tuple[str, ...] = ()
+    """Shell patterns of device names, as in `mlx5_[45]`: not read, and forgotten if they were ever up."""
 
 
 class InfinibandCollector:
@@ -184,3 +196,11 @@ def _text(path: Path) -> str:
 def _state_name(text: str) -> str:
     """`4: ACTIVE` is `active` (kernel ABI, sysfs-class-infiniband)."""
     return text.rpartition(": ")[2].lower()[:32]
+
+
+SPEC = CollectorSpec(
+    facts=InfinibandFacts,
+    options=InfinibandOptions,
+    reader=lambda host, options: InfinibandCollector(host.sysfs, proc=host.proc, exclude=options.exclude),
+    source="sysfs: state, rate and error counters of InfiniBand and RoCE ports",
+)

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
 from gpuwarden_collectors.host_facts import MemoryController, MemoryFacts
 from gpuwarden_collectors.host_files import number, read_text
+from gpuwarden_collectors.options import PolledOptions
+from gpuwarden_collectors.spec import CollectorSpec
 
 _LINE = re.compile(r"^(\w+):?\s+(\d{1,19})(?: kB)?$", re.MULTILINE)  # both `MemTotal:  1 kB` and `oom_kill 0`
 _CONTROLLER = re.compile(r"mc\d{1,4}")
 _TABLE = 65536  # bytes; meminfo has 1.5 KiB, vmstat 4 KiB and growing
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOptions(PolledOptions):
+    """Memory of the host and its errors."""
 
 
 class MemoryCollector:
@@ -85,3 +93,11 @@ def _count(path: Path) -> int | None:
         return number(read_text(path))
     except OSError:
         return None
+
+
+SPEC = CollectorSpec(
+    facts=MemoryFacts,
+    options=MemoryOptions,
+    reader=lambda host, _: MemoryCollector(host.proc, host.sysfs),
+    source="`/proc/meminfo` and the error counters of the memory controllers (EDAC)",
+)

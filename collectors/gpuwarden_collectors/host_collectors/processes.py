@@ -25,10 +25,20 @@ from pathlib import Path
 from gpuwarden_collectors.base import Clock, CollectorError, SourceAbsent, host_clock
 from gpuwarden_collectors.host_facts import ProcessesFacts, StuckProcess
 from gpuwarden_collectors.host_files import number, read_bytes, read_text
+from gpuwarden_collectors.options import PolledOptions, bounded
+from gpuwarden_collectors.spec import CollectorSpec
 
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD, linux/sched.h
 _FABRIC_MANAGER = b"nv-fabricmanage"  # nv-fabricmanager, cut to the 15 bytes of a name (TASK_COMM_LEN)
 _MANY = 4096  # descriptors of a process and threads of a process that are examined
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessesOptions(PolledOptions):
+    """Processes that hang in the kernel, or hold a GPU after their job."""
+
+    interval: float = bounded(60.0, 1.0, 60.0)
+    deadline: float = bounded(20.0, 0.1, 60.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,3 +212,12 @@ def _target(link: str) -> str:
 
 def _printable(text: str, length: int) -> str:
     return "".join(char if char.isprintable() else "?" for char in text[:length])
+
+
+SPEC = CollectorSpec(
+    facts=ProcessesFacts,
+    options=ProcessesOptions,
+    reader=lambda host, _: ProcessesCollector(host.proc, clock=host.clock),
+    source="`/proc`: processes in uninterruptible sleep that do not run, above all those that hold a GPU",
+    limits="a thread with a deadline; files that take a process's memory lock are not read",
+)

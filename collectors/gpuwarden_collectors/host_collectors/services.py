@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
 from gpuwarden_collectors.host_facts import ServiceFacts, ServicesFacts
 from gpuwarden_collectors.host_files import number
+from gpuwarden_collectors.options import Misfit, PolledOptions
+from gpuwarden_collectors.spec import CollectorSpec
 
 UNITS = (
     "nvidia-fabricmanager.service",
@@ -26,6 +29,23 @@ _PROPERTIES = "Id,LoadState,ActiveState,SubState,Result,UnitFileState,NRestarts,
 _TYPES = (".service", ".socket", ".mount", ".timer", ".target", ".path", ".automount", ".swap", ".slice", ".scope")
 _ENABLED = ("enabled", "enabled-runtime")
 _UNSET = 2**64 - 1  # how systemd writes a number that it does not have
+
+
+_OF_DEADLINE = 0.5
+"""The part of systemctl, so that its own failure is reported and not a missed deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServicesOptions(PolledOptions):
+    """Units of systemd."""
+
+    expected: tuple[str, ...] = ()
+    """Units that must run here, besides those of the driver that are enabled."""
+
+    def misfits(self) -> Iterator[Misfit]:
+        for unit in self.expected:
+            if not unit or unit.startswith("-") or not unit.isprintable() or " " in unit:
+                yield ("expected",), f"expected names of systemd units, found {unit[:60]!r}"
 
 
 class ServicesCollector:
@@ -112,3 +132,12 @@ def _service(asked: str, block: str, *, configured: bool) -> ServiceFacts:
         restarts=None if restarts == _UNSET else restarts,
         since=since / 1e6 if since and since != _UNSET else None,
     )
+
+
+SPEC = CollectorSpec(
+    facts=ServicesFacts,
+    options=ServicesOptions,
+    reader=lambda _, options: ServicesCollector(configured=options.expected, timeout=options.deadline * _OF_DEADLINE),
+    source="`systemctl show` of fabric manager, persistence daemon, DCGM, IMEX and configured units",
+    limits="a thread with a deadline; 5 s for systemctl",
+)

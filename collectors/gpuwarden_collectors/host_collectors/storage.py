@@ -16,13 +16,15 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuwarden_collectors.base import Clock, CollectorError, host_clock
 from gpuwarden_collectors.host_facts import MountFacts, StorageFacts
 from gpuwarden_collectors.mount_table import MountEntry, mount_table
+from gpuwarden_collectors.options import Misfit, PolledOptions, bounded
+from gpuwarden_collectors.spec import CollectorSpec
 
 WATCHED = frozenset(
     (
@@ -36,6 +38,28 @@ WATCHED_PATHS = frozenset(("/", "/dev/shm", "/tmp", "/run"))  # noqa: S108 - rea
 _ANSWER = 2048  # bytes of an answer that are read
 _FORMAT = "%S %b %f %a %c %d"  # block size; blocks total, free, available; inodes total, free
 _Key = tuple[int, str]  # the kernel's id of a mount, and its path
+
+
+@dataclass(frozen=True, slots=True)
+class StorageOptions(PolledOptions):
+    """Mounts of the host."""
+
+    deadline: float = bounded(20.0, 0.1, 60.0)
+    patience: float = bounded(5.0, 0.1, 60.0)
+    """How long a mount may take to answer before it counts as hung. Shorter than `deadline`."""
+    expected: tuple[str, ...] = ()
+    """Mount points that must be there."""
+
+    def misfits(self) -> Iterator[Misfit]:
+        if self.patience >= self.deadline:
+            found = f"{self.patience:g}s beside {self.deadline:g}s"
+            yield (
+                ("patience", "deadline"),
+                f"expected patience to be shorter than deadline, found {found}: one mount that hangs must not hide the others",
+            )
+        for path in self.expected:
+            if not path.startswith("/") or "\0" in path:
+                yield ("expected",), f"expected absolute paths, found {path[:60]!r}"
 
 
 class StorageCollector:
@@ -193,3 +217,14 @@ def _with_answer(facts: MountFacts, code: int, output: str) -> MountFacts:
         inodes_total=inodes,
         inodes_free=inodes_free,
     )
+
+
+SPEC = CollectorSpec(
+    facts=StorageFacts,
+    options=StorageOptions,
+    reader=lambda host, options: StorageCollector(
+        host.proc, expected=options.expected, patience=options.patience, clock=host.clock
+    ),
+    source="the mount table; space and inodes of each mount",
+    limits="one process per mount, which may hang; one at a time for each",
+)

@@ -15,12 +15,12 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 from gpuwarden_collectors.base import Clock, Observation, PassOutcome, host_clock
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host_facts import PluginFacts, PluginResult, PluginState
+from gpuwarden_collectors.plugin.options import SiteCheck
 from gpuwarden_collectors.plugin.run import Process, Run, run
 from gpuwarden_collectors.plugin.service import run_by_service
 
@@ -29,18 +29,6 @@ _LONGEST_TEXT = 200
 _FIRST_WITHIN = 10.0  # seconds
 _JITTER = 0.1  # of the interval, both ways
 _MISSED = 3  # intervals without a run after which the last result no longer counts
-
-
-@dataclass(frozen=True, slots=True)
-class PluginOptions:
-    """One site check. `command`: the program and its arguments, no shell. Durations in seconds."""
-
-    name: str
-    command: tuple[str, ...]
-    interval: float = 60.0
-    timeout: float = 30.0
-    warning_codes: tuple[int, ...] = (1,)
-    failure_codes: tuple[int, ...] = (2,)
 
 
 def plugin_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -53,14 +41,14 @@ def plugin_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class PluginRunner:
-    """Runs all of `plugins`, never more than `limit` at a time and never two runs of the same one.
+    """Runs all of `plugins`, by name, never more than `limit` at a time and never two runs of the same one.
 
     `dice` gives numbers from 0 to 1 for the spread of the runs. `runner`: the socket of the service that runs them, if it is not this process.
     """
 
     def __init__(
         self,
-        plugins: Sequence[PluginOptions],
+        plugins: Mapping[str, SiteCheck],
         *,
         environment: Mapping[str, str],
         limit: int = 3,
@@ -80,15 +68,15 @@ class PluginRunner:
     async def run(self, deliver: Callable[[Observation[PluginFacts]], None]) -> None:
         """For ever, until cancelled: then what runs is killed. After each run `deliver` is given all newest results."""
         async with asyncio.TaskGroup() as group:
-            for plugin in self._plugins:
-                group.create_task(self._repeat(plugin, deliver))
+            for name, check in self._plugins.items():
+                group.create_task(self._repeat(name, check, deliver))
 
     async def once(self) -> Observation[PluginFacts]:
         """One run of each. Takes as long as they do."""
         started = self._clock()
         async with asyncio.TaskGroup() as group:
-            for plugin in self._plugins:
-                group.create_task(self._turn(plugin))
+            for name, check in self._plugins.items():
+                group.create_task(self._turn(name, check))
         return self.newest(started)
 
     def newest(self, started: Stamp | None = None) -> Observation[PluginFacts]:
@@ -96,49 +84,55 @@ class PluginRunner:
         now = self._clock()
         if not self._plugins:
             why = "no site checks are configured"
-            return Observation(collector="plugin", outcome=PassOutcome.ABSENT, started=now, finished=now, error=why)
-        facts = PluginFacts(names=tuple(p.name for p in self._plugins), results=tuple(self._results.values()))
+            return Observation(
+                collector=PluginFacts.collector, outcome=PassOutcome.ABSENT, started=now, finished=now, error=why
+            )
+        facts = PluginFacts(names=tuple(self._plugins), results=tuple(self._results.values()))
         return Observation(
-            collector="plugin", outcome=PassOutcome.OBSERVED, started=started or now, finished=now, facts=facts
+            collector=PluginFacts.collector,
+            outcome=PassOutcome.OBSERVED,
+            started=started or now,
+            finished=now,
+            facts=facts,
         )
 
-    async def _repeat(self, plugin: PluginOptions, deliver: Callable[[Observation[PluginFacts]], None]) -> None:
+    async def _repeat(self, name: str, check: SiteCheck, deliver: Callable[[Observation[PluginFacts]], None]) -> None:
         loop = asyncio.get_running_loop()
-        await asyncio.sleep(self._dice() * min(plugin.interval, _FIRST_WITHIN))
+        await asyncio.sleep(self._dice() * min(check.interval, _FIRST_WITHIN))
         while True:
-            due = loop.time() + plugin.interval * (1 + _JITTER * (2 * self._dice() - 1))
-            deliver(self.newest(await self._turn(plugin)))
+            due = loop.time() + check.interval * (1 + _JITTER * (2 * self._dice() - 1))
+            deliver(self.newest(await self._turn(name, check)))
             await asyncio.sleep(due - loop.time())
 
-    async def _turn(self, plugin: PluginOptions) -> Stamp:
+    async def _turn(self, name: str, check: SiteCheck) -> Stamp:
         """One run, and when it started."""
         async with self._turns:
             started = self._clock()
-            done = await self._run(plugin)
-        self._results[plugin.name] = self._result(plugin, done, started)
+            done = await self._run(name, check)
+        self._results[name] = self._result(name, check, done, started)
         return started
 
-    async def _run(self, plugin: PluginOptions) -> Run:
+    async def _run(self, name: str, check: SiteCheck) -> Run:
         if self._runner:
-            return await run_by_service(self._runner, plugin.name, plugin.timeout)
-        left = self._left.get(plugin.name)
+            return await run_by_service(self._runner, name, check.timeout)
+        left = self._left.get(name)
         if left is not None and not left.gone():
             return Run(None, error=f"was not started: pid {left.pid} of an earlier run is still stuck in the kernel")
         if left is not None:
             left.reap()
-        done = await run(plugin.command, self._environment, plugin.timeout)
-        self._left = {name: process for name, process in self._left.items() if name != plugin.name}
+        done = await run(check.command, self._environment, check.timeout)
+        self._left.pop(name, None)
         if done.left is not None:
-            self._left[plugin.name] = done.left
+            self._left[name] = done.left
         return done
 
-    def _result(self, plugin: PluginOptions, done: Run, started: Stamp) -> PluginResult:
-        state = _state(plugin, done.exit_code)
-        before = self._results.get(plugin.name)
+    def _result(self, name: str, check: SiteCheck, done: Run, started: Stamp) -> PluginResult:
+        state = _state(check, done.exit_code)
+        before = self._results.get(name)
         unknown_runs = 0 if state is not PluginState.UNKNOWN else 1 + (before.unknown_runs if before else 0)
         at = self._clock()
         return PluginResult(
-            name=plugin.name,
+            name=name,
             state=state,
             at=at,
             text=_text(done),
@@ -146,16 +140,16 @@ class PluginRunner:
             exit_code=done.exit_code,
             seconds=at.boottime - started.boottime,
             unknown_runs=unknown_runs,
-            fresh_for=_MISSED * plugin.interval + plugin.timeout,
+            fresh_for=_MISSED * check.interval + check.timeout,
         )
 
 
-def _state(plugin: PluginOptions, code: int | None) -> PluginState:
+def _state(check: SiteCheck, code: int | None) -> PluginState:
     if code == 0:
         return PluginState.OK
-    if code in plugin.failure_codes:
+    if code in check.failure_codes:
         return PluginState.FAILURE
-    return PluginState.WARNING if code in plugin.warning_codes else PluginState.UNKNOWN
+    return PluginState.WARNING if code in check.warning_codes else PluginState.UNKNOWN
 
 
 def _text(done: Run) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,7 @@ class JobProcess:
 class JobsFacts:
     """One pass over the jobs of this node."""
 
+    collector: ClassVar[str] = "jobs"
     jobs: tuple[Job, ...] = ()
     """The jobs that are or were here."""
     processes: tuple[JobProcess, ...] = ()

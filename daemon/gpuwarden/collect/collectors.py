@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from gpuwarden.base.paths import RUN_DIR
-from gpuwarden.collect.host_collectors import host_sources
+from gpuwarden.collect.host_collectors import host_sources, site_checks
 from gpuwarden.collect.on_demand import OnDemandWorker
 from gpuwarden.collect.schedule import Deliver, Source, ThreadCollector, polled
 from gpuwarden.collect.slurm_jobs import gpu_users, jobs_source
-from gpuwarden.config.collectors import HostOptions
+from gpuwarden.config.collectors import Collectors
 from gpuwarden.config.slurm import SlurmOptions
+from gpuwarden.health.view import Named
 from gpuwarden.health.xid.witnesses import ANSWERED_WITHIN, FALLEN
 from gpuwarden_collectors.base import Clock, CollectorError, Observation, PassOutcome
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
@@ -26,6 +27,9 @@ from gpuwarden_collectors.facts import NvmlFacts, Stamp
 from gpuwarden_collectors.kernel_log.reader import KernelLog
 from gpuwarden_collectors.nvml.options import NvmlOptions
 from gpuwarden_collectors.pci import PciCollector
+from gpuwarden_collectors.pci_facts import PciFacts
+from gpuwarden_collectors.plugin.options import SiteCheck
+from gpuwarden_collectors.spec import Host
 from gpuwarden_collectors.worker.life import WorkerLimits
 from gpuwarden_collectors.worker.worker import Worker
 
@@ -38,23 +42,24 @@ KERNEL_LOG_RETRY = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Where to read, and how often, in seconds. `kmsg` None: the kernel log is not followed. `host` None: only the GPUs."""
+    """Where to read, and how often. `kmsg` None: the kernel log is not followed. `gpus_alone`: nothing but NVML, bus and kernel log."""
 
-    nvml: NvmlOptions
+    collectors: Collectors
     sysfs: Path
     kmsg: Path | None
     proc: Path = Path("/proc")
-    pci_enabled: bool = True
-    pci_interval: float = 10.0
-    pci_deadline: float = 10.0
-    dcgm: DcgmOptions | None = None
-    host: HostOptions | None = None
-    slurm: SlurmOptions | None = None
+    plugins: Mapping[str, SiteCheck] = field(default_factory=dict)
+    slurm: SlurmOptions = field(default_factory=SlurmOptions)
+    gpus_alone: bool = False
     run_dir: Path = RUN_DIR
+
+    @property
+    def nvml(self) -> NvmlOptions:
+        return self.collectors.nvml
 
     def in_full(self) -> Sources:
         """The same, with every reading of each GPU in the first pass."""
-        return replace(self, nvml=replace(self.nvml, in_full=True))
+        return replace(self, collectors=replace(self.collectors, nvml=replace(self.nvml, in_full=True)))
 
 
 class Readers:
@@ -76,46 +81,37 @@ class Readers:
         self._read_jobs = asyncio.Event()
         self._jobs_are_next = False
         self._gpu_users: Collection[int] = ()
-        options = sources.nvml
-        self._nvml: Worker[NvmlFacts] = Worker(
-            "nvml",
-            "gpuwarden_collectors.nvml.reader:NvmlReader",
-            NvmlFacts,
-            limits=WorkerLimits(deadline=options.deadline, init_deadline=options.init_deadline),
-            on_event=lambda event: self._take_events((event,)),
-            options=options,
-            clock=clock,
-        )
-        self._dcgm = self._dcgm_worker(sources.dcgm)
+        self._nvml = self._worker("gpuwarden_collectors.nvml.reader:NvmlReader", NvmlFacts, sources.nvml)
+        self._dcgm = self._on_demand(sources.collectors.dcgm)
         self._running = list(self._all())
 
-    def _dcgm_worker(self, options: DcgmOptions | None) -> OnDemandWorker[DcgmFacts] | None:
-        if options is None or not options.enabled:
-            return None
-        worker: Worker[DcgmFacts] = Worker(
-            "dcgm",
-            "gpuwarden_collectors.dcgm.reader:DcgmReader",
-            DcgmFacts,
+    def _worker(self, reader: str, facts: type[Named], options: NvmlOptions | DcgmOptions) -> Worker[Named]:
+        return Worker(
+            facts.collector, reader, facts,
             limits=WorkerLimits(deadline=options.deadline, init_deadline=options.init_deadline),
-            on_event=lambda event: self._take_events((event,)),
-            options=options,
-            clock=self._clock,
-        )
-        presence = ThreadCollector("dcgm", lambda: check_presence(options), options.deadline, self._clock)
+            on_event=lambda event: self._take_events((event,)), options=options, clock=self._clock,
+        )  # fmt: skip
+
+    def _on_demand(self, options: DcgmOptions) -> OnDemandWorker[DcgmFacts]:
+        worker = self._worker("gpuwarden_collectors.dcgm.reader:DcgmReader", DcgmFacts, options)
+        presence = ThreadCollector(DcgmFacts.collector, lambda: check_presence(options), options.deadline, self._clock)
         return OnDemandWorker(presence, worker)
 
     def _all(self) -> Iterator[Source]:
         sources = self._sources
-        if sources.nvml.enabled:
-            yield polled("nvml", sources.nvml.interval, sources.nvml.deadline, self._nvml.observe, self.read_gpus)
-        if sources.pci_enabled:
-            pci = ThreadCollector("pci", PciCollector(sources.sysfs).read, sources.pci_deadline, self._clock)
-            yield polled("pci", sources.pci_interval, sources.pci_deadline, pci.observe, self.read_bus)
-        if sources.dcgm is not None and self._dcgm is not None:
-            yield polled("dcgm", sources.dcgm.interval, sources.dcgm.deadline, self._dcgm.observe)
-        if sources.host is not None:
-            yield from host_sources(sources.host, proc=sources.proc, sysfs=sources.sysfs, clock=self._clock)
-        if sources.slurm is not None and sources.slurm.enabled and sources.slurm.jobs:
+        nvml, pci, dcgm = sources.nvml, sources.collectors.pci, sources.collectors.dcgm
+        if nvml.enabled:
+            yield polled(NvmlFacts.collector, nvml.interval, nvml.deadline, self._nvml.observe, self.read_gpus)
+        if pci.enabled:
+            bus = ThreadCollector(PciFacts.collector, PciCollector(sources.sysfs).read, pci.deadline, self._clock)
+            yield polled(bus.name, pci.interval, pci.deadline, bus.observe, self.read_bus)
+        if sources.gpus_alone:
+            return
+        if dcgm.enabled:
+            yield polled(DcgmFacts.collector, dcgm.interval, dcgm.deadline, self._dcgm.observe)
+        yield from host_sources(sources.collectors, Host(proc=sources.proc, sysfs=sources.sysfs, clock=self._clock))
+        yield site_checks(sources.collectors.plugin, sources.plugins, self._clock)
+        if sources.slurm.enabled and sources.slurm.jobs:
             yield jobs_source(
                 sources.slurm, run_dir=sources.run_dir, proc=sources.proc, users=lambda: self._gpu_users,
                 clock=self._clock, wake=self._read_jobs,
@@ -125,12 +121,12 @@ class Readers:
         """Read from now on, until `close`. The NVML worker is started at once, that of DCGM when there is a DCGM."""
 
         def took(observation: Observation[Any]) -> None:
-            if observation.collector == "nvml":
+            if observation.collector == NvmlFacts.collector:
                 self._gpu_users = gpu_users(observation.facts)
                 if self._jobs_are_next:
                     self._jobs_are_next = False
                     self._read_jobs.set()
-            elif observation.collector == "pci":
+            elif observation.collector == PciFacts.collector:
                 self._bus_read.set()
             deliver(observation)
 
@@ -149,7 +145,11 @@ class Readers:
 
         async def one(source: Source) -> Observation[Any]:
             made = await source.once()
-            while made.outcome is PassOutcome.TIMED_OUT and source.name == "nvml" and self._clock().boottime < give_up:
+            while (
+                made.outcome is PassOutcome.TIMED_OUT
+                and source.name == NvmlFacts.collector
+                and self._clock().boottime < give_up
+            ):
                 made = await source.once()
             return made
 
@@ -157,7 +157,7 @@ class Readers:
 
     async def bus_read(self) -> None:
         """Wait for the first pass of the bus, for a moment: the slots that it shows decide which lines of the kernel log count."""
-        if self._sources.pci_enabled and self._sources.kmsg is not None:
+        if self._sources.collectors.pci.enabled and self._sources.kmsg is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(BUS_READ_WITHIN):
                     await self._bus_read.wait()
@@ -218,8 +218,7 @@ class Readers:
         if self._kernel_log is not None:
             self._kernel_log.close()
         await self._nvml.close()
-        if self._dcgm is not None:
-            await self._dcgm.close()
+        await self._dcgm.close()
         for timer in self._later:
             timer.cancel()
 

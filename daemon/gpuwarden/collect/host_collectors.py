@@ -9,59 +9,31 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from gpuwarden.base.threads import detached
 from gpuwarden.collect.schedule import Deliver, Source, ThreadCollector, polled
-from gpuwarden.config.collectors import HostOptions
+from gpuwarden.config.collectors import Collectors
 from gpuwarden_collectors.base import Clock
-from gpuwarden_collectors.host_collectors.infiniband import InfinibandCollector
-from gpuwarden_collectors.host_collectors.memory import MemoryCollector
-from gpuwarden_collectors.host_collectors.processes import ProcessesCollector
-from gpuwarden_collectors.host_collectors.services import ServicesCollector
-from gpuwarden_collectors.host_collectors.storage import StorageCollector
-from gpuwarden_collectors.plugin.plugin import PluginOptions, PluginRunner, plugin_environment
+from gpuwarden_collectors.host_facts import PluginFacts
+from gpuwarden_collectors.plugin.options import PluginOptions, SiteCheck
+from gpuwarden_collectors.plugin.plugin import PluginRunner, plugin_environment
+from gpuwarden_collectors.registry import HOST_COLLECTORS
+from gpuwarden_collectors.spec import Closing, Host
 
 REPEATED_EVERY = 30.0
 _CLOSED_WITHIN = 2.0
-_SYSTEMCTL_BEFORE = 0.5
-"""Of the deadline for reading services: the part of systemctl, so that its own failure is reported and not a missed deadline."""
 
 
-class _Timed(Protocol):
-    @property
-    def interval(self) -> float: ...
-    @property
-    def deadline(self) -> float: ...
-
-
-def host_sources(
-    options: HostOptions, *, proc: Path, sysfs: Path, clock: Clock, environment: Mapping[str, str] | None = None
-) -> list[Source]:
-    """A source for each collector that is enabled, and one for the site checks. `environment`: of which site checks are given a part."""
-    return [*_threaded(options, proc, sysfs, clock), *_site_checks(options, clock, environment or os.environ)]
-
-
-def _threaded(options: HostOptions, proc: Path, sysfs: Path, clock: Clock) -> Iterator[Source]:
-    def source(name: str, timed: _Timed, read: Callable[[], Any]) -> Source:
-        return polled(name, timed.interval, timed.deadline, ThreadCollector(name, read, timed.deadline, clock).observe)
-
-    if options.infiniband.enabled:
-        infiniband = InfinibandCollector(sysfs, proc=proc, exclude=options.infiniband.exclude)
-        yield source("infiniband", options.infiniband, infiniband.read)
-    if options.storage.enabled:
-        wanted = options.storage
-        storage = StorageCollector(proc, expected=wanted.expected, patience=wanted.patience, clock=clock)
-        yield _closing(source("storage", wanted, storage.read), storage.close)
-    if options.memory.enabled:
-        yield source("memory", options.memory, MemoryCollector(proc, sysfs).read)
-    if options.processes.enabled:
-        yield source("processes", options.processes, ProcessesCollector(proc, clock=clock).read)
-    if options.services.enabled:
-        patience = options.services.deadline * _SYSTEMCTL_BEFORE
-        services = ServicesCollector(configured=options.services.expected, timeout=patience)
-        yield source("services", options.services, services.read)
+def host_sources(collectors: Collectors, host: Host) -> Iterator[Source]:
+    """A source for each collector that is enabled."""
+    for spec in HOST_COLLECTORS:
+        options = collectors.of(spec)
+        if options.enabled:
+            reader = spec.reader(host, options)
+            observe = ThreadCollector(spec.name, reader.read, options.deadline, host.clock).observe
+            source = polled(spec.name, options.interval, options.deadline, observe)
+            yield _closing(source, reader.close) if isinstance(reader, Closing) else source
 
 
 def _closing(source: Source, close: Callable[[], None]) -> Source:
@@ -85,16 +57,14 @@ def _closing(source: Source, close: Callable[[], None]) -> Source:
     return Source(source.name, run, once, source.pace)
 
 
-def _site_checks(options: HostOptions, clock: Clock, environment: Mapping[str, str]) -> Iterator[Source]:
-    """Always a source, also without checks: then the findings of removed checks end."""
-    checks = [
-        PluginOptions(name, c.command, c.interval, c.timeout, c.warning_codes, c.failure_codes)
-        for name, c in options.plugins.items()
-        if c.enabled and options.plugin.enabled
-    ]
+def site_checks(
+    options: PluginOptions, plugins: Mapping[str, SiteCheck], clock: Clock, environment: Mapping[str, str] = os.environ
+) -> Source:
+    """A source also without checks: then the findings of removed checks end. `environment`: of which they are given a part."""
+    checks = {name: check for name, check in plugins.items() if check.enabled and options.enabled}
     runner = PluginRunner(
-        checks, environment=plugin_environment(environment), limit=options.plugin.limit, clock=clock,
-        runner=options.plugin.runner,
+        checks, environment=plugin_environment(environment), limit=options.limit, clock=clock,
+        runner=options.runner,
     )  # fmt: skip
 
     async def run(deliver: Deliver) -> None:
@@ -104,4 +74,4 @@ def _site_checks(options: HostOptions, clock: Clock, environment: Mapping[str, s
                 deliver(runner.newest())
                 await asyncio.sleep(REPEATED_EVERY)
 
-    yield Source("plugin", run, runner.once, REPEATED_EVERY)
+    return Source(PluginFacts.collector, run, runner.once, REPEATED_EVERY)

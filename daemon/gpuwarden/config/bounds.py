@@ -7,14 +7,11 @@ from dataclasses import is_dataclass
 from typing import Any
 
 from gpuwarden.base.durations import format_duration
-from gpuwarden_collectors.options import Bounds, bounds, keys
-
-Misfit = tuple[tuple[str, ...], str]
-"""The keys that a fault is of, the first that was given first, and what is wrong."""
+from gpuwarden_collectors.options import Bounds, Misfit, PolledOptions, bounds, keys
 
 
 def misfits(table: Any, path: str = "") -> Iterator[Misfit]:
-    """Of a table and all tables in it."""
+    """Of a table and all tables in it; those of sources that are polled name their own besides."""
     if isinstance(table, Mapping):
         for name, value in table.items():
             yield from misfits(value, _below(path, name))
@@ -26,6 +23,9 @@ def misfits(table: Any, path: str = "") -> Iterator[Misfit]:
                 yield from misfits(value, here)
             elif value is not None and not limits.least <= value <= limits.most:
                 yield (here,), _outside(value, limits)
+        if isinstance(table, PolledOptions):
+            for names, message in table.misfits():
+                yield tuple(_below(path, name) for name in names), message
 
 
 def allowed(limits: Bounds, kind: type) -> str:

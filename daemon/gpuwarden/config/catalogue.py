@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 
-from gpuwarden.config.bounds import Misfit
 from gpuwarden.health.conditions import CONDITIONS, condition
+from gpuwarden_collectors.options import Misfit
 
 
 def catalogue_misfits(checks: Iterable[str], xids: Iterable[str], sxids: Iterable[str]) -> Iterator[Misfit]:

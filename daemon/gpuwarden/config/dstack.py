@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpuwarden.base.addresses import Address
 
 if TYPE_CHECKING:  # the interposer is a small process and reads these keys alone
-    from gpuwarden.config.bounds import Misfit
+    from gpuwarden_collectors.options import Misfit
 
 SERVED = Address("127.0.0.1", 10998)
 """Where dstack's server asks its agent, the shim, of every host (dstack 0.22: a constant there)."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gpuwarden.config.bounds import Misfit
-from gpuwarden_collectors.options import bounded
+from gpuwarden_collectors.options import Misfit, bounded
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from fnmatch import translate
 from pathlib import Path
 from typing import Literal
 
-from gpuwarden.config.bounds import Misfit
 from gpuwarden.policy.evacuation.delivery import DeliveryRules, SiteRule
 from gpuwarden.policy.evacuation.plan import EvacuationSettings
+from gpuwarden_collectors.options import Misfit
 from gpuwarden_collectors.receivers.facts import SIGNALS
 
 SignalName = Literal["TERM", "USR1", "USR2", "HUP", "none"]

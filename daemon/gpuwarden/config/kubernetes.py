@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gpuwarden.config.bounds import Misfit
-from gpuwarden_collectors.options import bounded
+from gpuwarden_collectors.options import Misfit, bounded
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,19 +15,9 @@ from typing import Literal
 from gpuwarden.base.addresses import ADDRESS, Address
 from gpuwarden.base.durations import format_duration
 from gpuwarden.base.paths import RUN_DIR, STATE_DIR
-from gpuwarden.config.bounds import Misfit, misfits
+from gpuwarden.config.bounds import misfits
 from gpuwarden.config.catalogue import catalogue_misfits
-from gpuwarden.config.collectors import (
-    HostOptions,
-    InfinibandOptions,
-    MemoryOptions,
-    PluginOptions,
-    ProcessesOptions,
-    ServicesOptions,
-    SiteCheck,
-    StorageOptions,
-    host_misfits,
-)
+from gpuwarden.config.collectors import Collectors, plugin_misfits
 from gpuwarden.config.dstack import DstackOptions, dstack_misfits
 from gpuwarden.config.exec import ExecOptions, exec_misfits
 from gpuwarden.config.file import FileOptions
@@ -45,9 +35,8 @@ from gpuwarden.config.structure import structure
 from gpuwarden.config.termination import TerminationOptions, termination_misfits
 from gpuwarden.health.view import CheckRule, XidRule
 from gpuwarden.policy.model import Settings
-from gpuwarden_collectors.dcgm.options import DcgmOptions
-from gpuwarden_collectors.nvml.options import NvmlOptions
-from gpuwarden_collectors.options import bounded, internal
+from gpuwarden_collectors.options import Misfit, bounded, internal
+from gpuwarden_collectors.plugin.options import SiteCheck
 
 Mode = Literal["observe", "enforce"]
 
@@ -70,42 +59,6 @@ class Inventory:
 
     expected_gpus: int | None = bounded(None, 0, 256)
     """How many GPUs. Not set: learned and pinned."""
-
-
-@dataclass(frozen=True, slots=True)
-class KernelLogOptions:
-    """The kernel log: Xids and other events of the driver."""
-
-    enabled: bool = True
-    """Read it."""
-
-
-@dataclass(frozen=True, slots=True)
-class PciOptions:
-    """The PCI bus: which GPUs are on it, and their links."""
-
-    enabled: bool = True
-    """Read it."""
-    interval: float = bounded(10.0, 0.1, 30.0, "a GPU that is gone must be seen to be gone within 30s")
-    """Time between two passes."""
-    deadline: float = bounded(10.0, 0.1, 60.0, "a bus that hangs must be reported")
-    """Time for a pass."""
-
-
-@dataclass(frozen=True, slots=True)
-class Collectors:
-    """What is read of this host."""
-
-    nvml: NvmlOptions = field(default_factory=NvmlOptions)
-    kernel_log: KernelLogOptions = field(default_factory=KernelLogOptions)
-    pci: PciOptions = field(default_factory=PciOptions)
-    dcgm: DcgmOptions = field(default_factory=DcgmOptions)
-    infiniband: InfinibandOptions = field(default_factory=InfinibandOptions)
-    storage: StorageOptions = field(default_factory=StorageOptions)
-    memory: MemoryOptions = field(default_factory=MemoryOptions)
-    processes: ProcessesOptions = field(default_factory=ProcessesOptions)
-    services: ServicesOptions = field(default_factory=ServicesOptions)
-    plugin: PluginOptions = field(default_factory=PluginOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,15 +147,6 @@ class Config:
     ignored: tuple[str, ...] = internal((), compare=False)
     """For people, what was given that no longer exists and was passed over."""
 
-    @property
-    def host(self) -> HostOptions:
-        """What is read of the host beside its GPUs."""
-        c = self.collectors
-        return HostOptions(
-            infiniband=c.infiniband, storage=c.storage, memory=c.memory, processes=c.processes, services=c.services,
-            plugin=c.plugin, plugins=self.plugins,
-        )  # fmt: skip
-
 
 PARSERS = {Address: (ADDRESS, Address.parse), SecretFile: (A_SECRET, SecretFile.parse)}
 """Classes of the configuration that are written as text."""
@@ -257,7 +201,7 @@ def _misfits(config: Config) -> Iterator[Misfit]:
     yield from notify_misfits(config.notify)
     yield from _uncounted(config)
     yield from _bad_names(config)
-    yield from host_misfits(config.host)
+    yield from plugin_misfits(config.collectors.plugin.runner, config.plugins)
     yield from catalogue_misfits(config.checks, config.xids, config.sxids)
     yield from breaker_misfits(config.breaker)
     yield from slurm_misfits(config.slurm)

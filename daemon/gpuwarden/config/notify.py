@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from gpuwarden.base.web_address import address_fault
-from gpuwarden.config.bounds import Misfit
 from gpuwarden.config.exec import program_misfits
 from gpuwarden.config.secrets import SecretFile
-from gpuwarden_collectors.options import bounded
+from gpuwarden_collectors.options import Misfit, bounded
 
 Group = Literal["health", "finding", "exclusion", "termination"]
 GROUPS: tuple[Group, ...] = ("health", "finding", "exclusion", "termination")

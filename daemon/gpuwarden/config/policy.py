@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Literal
 
 from gpuwarden.base.web_address import address_fault
-from gpuwarden.config.bounds import Misfit
 from gpuwarden.config.secrets import SecretFile
 from gpuwarden.policy.breaker import RECOUNT_LEAST
 from gpuwarden.policy.model import Budget
-from gpuwarden_collectors.options import bounded
+from gpuwarden_collectors.options import Misfit, bounded
 
 UNCOUNTED = (
     "set breaker.prometheus to the address of who scrapes the nodes, "

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gpuwarden.config.bounds import Misfit
-from gpuwarden_collectors.options import bounded
+from gpuwarden_collectors.options import Misfit, bounded
 from gpuwarden_collectors.slurm.errors import TIMEOUT
 from gpuwarden_collectors.slurm.nodes import is_node_name, is_partition_name
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from gpuwarden.config.bounds import Misfit
 from gpuwarden.policy.model import HORIZON
 from gpuwarden_collectors.cloud.system_bus import SYSTEM_BUS
 from gpuwarden_collectors.cloud.times import TimeError, parse_time
-from gpuwarden_collectors.options import bounded
+from gpuwarden_collectors.options import Misfit, bounded
 
 SourceName = Literal["auto", "aws", "gcp", "azure", "alibaba", "tencent", "shutdown", "container"]
 METADATA = ("aws", "gcp", "azure", "alibaba", "tencent")

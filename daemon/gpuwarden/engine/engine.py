@@ -17,7 +17,7 @@ from gpuwarden.health.inventory import Presence, accept, presences
 from gpuwarden.health.judge import Step, acknowledge, judge
 from gpuwarden.health.model import Event, EventKind, Key, Pin, Verdict
 from gpuwarden.health.state import State, fold
-from gpuwarden.health.view import Rules, Sight, View
+from gpuwarden.health.view import Rules, Seen, Sight, View
 from gpuwarden.health.xid.witnesses import UNKNOWN_SLOT, undecided
 from gpuwarden.publish.snapshot import CollectorStatus, Service, Snapshot, XidCount
 from gpuwarden_collectors.base import Observation, PassOutcome
@@ -66,14 +66,14 @@ class Engine:
         self.state = replace(self.state, unconfirmed=remembered(self.state, live))
 
     def observed(self, observation: Observation[Any]) -> bool:
-        """Take in a pass of any collector; whether it says anything else than the one before. Raises KeyError for a stranger."""
-        before = self.view.seen(observation.collector)
+        """Take in a pass of any collector; whether it says anything else than the one before."""
+        before = self.view.passes.get(observation.collector, Seen())
         self.view = self.view.after(observation)
         self.note(observation)
         if observation.collector == "nvml" and observation.outcome in (PassOutcome.OBSERVED, PassOutcome.ABSENT):
             self.sequence += 1  # both outcomes say something of the host
             self.observed_at = observation.finished
-        after = self.view.seen(observation.collector)
+        after = self.view.passes[observation.collector]
         return (before.outcome, before.facts) != (after.outcome, after.facts)
 
     def ingest(self, events: Iterable[HostEvent]) -> None:

@@ -8,23 +8,16 @@ from operator import is_
 from typing import Any, Generic, Literal, TypeVar
 
 from gpuwarden.health.model import Advice, Severity
-from gpuwarden_collectors.base import Observation, PassOutcome
+from gpuwarden_collectors.base import NamedFacts, Observation, PassOutcome
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
 from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, NvmlFacts, Stamp
 from gpuwarden_collectors.frozen import with_values
-from gpuwarden_collectors.host_facts import (
-    InfinibandFacts,
-    MemoryFacts,
-    PluginFacts,
-    ProcessesFacts,
-    ServicesFacts,
-    StorageFacts,
-)
 from gpuwarden_collectors.options import bounded
 from gpuwarden_collectors.pci_facts import PciDevice, PciFacts, PciKind
 from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
 
 Facts = TypeVar("Facts")
+Named = TypeVar("Named", bound=NamedFacts)
 Made = TypeVar("Made")
 
 
@@ -57,6 +50,8 @@ class Seen(Generic[Facts]):
     def outcome(self) -> PassOutcome | None:
         return None if self.latest is None else self.latest.outcome
 
+
+_NEVER: Seen[Any] = Seen()
 
 LONGEST = 7 * 86_400.0
 """Seconds that a condition may have to rise or fall."""
@@ -124,30 +119,12 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """The host as last seen: a field for each collector, under its name."""
+    """The host as last seen."""
 
     boot_id: str
     """The running boot."""
-    nvml: Seen[NvmlFacts] = field(default_factory=Seen)
-    """GPUs by NVML."""
-    pci: Seen[PciFacts] = field(default_factory=Seen)
-    """Functions on the PCI bus."""
-    dcgm: Seen[DcgmFacts] = field(default_factory=Seen)
-    """GPUs and incidents by DCGM."""
-    infiniband: Seen[InfinibandFacts] = field(default_factory=Seen)
-    """Ports of RDMA devices."""
-    storage: Seen[StorageFacts] = field(default_factory=Seen)
-    """Mounts."""
-    memory: Seen[MemoryFacts] = field(default_factory=Seen)
-    """Main memory and its controllers."""
-    processes: Seen[ProcessesFacts] = field(default_factory=Seen)
-    """Processes that are stuck."""
-    services: Seen[ServicesFacts] = field(default_factory=Seen)
-    """Units of systemd."""
-    plugin: Seen[PluginFacts] = field(default_factory=Seen)
-    """Site checks."""
-    jobs: Seen[JobsFacts] = field(default_factory=Seen)
-    """Jobs of Slurm."""
+    passes: Mapping[str, Seen[Any]] = field(default_factory=dict)
+    """By name of the collector; none of those that have made no pass."""
     errors: Mapping[str, str] = field(default_factory=dict)
     """Why a component of the daemon does not work, by its name (see `Component`)."""
     log_read: bool = True
@@ -166,30 +143,35 @@ class View:
         made: Made = known[1]
         return made
 
-    def seen(self, collector: str) -> Seen[Any]:
-        """Raises KeyError for a name that is no collector's."""
-        if collector not in COLLECTORS:
-            raise KeyError(collector)
-        seen: Seen[Any] = getattr(self, collector)
-        return seen
+    def seen(self, facts: type[Named]) -> Seen[Named]:
+        """Of the collector that finds these facts."""
+        return self.passes.get(facts.collector, _NEVER)
+
+    @property
+    def nvml(self) -> Seen[NvmlFacts]:
+        return self.seen(NvmlFacts)
+
+    @property
+    def pci(self) -> Seen[PciFacts]:
+        return self.seen(PciFacts)
+
+    @property
+    def dcgm(self) -> Seen[DcgmFacts]:
+        return self.seen(DcgmFacts)
+
+    @property
+    def jobs(self) -> Seen[JobsFacts]:
+        return self.seen(JobsFacts)
 
     def after(self, observation: Observation[Any]) -> View:
-        """Raises KeyError for an observation of a collector that is not judged."""
-        seen: Any = {observation.collector: self.seen(observation.collector).after(observation)}
-        return with_values(self, seen)
-
-
-COLLECTORS: Mapping[str, Any] = {
-    "nvml": NvmlFacts, "pci": PciFacts, "dcgm": DcgmFacts, "infiniband": InfinibandFacts, "storage": StorageFacts,
-    "memory": MemoryFacts, "processes": ProcessesFacts, "services": ServicesFacts, "plugin": PluginFacts,
-    "jobs": JobsFacts,
-}  # fmt: skip
-"""The collectors that are judged, and what each of them finds."""
+        name = observation.collector
+        seen = self.passes.get(name, _NEVER).after(observation)
+        return with_values(self, {"passes": {**self.passes, name: seen}})
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """A view at `now` without stale facts: the input of detectors. A collector's field is None where nothing fresh is known."""
+    """A view at `now` without stale facts: the input of detectors. Facts are None where nothing fresh is known."""
 
     now: Stamp
     """The instant of the step."""
@@ -207,18 +189,6 @@ class Sight:
     """The GPUs on the PCI bus by slot, those of a foreign driver (vfio) included; None when the bus could not be observed."""
     dcgm: DcgmFacts | None = None
     """Facts of DCGM."""
-    infiniband: InfinibandFacts | None = None
-    """Facts of the RDMA ports."""
-    storage: StorageFacts | None = None
-    """Facts of the mounts."""
-    memory: MemoryFacts | None = None
-    """Facts of the memory."""
-    processes: ProcessesFacts | None = None
-    """Facts of the processes."""
-    services: ServicesFacts | None = None
-    """Facts of the units."""
-    plugin: PluginFacts | None = None
-    """Facts of the site checks."""
     jobs: JobsFacts | None = None
     """Facts of the jobs."""
 
@@ -231,18 +201,15 @@ class Sight:
         answering = view.once("answering", (gpus,), lambda: _answering(gpus))
         if devices == {} and answering:
             devices = None  # a container's sysfs without devices: NVML's answer is worth more
-        host = rules.host_fresh_for
         return cls(
             now, rules, view, nvml, gpus, answering, devices,
             dcgm=view.dcgm.fresh(now, rules.dcgm_fresh_for),
-            infiniband=view.infiniband.fresh(now, host),
-            storage=view.storage.fresh(now, host),
-            memory=view.memory.fresh(now, host),
-            processes=view.processes.fresh(now, host),
-            services=view.services.fresh(now, host),
-            plugin=view.plugin.fresh(now, host),
-            jobs=view.jobs.fresh(now, host),
+            jobs=view.jobs.fresh(now, rules.host_fresh_for),
         )  # fmt: skip
+
+    def fresh(self, facts: type[Named]) -> Named | None:
+        """What a collector of the host found, unless it is stale."""
+        return self.view.seen(facts).fresh(self.now, self.rules.host_fresh_for)
 
 
 def _answering(gpus: Mapping[str, GpuFacts]) -> tuple[GpuFacts, ...]:

@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gpuwarden.base.paths import CONFIG_FILE
-from gpuwarden.config.collectors import SiteCheck
 from gpuwarden.config.model import ConfigError, load
 from gpuwarden.config.sources import Sources
+from gpuwarden_collectors.plugin.options import SiteCheck
 from gpuwarden_collectors.plugin.plugin import plugin_environment
 from gpuwarden_collectors.plugin.run import Run, run
 from gpuwarden_collectors.plugin.service import packed

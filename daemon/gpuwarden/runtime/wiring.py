@@ -15,7 +15,6 @@ from gpuwarden.base.paths import LEDGER
 from gpuwarden.collect.collectors import Sources
 from gpuwarden.collect.simulation import Simulation
 from gpuwarden.collect.termination_sources import chosen
-from gpuwarden.config.collectors import switched_off
 from gpuwarden.config.jobs import evacuation_settings
 from gpuwarden.config.model import Config
 from gpuwarden.engine.enforcement import FIRST_READ, EnforcementOptions
@@ -36,6 +35,7 @@ from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host import MachineIdentity, boot_id, identify
 from gpuwarden_collectors.receivers.labels import Labels
 from gpuwarden_collectors.receivers.reader import ReceiversReader
+from gpuwarden_collectors.registry import HOST_COLLECTORS
 
 ETC = Path("/etc")
 
@@ -66,22 +66,20 @@ class Site:
                 MachineIdentity(machine_id=f"simulated-{nvml.simulate}"),
             )
         sources = Sources(
-            nvml=nvml, sysfs=sysfs, kmsg=kmsg if config.collectors.kernel_log.enabled else None,
-            pci_enabled=pci.enabled, pci_interval=pci.interval, pci_deadline=pci.deadline, proc=config.paths.proc,
-            dcgm=None if simulation else config.collectors.dcgm, host=None if simulation else config.host,
-            slurm=None if simulation else config.slurm, run_dir=config.run.dir,
+            collectors=replace(config.collectors, nvml=nvml), sysfs=sysfs, proc=config.paths.proc,
+            kmsg=kmsg if config.collectors.kernel_log.enabled else None, plugins=config.plugins, slurm=config.slurm,
+            gpus_alone=simulation is not None, run_dir=config.run.dir,
         )  # fmt: skip
-        dcgm, host = config.collectors.dcgm, config.host
+        dcgm = config.collectors.dcgm
         rules = Rules(
             expected_gpus=config.inventory.expected_gpus,
             nvml_fresh_for=fresh_for(nvml.interval, nvml.deadline),
             pci_fresh_for=fresh_for(pci.interval, pci.deadline),
             dcgm_fresh_for=fresh_for(dcgm.interval, dcgm.deadline) if dcgm.enabled else 0.0,
             host_fresh_for=max(
-                fresh_for(source.interval, source.deadline)
-                for source in (host.infiniband, host.storage, host.memory, host.processes, host.services)
+                fresh_for(source.interval, source.deadline) for source in map(config.collectors.of, HOST_COLLECTORS)
             ),
-            off=switched_off(host),
+            off=config.collectors.off,
             checks=config.checks,
             xids=config.xids,
             sxids=config.sxids,

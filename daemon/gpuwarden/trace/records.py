@@ -7,12 +7,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuwarden.health.model import Event
-from gpuwarden.health.view import COLLECTORS, Rules
-from gpuwarden_collectors.base import Observation
+from gpuwarden.health.view import Rules
+from gpuwarden_collectors.base import NamedFacts, Observation
+from gpuwarden_collectors.dcgm.facts import DcgmFacts
 from gpuwarden_collectors.event_facts import HostEvent
-from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.facts import NvmlFacts, Stamp
+from gpuwarden_collectors.host_facts import PluginFacts
+from gpuwarden_collectors.pci_facts import PciFacts
+from gpuwarden_collectors.registry import HOST_COLLECTORS
+from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
 
 FORMAT = 1
+_JUDGED: tuple[type[NamedFacts], ...] = (
+    NvmlFacts, PciFacts, DcgmFacts, *(spec.facts for spec in HOST_COLLECTORS), PluginFacts, JobsFacts
+)  # fmt: skip
+COLLECTORS: Mapping[str, Any] = {facts.collector: facts for facts in _JUDGED}
+"""The collectors that are judged, and what each of them finds."""
 FACTS: Mapping[str, Any] = {name: facts | None for name, facts in COLLECTORS.items()}
 """The collectors whose passes a trace holds, and what each of them finds."""
 

@@ -22,7 +22,9 @@ from gpuwarden.health.state import State, counts
 from gpuwarden.health.view import Sight
 from gpuwarden.health.xid.witnesses import contradicted, is_fallen
 from gpuwarden_collectors.base import PassOutcome
-from gpuwarden_collectors.facts import CallError, GpuAnswer, NvmlProblem
+from gpuwarden_collectors.dcgm.facts import DcgmFacts
+from gpuwarden_collectors.facts import CallError, GpuAnswer, NvmlFacts, NvmlProblem
+from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
 
 NODE_PROBLEMS = {
     NvmlProblem.LIBRARY_MISMATCH: "driver_library_mismatch",
@@ -204,7 +206,8 @@ def _component_failures(code: str, sight: Sight) -> Iterator[Sighting]:
         yield Sighting(Key(code, NODE, detail), {"why": text})
 
 
-HOST_COLLECTORS = ("pci", "infiniband", "storage", "memory", "processes", "services", "plugin")
+_ELSEWHERE = {facts.collector for facts in (NvmlFacts, DcgmFacts, JobsFacts)}
+"""What fails of these is no such finding: they have conditions of their own, or none."""
 
 
 def collector_failed(_: State, sight: Sight) -> Detection:
@@ -213,9 +216,13 @@ def collector_failed(_: State, sight: Sight) -> Detection:
 
 
 def _failures(sight: Sight) -> Iterator[Sighting]:
-    for name in HOST_COLLECTORS:
-        latest = sight.view.seen(name).latest
-        if latest is not None and latest.outcome in (PassOutcome.FAILED, PassOutcome.TIMED_OUT):
+    for name, seen in sight.view.passes.items():
+        latest = seen.latest
+        if (
+            name not in _ELSEWHERE
+            and latest is not None
+            and latest.outcome in (PassOutcome.FAILED, PassOutcome.TIMED_OUT)
+        ):
             yield Sighting(Key("collector_failed", NODE, name), {"why": latest.error})
     yield from _component_failures("collector_failed", sight)
     yield from dcgm_detectors.unusable(sight)

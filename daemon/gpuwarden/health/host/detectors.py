@@ -25,7 +25,7 @@ from gpuwarden.health.nvlink.imex import UNIT as IMEX_UNIT
 from gpuwarden.health.nvlink.imex import multi_node
 from gpuwarden.health.view import Sight
 from gpuwarden.health.windows import Windows
-from gpuwarden_collectors.base import PassOutcome
+from gpuwarden_collectors.base import NamedFacts, PassOutcome
 from gpuwarden_collectors.host_facts import (
     InfinibandFacts,
     MemoryFacts,
@@ -67,7 +67,8 @@ class _Setting(NamedTuple):
 def _setting(state: State, sight: Sight) -> _Setting:
     def make() -> _Setting:
         booting = sight.now.boottime < BOOT_GRACE
-        process = None if sight.processes is None else sight.processes.fabric_manager
+        processes = sight.fresh(ProcessesFacts)
+        process = None if processes is None else processes.fabric_manager
         used, completed = _fabric(sight)
         return _Setting(
             state.tracks,
@@ -81,7 +82,7 @@ def _setting(state: State, sight: Sight) -> _Setting:
             bool(sight.answering),
         )
 
-    of = (sight.now, sight.nvml, sight.view.pci.facts, sight.processes, state.tracks, state.host)
+    of = (sight.now, sight.nvml, sight.view.pci.facts, sight.fresh(ProcessesFacts), state.tracks, state.host)
     return sight.view.once("host setting", of, make)
 
 
@@ -93,16 +94,16 @@ def _detection(
     return Detection(tuple(sightings), frozenset(tracked - unseen))
 
 
-def _detector(code: str, collector: str, see: Callable[..., Seen], *, counts: bool) -> Detector:
+def _detector(code: str, kind: type[NamedFacts], see: Callable[..., Seen], *, counts: bool) -> Detector:
     """`see` is given the tracks of this condition, the setting, the facts, and if it `counts` the windows.
 
     Most collectors read less often than the judge judges: what they gave is examined once.
     """
 
     def detect(state: State, sight: Sight) -> Detection:
-        facts = _now(collector, sight)
+        facts = _now(kind, sight)
         if facts is None:
-            return _detection(code, state) if collector in sight.rules.off else NOTHING
+            return _detection(code, state) if kind.collector in sight.rules.off else NOTHING
         setting = _setting(state, sight)
         given = (setting, facts, state.host_windows) if counts else (setting, facts)
         of = (*setting, *given[1:])
@@ -111,12 +112,12 @@ def _detector(code: str, collector: str, see: Callable[..., Seen], *, counts: bo
     return detect
 
 
-def _now(collector: str, sight: Sight) -> object | None:
-    if collector == "infiniband":
+def _now(kind: type[NamedFacts], sight: Sight) -> object | None:
+    if kind is InfinibandFacts:
         return infiniband_now(sight)
-    if collector == "plugin" and sight.view.plugin.outcome is PassOutcome.ABSENT:
+    if kind is PluginFacts and sight.view.seen(PluginFacts).outcome is PassOutcome.ABSENT:
         return PluginFacts()  # no site check is configured: then there is no result
-    return now_known(sight, collector, getattr(sight, collector))
+    return now_known(sight, kind)
 
 
 def _not_while_booting(setting: _Setting, sightings: Sightings) -> Sightings:
@@ -239,9 +240,9 @@ def _restarted(track: Track) -> bool:
 
 def _plugin_failed(state: State, sight: Sight) -> Detection:
     """It ends when the check gives a result, or is configured no more."""
-    facts = _now("plugin", sight)
+    facts = _now(PluginFacts, sight)
     if not isinstance(facts, PluginFacts):
-        return _detection("plugin_failed", state) if "plugin" in sight.rules.off else NOTHING
+        return _detection("plugin_failed", state) if PluginFacts.collector in sight.rules.off else NOTHING
     reported = {result.name for result in facts.results if services.is_conclusive(result, sight.now)}
     unreported = {services.plugin_subject(name) for name in set(facts.names) - reported}
     return _detection("plugin_failed", state, services.plugin_failed(facts, sight.now), unreported)
@@ -249,7 +250,7 @@ def _plugin_failed(state: State, sight: Sight) -> Detection:
 
 def family(state: State, sight: Sight) -> Mapping[str, Detection]:
     """Site checks by their codes: those with a new result, and those with a finding that are configured no more."""
-    facts = _now("plugin", sight)
+    facts = _now(PluginFacts, sight)
     if not isinstance(facts, PluginFacts):
         return {}
     reported = {services.plugin_code(r.name): r for r in facts.results if services.is_conclusive(r, sight.now)}
@@ -263,22 +264,22 @@ def _of_a_plugin(code: str) -> bool:
     return code.startswith(services.plugin_code("")) and code != "plugin_failed"
 
 
-_TABLE: tuple[tuple[str, str, Callable[..., Seen], bool], ...] = (
-    ("infiniband_down", "infiniband", _port_down, False),
-    ("infiniband_flapping", "infiniband", _flapping, True),
-    ("infiniband_rate_low", "infiniband", _rate_low, False),
-    ("disk_full", "storage", _full, False),
-    ("mount_missing", "storage", _missing, False),
-    ("mount_hung", "storage", _hung, False),
-    ("mount_read_only", "storage", _read_only, False),
-    ("memory_low", "memory", _memory_low, False),
-    ("memory_ecc_uncorrectable", "memory", _memory_lost, True),
-    ("process_hung", "processes", _process_hung, False),
-    ("service_down", "services", _service_down, True),
+_TABLE: tuple[tuple[str, type[NamedFacts], Callable[..., Seen], bool], ...] = (
+    ("infiniband_down", InfinibandFacts, _port_down, False),
+    ("infiniband_flapping", InfinibandFacts, _flapping, True),
+    ("infiniband_rate_low", InfinibandFacts, _rate_low, False),
+    ("disk_full", StorageFacts, _full, False),
+    ("mount_missing", StorageFacts, _missing, False),
+    ("mount_hung", StorageFacts, _hung, False),
+    ("mount_read_only", StorageFacts, _read_only, False),
+    ("memory_low", MemoryFacts, _memory_low, False),
+    ("memory_ecc_uncorrectable", MemoryFacts, _memory_lost, True),
+    ("process_hung", ProcessesFacts, _process_hung, False),
+    ("service_down", ServicesFacts, _service_down, True),
 )
-"""Code, collector, its detector, and whether that reads counters."""
+"""Code, facts, the detector, and whether that reads counters."""
 
 DETECTORS: Mapping[str, Detector] = {
-    **{code: _detector(code, collector, see, counts=counts) for code, collector, see, counts in _TABLE},
+    **{code: _detector(code, facts, see, counts=counts) for code, facts, see, counts in _TABLE},
     "plugin_failed": _plugin_failed,
 }

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from gpuwarden.health.host.memory import (
     CONTROLLERS_KEPT,
@@ -26,31 +26,30 @@ from gpuwarden.health.host.ports import port_counters
 from gpuwarden.health.host.services import memory_counters, service_counters
 from gpuwarden.health.model import Event
 from gpuwarden.health.state import State
-from gpuwarden.health.view import Sight
+from gpuwarden.health.view import Named, Sight
 from gpuwarden.health.windows import Series, Windows
-from gpuwarden_collectors.base import PassOutcome
+from gpuwarden_collectors.base import NamedFacts, PassOutcome
 from gpuwarden_collectors.facts import Stamp
-from gpuwarden_collectors.host_facts import InfinibandFacts, MemoryFacts, PortFacts, StorageFacts
+from gpuwarden_collectors.host_facts import InfinibandFacts, MemoryFacts, PortFacts, ServicesFacts, StorageFacts
 
 FORGET_AFTER = 600.0
 """Seconds of uptime before which a mount that is not there is not forgotten: a boot may bring it yet."""
 
 _NO_PORTS = InfinibandFacts()
 
-Facts = TypeVar("Facts")
 Readings = Mapping[tuple[str, str], int]
 
 
-def now_known(sight: Sight, collector: str, facts: Facts | None) -> Facts | None:
-    """The facts, if they are fresh and the newest pass gave them."""
-    return facts if sight.view.seen(collector).outcome is PassOutcome.OBSERVED else None
+def now_known(sight: Sight, facts: type[Named]) -> Named | None:
+    """Those facts, if they are fresh and the newest pass gave them."""
+    return sight.fresh(facts) if sight.view.seen(facts).outcome is PassOutcome.OBSERVED else None
 
 
 def infiniband_now(sight: Sight) -> InfinibandFacts | None:
     """*Absent* says that the kernel has no RDMA device at all: no port is there."""
-    if sight.view.infiniband.outcome is PassOutcome.ABSENT:
+    if sight.view.seen(InfinibandFacts).outcome is PassOutcome.ABSENT:
         return _NO_PORTS
-    return now_known(sight, "infiniband", sight.infiniband)
+    return now_known(sight, InfinibandFacts)
 
 
 # --- What is learned and forgotten -----------------------------------------------------------------------------------
@@ -58,14 +57,14 @@ def infiniband_now(sight: Sight) -> InfinibandFacts | None:
 
 def learn_host(state: State, sight: Sight) -> Iterator[Event]:
     """Events for ports that are active, or faster than ever, for mounts that are writable, and for what is no matter any more."""
-    if (infiniband := now_known(sight, "infiniband", sight.infiniband)) is not None:
+    if (infiniband := now_known(sight, InfinibandFacts)) is not None:
         known = state.host.ports
         for name, port in sight.view.once("ports to learn", (infiniband, known), partial(_ports, known, infiniband)):
             if port is None:
                 yield forgotten(port_subject(name), sight.now, sight.view.boot_id)
             else:
                 yield port_learned(name, port, sight.now, sight.view.boot_id)
-    if (storage := now_known(sight, "storage", sight.storage)) is not None:
+    if (storage := now_known(sight, StorageFacts)) is not None:
         mounts, booting = state.host.mounts, sight.now.boottime < FORGET_AFTER
         make = partial(_mounts, mounts, storage, booting=booting)
         for path, source in sight.view.once("mounts to learn", (storage, mounts, booting), make):
@@ -77,7 +76,7 @@ def learn_host(state: State, sight: Sight) -> Iterator[Event]:
 
 def learn_counts(state: State, sight: Sight) -> Iterator[Event]:
     """Events for uncorrected errors of memory controllers that are in the windows now: a restart counts on from there."""
-    memory, known = now_known(sight, "memory", sight.memory), state.host.uncorrected
+    memory, known = now_known(sight, MemoryFacts), state.host.uncorrected
     if memory is None:
         return
     for controller, count in sight.view.once("counts to learn", (memory, known), partial(_counts, known, memory)):
@@ -185,17 +184,17 @@ def _begun(host: HostMemory, name: str, at: float, value: int) -> Series:
     return Series.start(at, value) if known is None else Series.start(at, known).add(at, value)
 
 
+_COUNTED: tuple[tuple[str, type[NamedFacts], Callable[[Any], Readings]], ...] = (
+    ("port", InfinibandFacts, port_counters), ("memory", MemoryFacts, memory_counters), ("service", ServicesFacts, service_counters),
+)  # fmt: skip
+
+
 def _counting(sight: Sight) -> Iterator[tuple[str, Stamp, Any, Callable[[Any], Readings]]]:
     """The passes that count anything: what their subjects are called, when it was read, and how to count."""
-    infiniband = now_known(sight, "infiniband", sight.infiniband)
-    memory = now_known(sight, "memory", sight.memory)
-    services = now_known(sight, "services", sight.services)
-    if infiniband is not None and sight.view.infiniband.at is not None:
-        yield "port", sight.view.infiniband.at, infiniband, port_counters
-    if memory is not None and sight.view.memory.at is not None:
-        yield "memory", sight.view.memory.at, memory, memory_counters
-    if services is not None and sight.view.services.at is not None:
-        yield "service", sight.view.services.at, services, service_counters
+    for kind, facts, counters in _COUNTED:
+        known, at = now_known(sight, facts), sight.view.seen(facts).at
+        if known is not None and at is not None:
+            yield kind, at, known, counters
 
 
 def followed(windows: Windows, name: str, seconds: float) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
+from gpuwarden_collectors.host_facts import ServicesFacts
 
 UNIT = "nvidia-imex.service"
 _STATES = range(7)
@@ -36,7 +37,7 @@ def imex_used(sight: Sight) -> bool:
 
 
 def _unit_used(sight: Sight) -> bool:
-    services = sight.view.services.facts
+    services = sight.view.seen(ServicesFacts).facts
     units = [] if services is None else [each for each in services.services if each.unit == UNIT]
     return any(unit.enabled or unit.configured or unit.active not in ("inactive", "") for unit in units)
 
