@@ -88,8 +88,9 @@ def test_enumeration_keeps_its_values(name: str, present: dict[str, dict[str, An
 
 @pytest.mark.parametrize("room", WAS["keys"])
 def test_keys_written_in_a_room_are_still_written_somewhere(room: str, present: dict[str, dict[str, Any]]) -> None:
-    """As a key, as the field of a dataclass or as the value of an enumeration."""
+    """As a key, as the field of a dataclass, as the value of an enumeration or in a key of the configuration."""
     written = {key for kind in ("keys", "enumerations") for keys in present[kind].values() for key in keys}
+    written |= {part for key in present["configuration"] for part in key.split(".")}
     assert set(WAS["keys"][room]) - written - wire_names.fields() <= set(REMOVED["keys"])
 
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from gpuwarden_collectors.cloud.detect import recognise
-from gpuwarden_collectors.cloud.registry import ENDPOINTS
+from gpuwarden_collectors.cloud.registry import CLOUDS
 
 UUID = "ec2e1916-9099-7caf-fd21-012345abcdef"
 MACHINES = {
@@ -44,6 +44,10 @@ def test_without_firmware_tables_there_is_xen_or_nothing(tmp_path: Path) -> None
     (tmp_path / "hypervisor").mkdir()
     (tmp_path / "hypervisor/uuid").write_text(UUID)
     assert recognise(tmp_path) == "aws"
+    (tmp_path / "class/dmi/id").mkdir(parents=True)
+    for vendor, cloud in (("Xen", "aws"), ("Tencent Cloud", "tencent"), ("Supermicro", "")):
+        (tmp_path / "class/dmi/id/sys_vendor").write_text(vendor)
+        assert recognise(tmp_path) == cloud, "another cloud's Xen may have a UUID that begins so by chance"
 
 
 def test_a_table_of_garbage_names_nobody(tmp_path: Path) -> None:
@@ -56,7 +60,7 @@ def test_a_table_of_garbage_names_nobody(tmp_path: Path) -> None:
 
 def test_no_name_is_looked_up_for_a_service_that_has_an_address() -> None:
     """Whoever answers for metadata.google.internal is not asked. Tencent Cloud's has a name alone: it has to name an instance."""
-    hosts = {name: urlsplit(address).hostname or "" for name, address in ENDPOINTS.items()}
+    hosts = {name: urlsplit(cloud.endpoint).hostname or "" for name, cloud in CLOUDS.items()}
     assert hosts.pop("tencent") == "metadata.tencentyun.com"
     assert sorted(hosts) == ["alibaba", "aws", "azure", "gcp"]
     for host in hosts.values():

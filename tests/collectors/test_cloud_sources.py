@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from gpuwarden_collectors.base import Clock, host_clock
+from gpuwarden_collectors.cloud import registry
 from gpuwarden_collectors.cloud.azure import Azure
 from gpuwarden_collectors.cloud.facts import Answer, AnswerKind
 from gpuwarden_collectors.cloud.metadata import Metadata
-from gpuwarden_collectors.cloud.registry import cloud_source
 from gpuwarden_collectors.cloud.source import CloudSource, Question, follow
 from gpuwarden_collectors.facts import Stamp
 from support.cloud_replies import only
@@ -68,9 +68,14 @@ def announced(name: str, seconds: float = 120.0) -> tuple[str, Any]:
 QUIET = {"gcp": "FALSE", "azure": []}
 
 
+def opened(name: str, clock: Clock, **options: Any) -> CloudSource:
+    cloud = registry.CLOUDS[name]
+    return cloud.open(clock, cloud.options(**options))
+
+
 @asynccontextmanager
 async def source_of(name: str, service: Simulator, **more: Any) -> AsyncIterator[CloudSource]:
-    source = cloud_source(name, host_clock, endpoint=service.endpoint, **{"timeout": 0.5, "interval": 0.02, **more})
+    source = opened(name, host_clock, endpoint=service.endpoint, **{"timeout": 0.5, "interval": 0.02, **more})
     try:
         yield source
     finally:
@@ -164,7 +169,7 @@ async def test_remaining_time_is_right_with_either_clock_ten_minutes_off(name: s
     for skew in (-600.0, 600.0):
         key, value = announced(name, 120.0)
         async with Simulator(CLOUDS[name](**{key: value})) as service:
-            source = cloud_source(name, wrong_clock(skew), endpoint=service.endpoint)
+            source = opened(name, wrong_clock(skew), endpoint=service.endpoint)
             await source.confirm()
             deadline = only(await question(source, MAIN[name])()).deadline
             await source.close()
@@ -197,7 +202,7 @@ async def test_where_the_firmware_is_a_cloud_s_and_its_service_is_not_nothing_is
     async with Simulator(CLOUDS[name](**dict([announced(name)]))) as service:
         for nobody in ("http://127.0.0.1:1", service.endpoint):
             service.always = silence
-            source = cloud_source(name, host_clock, endpoint=nobody, timeout=0.2)
+            source = opened(name, host_clock, endpoint=nobody, timeout=0.2)
             listener = Listener(source)
             await listener.until(lambda: len(listener.answers) >= 2)  # noqa: B023 - waited for here
             assert {answer.kind for _, answer in listener.answers} == {AnswerKind.UNKNOWN}

@@ -11,6 +11,7 @@ from gpuwarden_collectors.cloud.instance_id import unconfirmed
 from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
 from gpuwarden_collectors.cloud.reply import Reply
 from gpuwarden_collectors.cloud.source import Question
+from gpuwarden_collectors.cloud.spec import CloudSpec, MetadataOptions, equals
 from gpuwarden_collectors.cloud.spot_time import spot_at
 from gpuwarden_collectors.cloud.tokens import TokenHeaders, TokenMetadata
 from gpuwarden_collectors.facts import Stamp
@@ -48,3 +49,10 @@ class Alibaba:
 
 def spot(reply: Reply, at: Stamp) -> Answer:
     return spot_at(reply, at, NAME)
+
+
+CLOUD = CloudSpec(
+    name=NAME, source=Alibaba, options=MetadataOptions, endpoint="http://100.100.100.200",
+    firmware=(equals("product_name", "Alibaba Cloud ECS"),),
+    unreachable="check that 100.100.100.200 is routed here, and that no overlay network has taken its range",
+)  # fmt: skip

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-
-import aiohttp
+from typing import TYPE_CHECKING
 
 from gpuwarden_collectors.cloud.reply import BODY_MOST, Reply
+
+if TYPE_CHECKING:
+    import aiohttp
 
 
 class MetadataError(Exception):
@@ -40,6 +42,8 @@ class Metadata:
         within: float | None = None,
     ) -> Reply:
         """Raises MetadataError. `within`: seconds, where this one may take longer or shorter."""
+        from aiohttp import ClientError  # noqa: PLC0415 - reading the configuration loads this module, and not aiohttp
+
         limit = self.timeout if within is None else within
         what = f"{method} {self.endpoint}{path.partition('?')[0]}"
         try:
@@ -47,7 +51,7 @@ class Metadata:
                 return await self._exchange(method, path, dict(headers or {}), body)
         except TimeoutError as error:
             raise MetadataError(f"{what}: no answer within {limit:g} s") from error
-        except (aiohttp.ClientError, OSError, ValueError, AssertionError) as error:
+        except (ClientError, OSError, ValueError, AssertionError) as error:
             text = str(error) or type(error).__name__
             raise MetadataError(f"{what}: {text[:120]}") from error
 
@@ -69,6 +73,8 @@ class Metadata:
             return Reply(response.status, bytes(found), fields)
 
     def _open(self) -> aiohttp.ClientSession:
+        import aiohttp  # noqa: PLC0415 - as above
+
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=4, keepalive_timeout=70.0),

@@ -1,32 +1,12 @@
-"""The clouds with a metadata service that announces an end: its endpoint and its source."""
+"""The clouds with a metadata service that announces an end: the only list of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 
-from gpuwarden_collectors.base import Clock
-from gpuwarden_collectors.cloud.alibaba import Alibaba
-from gpuwarden_collectors.cloud.aws import Aws
-from gpuwarden_collectors.cloud.azure import Azure
-from gpuwarden_collectors.cloud.gcp import Gcp
-from gpuwarden_collectors.cloud.metadata import Metadata
-from gpuwarden_collectors.cloud.source import CloudSource
-from gpuwarden_collectors.cloud.tencent import Tencent
+from gpuwarden_collectors.cloud import alibaba, aws, azure, gcp, tencent
+from gpuwarden_collectors.cloud.spec import AnyCloud
 
-ENDPOINTS = {
-    "aws": "http://169.254.169.254",
-    "gcp": "http://169.254.169.254",  # by address: names may be gone while a machine shuts down
-    "azure": "http://169.254.169.254",
-    "alibaba": "http://100.100.100.200",
-    "tencent": "http://metadata.tencentyun.com",
-}
-_MAKERS: dict[str, Callable[[Metadata, Clock, float], CloudSource]] = {
-    "aws": Aws, "gcp": Gcp, "azure": Azure, "alibaba": Alibaba, "tencent": Tencent,
-}  # fmt: skip
-
-
-def cloud_source(
-    name: str, clock: Clock, *, endpoint: str = "", timeout: float = 2.0, interval: float = 1.0
-) -> CloudSource:
-    """`endpoint` empty: the cloud's own. Times in seconds. Raises KeyError for a stranger."""
-    return _MAKERS[name](Metadata(endpoint or ENDPOINTS[name], timeout), clock, interval)
+_CLOUDS: tuple[AnyCloud, ...] = (aws.CLOUD, gcp.CLOUD, azure.CLOUD, alibaba.CLOUD, tencent.CLOUD)
+CLOUDS: Mapping[str, AnyCloud] = {cloud.name: cloud for cloud in _CLOUDS}
+"""By name. In this order the firmware is compared with them."""

@@ -199,8 +199,7 @@ def _state_name(text: str) -> str:
 
 
 SPEC = CollectorSpec(
-    facts=InfinibandFacts,
-    options=InfinibandOptions,
+    facts=InfinibandFacts, options=InfinibandOptions,
     reader=lambda host, options: InfinibandCollector(host.sysfs, proc=host.proc, exclude=options.exclude),
     source="sysfs: state, rate and error counters of InfiniBand and RoCE ports",
-)
+)  # fmt: skip

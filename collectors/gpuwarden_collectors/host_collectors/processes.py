@@ -215,9 +215,7 @@ def _printable(text: str, length: int) -> str:
 
 
 SPEC = CollectorSpec(
-    facts=ProcessesFacts,
-    options=ProcessesOptions,
-    reader=lambda host, _: ProcessesCollector(host.proc, clock=host.clock),
+    facts=ProcessesFacts, options=ProcessesOptions, reader=lambda host, _: ProcessesCollector(host.proc, clock=host.clock),
     source="`/proc`: processes in uninterruptible sleep that do not run, above all those that hold a GPU",
     limits="a thread with a deadline; files that take a process's memory lock are not read",
-)
+)  # fmt: skip

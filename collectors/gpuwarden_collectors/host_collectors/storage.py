@@ -220,11 +220,8 @@ def _with_answer(facts: MountFacts, code: int, output: str) -> MountFacts:
 
 
 SPEC = CollectorSpec(
-    facts=StorageFacts,
-    options=StorageOptions,
-    reader=lambda host, options: StorageCollector(
-        host.proc, expected=options.expected, patience=options.patience, clock=host.clock
-    ),
+    facts=StorageFacts, options=StorageOptions,
+    reader=lambda host, of: StorageCollector(host.proc, expected=of.expected, patience=of.patience, clock=host.clock),
     source="the mount table; space and inodes of each mount",
     limits="one process per mount, which may hang; one at a time for each",
-)
+)  # fmt: skip

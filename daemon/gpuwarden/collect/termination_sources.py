@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuwarden.base.log import get_logger
-from gpuwarden.config.termination import METADATA, MetadataOptions, TerminationOptions
+from gpuwarden.config.termination import TerminationOptions
 from gpuwarden.policy.model import Notice
 from gpuwarden.publish.snapshot import NoticeSource
 from gpuwarden_collectors.base import Clock
@@ -22,7 +22,7 @@ from gpuwarden_collectors.cloud.container import Container
 from gpuwarden_collectors.cloud.detect import ONLY_SHUTS_DOWN, recognise
 from gpuwarden_collectors.cloud.facts import Answer, AnswerKind
 from gpuwarden_collectors.cloud.planned import Planned
-from gpuwarden_collectors.cloud.registry import cloud_source
+from gpuwarden_collectors.cloud.registry import CLOUDS
 from gpuwarden_collectors.cloud.shutdown import NAME as SHUTDOWN
 from gpuwarden_collectors.cloud.shutdown import Shutdown
 from gpuwarden_collectors.cloud.sightings import Held, follow, held_before
@@ -45,16 +45,16 @@ def chosen(options: TerminationOptions, sysfs: Path, clock: Clock) -> tuple[Clou
     """The sources that are configured, or fit this machine."""
     named: list[str] = [name for name in options.sources if name != "auto"]
     if "auto" in options.sources:
-        cloud = recognise(sysfs)
-        named.append("shutdown" if cloud in ONLY_SHUTS_DOWN else cloud)
+        here = recognise(sysfs)
+        named.append(SHUTDOWN if here in ONLY_SHUTS_DOWN else here)
     made: list[CloudSource] = []
     for name in dict.fromkeys(named):
-        own: MetadataOptions | None = getattr(options, name) if name in METADATA else None
-        if own is not None and own.enabled:
-            made.append(cloud_source(name, clock, endpoint=own.endpoint, timeout=own.timeout, interval=own.interval))
+        cloud = CLOUDS.get(name)
+        if cloud is not None and options.of(cloud).enabled:
+            made.append(cloud.open(clock, options.of(cloud)))
         elif name == CONTAINER and options.container.enabled:
             made.append(Container(options.container.window, clock))
-        elif name == "shutdown" and options.shutdown.enabled:
+        elif name == SHUTDOWN and options.shutdown.enabled:
             made.append(
                 Shutdown(clock, path=str(options.shutdown.bus), hold=options.shutdown.hold, stop=options.shutdown.stop)
             )

@@ -6,39 +6,21 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from gpuwarden.policy.model import HORIZON
+from gpuwarden_collectors.cloud.container import NAME as CONTAINER
+from gpuwarden_collectors.cloud.registry import CLOUDS
+from gpuwarden_collectors.cloud.shutdown import NAME as SHUTDOWN
+from gpuwarden_collectors.cloud.spec import CloudSpec, Options
 from gpuwarden_collectors.cloud.system_bus import SYSTEM_BUS
 from gpuwarden_collectors.cloud.times import TimeError, parse_time
-from gpuwarden_collectors.options import Misfit, bounded
+from gpuwarden_collectors.options import Misfit, bounded, with_tables
 
-SourceName = Literal["auto", "aws", "gcp", "azure", "alibaba", "tencent", "shutdown", "container"]
-METADATA = ("aws", "gcp", "azure", "alibaba", "tencent")
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataOptions:
-    """The metadata service of a cloud."""
-
-    enabled: bool = True
-    """Ask it where `sources` names it; false: never."""
-    endpoint: str = ""
-    """Its address. Empty: the cloud's own."""
-    interval: float = bounded(
-        1.0, 0.2, 5.0, "a window of 30s cannot pay for more, and the address is shared with DNS and time"
-    )
-    """Time between two questions."""
-    timeout: float = bounded(2.0, 0.1, 5.0, "a service on the same host answers in milliseconds")
-    """Time for a whole answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class AzureOptions(MetadataOptions):
-    """The metadata service of Azure."""
-
-    approve: bool = False
-    """Once all jobs have saved, Azure is asked to begin the event of this machine now, not at its NotBefore."""
+if TYPE_CHECKING:
+    SourceName = str
+else:
+    SourceName = Literal["auto", *CLOUDS, SHUTDOWN, CONTAINER]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +50,7 @@ class ContainerOptions:
 
 
 @dataclass(frozen=True, slots=True)
+@with_tables({name: cloud.options for name, cloud in CLOUDS.items()})
 class TerminationOptions:
     """Notices that this machine is about to end ([termination.md](termination.md))."""
 
@@ -79,13 +62,13 @@ class TerminationOptions:
     """From when before it an announced end counts."""
     planned_end: str = ""
     """An end that is known already, in RFC 3339, such as `2026-12-01T11:30:00Z`. Empty: none."""
-    aws: MetadataOptions = field(default_factory=MetadataOptions)
-    gcp: MetadataOptions = field(default_factory=MetadataOptions)
-    azure: AzureOptions = field(default_factory=AzureOptions)
-    alibaba: MetadataOptions = field(default_factory=MetadataOptions)
-    tencent: MetadataOptions = field(default_factory=MetadataOptions)
     shutdown: ShutdownOptions = field(default_factory=ShutdownOptions)
     container: ContainerOptions = field(default_factory=ContainerOptions)
+
+    def of(self, cloud: CloudSpec[Options]) -> Options:
+        """The table of a cloud."""
+        options: Options = getattr(self, cloud.name)
+        return options
 
     @property
     def end(self) -> float | None:
@@ -108,8 +91,8 @@ def termination_misfits(termination: TerminationOptions) -> Iterator[Misfit]:
             found = repr(termination.planned_end[:40])
             expected = 'expected a time with its zone, such as "2026-12-01T11:30:00Z"'
             yield ("termination.planned_end",), f"{expected}, found {found}"
-    for name in METADATA:
-        options: MetadataOptions = getattr(termination, name)
+    for name, cloud in CLOUDS.items():
+        options = termination.of(cloud)
         if options.endpoint and not _is_endpoint(options.endpoint):
             found = repr(options.endpoint[:60])
             yield (

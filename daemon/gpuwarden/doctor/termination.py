@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from gpuwarden.base.durations import format_duration
 from gpuwarden.collect.termination_sources import chosen
 from gpuwarden.config.model import Config
-from gpuwarden.config.termination import METADATA, MetadataOptions, TerminationOptions
+from gpuwarden.config.termination import TerminationOptions
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden_collectors.base import host_clock
-from gpuwarden_collectors.cloud.detect import ANNOUNCES_IN_GUEST, ONLY_SHUTS_DOWN, recognise
+from gpuwarden_collectors.cloud.detect import ONLY_SHUTS_DOWN, recognise
 from gpuwarden_collectors.cloud.logind import longest_delay
-from gpuwarden_collectors.cloud.registry import ENDPOINTS
+from gpuwarden_collectors.cloud.registry import CLOUDS
 from gpuwarden_collectors.cloud.shutdown import NAME as SHUTDOWN
 from gpuwarden_collectors.cloud.source import CloudSource
 from gpuwarden_collectors.cloud.system_bus import BusError
@@ -32,13 +32,6 @@ _RAISE = (
     "/etc/systemd/logind.conf.d/gpuwarden.conf; systemctl restart systemd-logind gpuwarden"
 )
 _HOLD = 'set termination.shutdown.hold = "29s"'
-_TO_DO = {
-    "aws": "enable the instance metadata service; in a container it needs a hop limit of 2, or the host's network",
-    "gcp": "use the host's network: the proxy of GKE does not pass it on",
-    "azure": "check that 169.254.169.254 is routed and not filtered here",
-    "alibaba": "check that 100.100.100.200 is routed here, and that no overlay network has taken its range",
-    "tencent": "check that metadata.tencentyun.com can be resolved and reached here",
-}
 
 
 # --- the shutdown
@@ -96,35 +89,30 @@ def _shown(delay: float) -> str:
 async def metadata(config: Config) -> list[Row]:
     """One request to each service that the daemon would read, all at once, each with its own timeout."""
     cloud = recognise(config.paths.sysfs)
-    sources = [source for source in _chosen(config) if source.name in METADATA]
+    sources = [source for source in _chosen(config) if source.name in CLOUDS]
     if not sources:
         return list(_no_source(cloud, config.termination))
     return list(await asyncio.gather(*(_metadata(source, cloud, config.termination) for source in sources)))
 
 
-async def _metadata(source: CloudSource, cloud: str, options: TerminationOptions) -> Row:
-    own: MetadataOptions = getattr(options, source.name)
-    endpoint = own.endpoint or ENDPOINTS[source.name]
+async def _metadata(source: CloudSource, here: str, options: TerminationOptions) -> Row:
+    cloud = CLOUDS[source.name]
     try:
         why = await source.confirm()
     finally:
         await source.close()
     if not why:
-        more = "; Scheduled Events were not read: the daemon's first request switches them on"
-        return ok(
-            "host",
-            "metadata service",
-            f"{source.name} answers at {endpoint}{more if source.name == 'azure' else ''}",
-        )
-    if cloud and cloud != source.name:
-        to_do = f'the firmware names {cloud}: set termination.sources = ["auto"], or name that'
+        found = f"{cloud.name} answers at {options.of(cloud).endpoint or cloud.endpoint}"
+        return ok("host", "metadata service", f"{found}; {cloud.unread}" if cloud.unread else found)
+    if here and here != cloud.name:
+        to_do = f'the firmware names {here}: set termination.sources = ["auto"], or name that'
     else:
-        to_do = _TO_DO[source.name]
-    return fail("host", "metadata service", f"{source.name}: {why}", to_do)
+        to_do = cloud.unreachable
+    return fail("host", "metadata service", f"{cloud.name}: {why}", to_do)
 
 
 def _no_source(cloud: str, options: TerminationOptions) -> Iterator[Row]:
-    if cloud in ANNOUNCES_IN_GUEST:
+    if cloud in CLOUDS:
         found = f"none is read; the firmware names {cloud}"
         if options.sources:
             to_do = f'set termination.sources = ["auto"], and check that termination.{cloud} is enabled; [] for none'

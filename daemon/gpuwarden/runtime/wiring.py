@@ -28,8 +28,8 @@ from gpuwarden.publish.metrics.exposition import Holder, Renderer
 from gpuwarden.publish.metrics.hpc_jobs import HpcJobs
 from gpuwarden.publish.snapshot import Service, Snapshot
 from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.cloud.azure import CLOUD as AZURE
 from gpuwarden_collectors.cloud.metadata import Metadata
-from gpuwarden_collectors.cloud.registry import ENDPOINTS
 from gpuwarden_collectors.cloud.source import CloudSource
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host import MachineIdentity, boot_id, identify
@@ -118,7 +118,7 @@ class Site:
 
     @property
     def evacuation(self) -> EvacuationSettings:
-        azure = self.config.termination.azure
+        azure = self.config.termination.of(AZURE)
         return evacuation_settings(
             self.config.jobs, slurm=self.config.slurm.enabled, approve=azure.enabled and azure.approve
         )
@@ -126,10 +126,10 @@ class Site:
     @property
     def approval(self) -> AzureApproval | None:
         """None where no end is let happen early."""
-        azure = self.config.termination.azure
+        azure = self.config.termination.of(AZURE)
         if not self.evacuation.approve:
             return None
-        return AzureApproval(Metadata(azure.endpoint or ENDPOINTS["azure"], azure.timeout))
+        return AzureApproval(Metadata(azure.endpoint or AZURE.endpoint, azure.timeout))
 
     @property
     def enforcement(self) -> EnforcementOptions:

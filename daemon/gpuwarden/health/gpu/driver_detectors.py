@@ -206,6 +206,7 @@ def _component_failures(code: str, sight: Sight) -> Iterator[Sighting]:
         yield Sighting(Key(code, NODE, detail), {"why": text})
 
 
+_UNREAD = (PassOutcome.FAILED, PassOutcome.TIMED_OUT)
 _ELSEWHERE = {facts.collector for facts in (NvmlFacts, DcgmFacts, JobsFacts)}
 """What fails of these is no such finding: they have conditions of their own, or none."""
 
@@ -218,11 +219,7 @@ def collector_failed(_: State, sight: Sight) -> Detection:
 def _failures(sight: Sight) -> Iterator[Sighting]:
     for name, seen in sight.view.passes.items():
         latest = seen.latest
-        if (
-            name not in _ELSEWHERE
-            and latest is not None
-            and latest.outcome in (PassOutcome.FAILED, PassOutcome.TIMED_OUT)
-        ):
+        if name not in _ELSEWHERE and latest is not None and latest.outcome in _UNREAD:
             yield Sighting(Key("collector_failed", NODE, name), {"why": latest.error})
     yield from _component_failures("collector_failed", sight)
     yield from dcgm_detectors.unusable(sight)

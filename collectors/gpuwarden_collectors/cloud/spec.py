@@ -1,0 +1,71 @@
+"""How a cloud is declared: once, in its file. `registry.py` has all declarations.
+
+Its source, its table of the configuration, how the firmware names it and what `gpuwarden doctor` says of it follow from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.cloud.metadata import Metadata
+from gpuwarden_collectors.cloud.source import CloudSource
+from gpuwarden_collectors.options import bounded
+
+Rule = Callable[[Mapping[str, str]], bool]
+"""Whether fields of the firmware are those of a cloud (`detect.py`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataOptions:
+    """The metadata service of a cloud."""
+
+    enabled: bool = True
+    """Ask it where `sources` names it; false: never."""
+    endpoint: str = ""
+    """Its address. Empty: the cloud's own."""
+    interval: float = bounded(
+        1.0, 0.2, 5.0, "a window of 30s cannot pay for more, and the address is shared with DNS and time"
+    )
+    """Time between two questions."""
+    timeout: float = bounded(2.0, 0.1, 5.0, "a service on the same host answers in milliseconds")
+    """Time for a whole answer."""
+
+
+Options = TypeVar("Options", bound=MetadataOptions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloudSpec(Generic[Options]):
+    """A cloud whose metadata service announces an end."""
+
+    name: str
+    """Its name as a source and as a table `[termination.NAME]`."""
+    source: Callable[[Metadata, Clock, float], CloudSource]
+    """Makes the source; the float is its interval in seconds."""
+    endpoint: str = "http://169.254.169.254"
+    """The address of the service: names may be gone while a machine shuts down."""
+    options: type[Options]
+    """Its table of the configuration."""
+    firmware: tuple[Rule, ...]
+    """Any of them recognises a machine of it."""
+    unreachable: str
+    """What an operator does where the service does not answer."""
+    unread: str = ""
+    """What the doctor does not read of it, and why."""
+
+    def open(self, clock: Clock, options: MetadataOptions) -> CloudSource:
+        return self.source(Metadata(options.endpoint or self.endpoint, options.timeout), clock, options.interval)
+
+
+AnyCloud = CloudSpec[Any]
+
+
+def equals(field: str, text: str) -> Rule:
+    return lambda firmware: firmware[field].lower() == text.lower()
+
+
+def begins(field: str, text: str) -> Rule:
+    return lambda firmware: firmware[field].lower().startswith(text.lower())
