@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import collectors_page
 import configuration_page
 from gpuwarden.base.durations import format_duration
 from gpuwarden.cli.main import INTERNAL, VERBS
@@ -255,7 +256,7 @@ def commands() -> str:
 
 
 PAGES = {
-    "commands.md": commands, "configuration.md": configuration, "conditions.md": conditions, "xids.md": xids, "dcgm_codes.md": dcgm_codes, "metrics.md": metrics,
+    "collectors.md": lambda: collectors_page.collectors(MADE, table), "commands.md": commands, "configuration.md": configuration, "conditions.md": conditions, "xids.md": xids, "dcgm_codes.md": dcgm_codes, "metrics.md": metrics,
 }  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from gpuwarden.publish.snapshot import Enforced, NoticeSource, Snapshot
 from gpuwarden.publish.status import status
 from gpuwarden.publish.web.pages import Web
 from gpuwarden_collectors.base import host_clock
-from gpuwarden_collectors.cloud import aws
+from gpuwarden_collectors.cloud.registry import CLOUDS
 from support.scrape import scrape
 from support.snapshots import UPTIME, at, snapshot
 
@@ -170,6 +170,6 @@ def test_who_is_asked_follows_from_the_firmware_unless_it_is_said(tmp_path: Path
     off = loaded(tmp_path, "[termination.shutdown]\nenabled = false\n").termination
     assert names(off, tmp_path) == []
     v6 = loaded(tmp_path, '[termination.aws]\nendpoint = "http://[fd00:ec2::254]"\n').termination
-    assert v6.of(aws.CLOUD).endpoint.endswith("::254]")
+    assert v6.of(CLOUDS["aws"]).endpoint.endswith("::254]")
     planned = loaded(tmp_path, '[termination]\nsources = []\nplanned_end = "2026-12-01T11:30:00Z"\n').termination
     assert names(planned, tmp_path) == ["planned"]

@@ -11,7 +11,6 @@ from gpuwarden_collectors.cloud.instance_id import unconfirmed
 from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
 from gpuwarden_collectors.cloud.reply import Reply
 from gpuwarden_collectors.cloud.source import Question
-from gpuwarden_collectors.cloud.spec import CloudSpec, MetadataOptions, equals
 from gpuwarden_collectors.cloud.spot_time import spot_at
 from gpuwarden_collectors.cloud.tokens import TokenHeaders, TokenMetadata
 from gpuwarden_collectors.facts import Stamp
@@ -49,10 +48,3 @@ class Alibaba:
 
 def spot(reply: Reply, at: Stamp) -> Answer:
     return spot_at(reply, at, NAME)
-
-
-CLOUD = CloudSpec(
-    name=NAME, source=Alibaba, options=MetadataOptions, endpoint="http://100.100.100.200",
-    firmware=(equals("product_name", "Alibaba Cloud ECS"),),
-    unreachable="check that 100.100.100.200 is routed here, and that no overlay network has taken its range",
-)  # fmt: skip

@@ -6,7 +6,7 @@ The service announces neither a termination by a user or the API nor the end of 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuwarden_collectors.base import Clock
@@ -26,7 +26,6 @@ from gpuwarden_collectors.cloud.instance_id import unconfirmed
 from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
 from gpuwarden_collectors.cloud.reply import Reply, ReplyError, choice_of, listing, mapping, text_of, time_of
 from gpuwarden_collectors.cloud.source import Question
-from gpuwarden_collectors.cloud.spec import CloudSpec, MetadataOptions, equals
 from gpuwarden_collectors.cloud.tokens import TokenHeaders, TokenMetadata
 from gpuwarden_collectors.facts import Stamp
 
@@ -186,21 +185,3 @@ def lifecycle(reply: Reply, _: Stamp) -> Answer:
             ),
         )
     )  # fmt: skip
-
-
-def _uuid_is_ec2(firmware: Mapping[str, str]) -> bool:
-    uuid, serial = firmware["product_uuid"].lower(), firmware["product_serial"].lower()
-    return uuid == serial and uuid.startswith("ec2")
-
-
-def _xen_is_ec2(firmware: Mapping[str, str]) -> bool:
-    """Old machines, whose firmware names Xen or nobody."""
-    xen = firmware["sys_vendor"].lower() in ("", "xen")
-    return xen and firmware["hypervisor_uuid"].lower().startswith("ec2")
-
-
-CLOUD = CloudSpec(
-    name=NAME, source=Aws, options=MetadataOptions,
-    firmware=(equals("sys_vendor", "Amazon EC2"), _uuid_is_ec2, _xen_is_ec2),
-    unreachable="enable the instance metadata service; in a container it needs a hop limit of 2, or the host's network",
-)  # fmt: skip

@@ -26,7 +26,6 @@ from gpuwarden_collectors.cloud.facts import (
 from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
 from gpuwarden_collectors.cloud.reply import Reply, ReplyError, choice_of, listing, mapping, text_of, time_of
 from gpuwarden_collectors.cloud.source import Question
-from gpuwarden_collectors.cloud.spec import CloudSpec, MetadataOptions, equals
 from gpuwarden_collectors.facts import Stamp
 
 NAME = "azure"
@@ -41,14 +40,6 @@ _HARD = {"Preempt": True, "Terminate": True, "Redeploy": True, "Reboot": True, "
 _KINDS = {"Preempt": Kind.INTERRUPTION, "Terminate": Kind.SCALE_IN}
 _STARTED = "Started"
 _EVENTS_MOST = 256
-
-
-@dataclass(frozen=True, slots=True)
-class AzureOptions(MetadataOptions):
-    """The metadata service of Azure."""
-
-    approve: bool = False
-    """Once all jobs have saved, Azure is asked to begin the event of this machine now, not at its NotBefore."""
 
 
 class Azure:
@@ -174,11 +165,3 @@ def _names(item: Mapping[str, Any], own: str) -> bool:
 def _is_own(name: object, own: str) -> bool:
     """In any case, and with the _ that old versions of the service put in front."""
     return isinstance(name, str) and bool(own) and name.removeprefix("_").casefold() == own.removeprefix("_").casefold()
-
-
-CLOUD = CloudSpec(
-    name=NAME, source=Azure, options=AzureOptions,
-    firmware=(equals("chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77"),),
-    unreachable="check that 169.254.169.254 is routed and not filtered here",
-    unread="Scheduled Events were not read: the daemon's first request switches them on",
-)  # fmt: skip

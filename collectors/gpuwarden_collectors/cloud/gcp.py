@@ -24,7 +24,6 @@ from gpuwarden_collectors.cloud.facts import (
 from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
 from gpuwarden_collectors.cloud.reply import Reply, ReplyError, choice_of, mapping, time_of
 from gpuwarden_collectors.cloud.source import Question
-from gpuwarden_collectors.cloud.spec import CloudSpec, MetadataOptions, begins, equals
 from gpuwarden_collectors.facts import Stamp
 
 NAME = "gcp"
@@ -186,10 +185,3 @@ def upcoming(reply: Reply, at: Stamp) -> Answer:
             ),
         )
     )  # fmt: skip
-
-
-CLOUD = CloudSpec(
-    name=NAME, source=Gcp, options=MetadataOptions,
-    firmware=(equals("product_name", "Google Compute Engine"), begins("product_serial", "GoogleCloud-")),
-    unreachable="use the host's network: the proxy of GKE does not pass it on",
-)  # fmt: skip

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+
+import aiohttp
 
 from gpuwarden_collectors.cloud.reply import BODY_MOST, Reply
-
-if TYPE_CHECKING:
-    import aiohttp
 
 
 class MetadataError(Exception):
@@ -42,8 +40,6 @@ class Metadata:
         within: float | None = None,
     ) -> Reply:
         """Raises MetadataError. `within`: seconds, where this one may take longer or shorter."""
-        from aiohttp import ClientError  # noqa: PLC0415 - reading the configuration loads this module, and not aiohttp
-
         limit = self.timeout if within is None else within
         what = f"{method} {self.endpoint}{path.partition('?')[0]}"
         try:
@@ -51,7 +47,7 @@ class Metadata:
                 return await self._exchange(method, path, dict(headers or {}), body)
         except TimeoutError as error:
             raise MetadataError(f"{what}: no answer within {limit:g} s") from error
-        except (ClientError, OSError, ValueError, AssertionError) as error:
+        except (aiohttp.ClientError, OSError, ValueError, AssertionError) as error:
             text = str(error) or type(error).__name__
             raise MetadataError(f"{what}: {text[:120]}") from error
 
@@ -73,8 +69,6 @@ class Metadata:
             return Reply(response.status, bytes(found), fields)
 
     def _open(self) -> aiohttp.ClientSession:
-        import aiohttp  # noqa: PLC0415 - as above
-
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=4, keepalive_timeout=70.0),

@@ -1,18 +1,21 @@
-"""How a cloud is declared: once, in its file. `registry.py` has all declarations.
+"""How a cloud is declared: by a row of `registry.py`.
 
-Its source, its table of the configuration, how the firmware names it and what `gpuwarden doctor` says of it follow from it.
+Its source, its table of the configuration, how the firmware names it and what `gpuwarden doctor` says of it follow from that.
+Who reads the configuration reads the rows: nothing here loads the sources, with asyncio and aiohttp, before one is opened.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gpuwarden_collectors.base import Clock
-from gpuwarden_collectors.cloud.metadata import Metadata
-from gpuwarden_collectors.cloud.source import CloudSource
 from gpuwarden_collectors.options import bounded
+
+if TYPE_CHECKING:
+    from gpuwarden_collectors.cloud.source import CloudSource
 
 Rule = Callable[[Mapping[str, str]], bool]
 """Whether fields of the firmware are those of a cloud (`detect.py`)."""
@@ -43,8 +46,8 @@ class CloudSpec(Generic[Options]):
 
     name: str
     """Its name as a source and as a table `[termination.NAME]`."""
-    source: Callable[[Metadata, Clock, float], CloudSource]
-    """Makes the source; the float is its interval in seconds."""
+    source: str
+    """The class of its source, of `gpuwarden_collectors.cloud`, as in `aws:Aws`."""
     endpoint: str = "http://169.254.169.254"
     """The address of the service: names may be gone while a machine shuts down."""
     options: type[Options]
@@ -57,7 +60,12 @@ class CloudSpec(Generic[Options]):
     """What the doctor does not read of it, and why."""
 
     def open(self, clock: Clock, options: MetadataOptions) -> CloudSource:
-        return self.source(Metadata(options.endpoint or self.endpoint, options.timeout), clock, options.interval)
+        """Its source; loads its module."""
+        from gpuwarden_collectors.cloud.metadata import Metadata  # noqa: PLC0415 - loads aiohttp
+
+        module, _, name = self.source.partition(":")
+        make: Callable[[Metadata, Clock, float], CloudSource] = getattr(import_module(f"{__package__}.{module}"), name)
+        return make(Metadata(options.endpoint or self.endpoint, options.timeout), clock, options.interval)
 
 
 AnyCloud = CloudSpec[Any]

@@ -11,7 +11,6 @@ from gpuwarden_collectors.cloud.instance_id import unconfirmed
 from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
 from gpuwarden_collectors.cloud.reply import Reply
 from gpuwarden_collectors.cloud.source import Question
-from gpuwarden_collectors.cloud.spec import CloudSpec, MetadataOptions, equals
 from gpuwarden_collectors.cloud.spot_time import spot_at
 from gpuwarden_collectors.facts import Stamp
 
@@ -48,10 +47,3 @@ class Tencent:
 
 def spot(reply: Reply, at: Stamp) -> Answer:
     return spot_at(reply, at, NAME, ZONE)
-
-
-CLOUD = CloudSpec(
-    name=NAME, source=Tencent, options=MetadataOptions, endpoint="http://metadata.tencentyun.com",
-    firmware=(equals("sys_vendor", "Tencent Cloud"),),
-    unreachable="check that metadata.tencentyun.com can be resolved and reached here",
-)  # fmt: skip

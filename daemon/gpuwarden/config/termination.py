@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gpuwarden.policy.model import HORIZON
-from gpuwarden_collectors.cloud.container import NAME as CONTAINER
 from gpuwarden_collectors.cloud.registry import CLOUDS
-from gpuwarden_collectors.cloud.shutdown import NAME as SHUTDOWN
 from gpuwarden_collectors.cloud.spec import CloudSpec, Options
 from gpuwarden_collectors.cloud.system_bus import SYSTEM_BUS
 from gpuwarden_collectors.cloud.times import TimeError, parse_time
@@ -20,7 +18,7 @@ from gpuwarden_collectors.options import Misfit, bounded, with_tables
 if TYPE_CHECKING:
     SourceName = str
 else:
-    SourceName = Literal["auto", *CLOUDS, SHUTDOWN, CONTAINER]
+    SourceName = Literal["auto", *CLOUDS, "shutdown", "container"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,8 @@ from gpuwarden.publish.metrics.exposition import Holder, Renderer
 from gpuwarden.publish.metrics.hpc_jobs import HpcJobs
 from gpuwarden.publish.snapshot import Service, Snapshot
 from gpuwarden_collectors.base import Clock
-from gpuwarden_collectors.cloud.azure import CLOUD as AZURE
 from gpuwarden_collectors.cloud.metadata import Metadata
+from gpuwarden_collectors.cloud.registry import AZURE
 from gpuwarden_collectors.cloud.source import CloudSource
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host import MachineIdentity, boot_id, identify
