@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
 
 import pytest
+
+from gpuwarden_collectors.cloud.registry import CLOUDS
+from gpuwarden_collectors.registry import HOST_COLLECTORS
 
 ROOT = Path(__file__).parent.parent
 PURE = sorted((ROOT / "daemon/gpuwarden/health").rglob("*.py"))
@@ -70,3 +74,41 @@ def test_a_collector_needs_nothing_but_the_standard_library_and_the_vendor_s(pat
     assert outside <= {"gpuwarden_collectors", "pynvml", "", "__future__"} | CLIENTS.get(
         "/".join(path.parts[-2:]), set()
     )
+
+
+HOST = {spec.name for spec in HOST_COLLECTORS}
+
+
+@pytest.mark.parametrize(
+    ("names", "only"),
+    [
+        (HOST, "collectors/gpuwarden_collectors/host_facts.py"),
+        (set(CLOUDS), "collectors/gpuwarden_collectors/cloud/registry.py"),
+    ],
+    ids=["collectors of the host", "clouds"],
+)
+def test_no_file_but_one_has_a_list_of_names(names: set[str], only: str) -> None:
+    """Two names may meet by chance: a service and a process are other things, too."""
+    files = [path for folder in ("daemon", "collectors") for path in (ROOT / folder).rglob("*.py")]
+    assert [str(path.relative_to(ROOT)) for path in files if len(names & written(path)) > 2] == [only]
+
+
+def written(path: Path) -> set[str]:
+    """Texts, attributes and keywords in a module."""
+    words: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Constant(value=str(text)):
+                words.add(text)
+            case ast.Attribute(attr=name) | ast.keyword(arg=str(name)):
+                words.add(name)
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                words.add(name)
+    return words
+
+
+def test_the_contract_of_independence_names_no_collector_of_the_host() -> None:
+    assert not HOST & set(
+        re.findall(r"gpuwarden_collectors\.(?:host_collectors\.)?(\w+)", (ROOT / "pyproject.toml").read_text())
+    )
+    assert {spec.options.__module__.split(".")[1] for spec in HOST_COLLECTORS} == {"host_collectors"}

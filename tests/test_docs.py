@@ -15,6 +15,7 @@ from gpuwarden.config.model import Config, load
 from gpuwarden.config.sources import Sources
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.trace.records import COLLECTORS
+from gpuwarden_collectors.cloud.registry import CLOUDS
 from gpuwarden_collectors.options import keys
 from tables import DOCS, PAGES
 
@@ -42,6 +43,11 @@ def test_each_key_of_the_configuration_has_a_meaning_and_each_table_too() -> Non
 def test_the_page_of_collectors_names_every_collector_and_no_other() -> None:
     table = (DOCS / "collectors.md").read_text()
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == {"kernel_log", *COLLECTORS}
+
+
+def test_the_page_of_termination_has_a_row_for_each_cloud() -> None:
+    table = (DOCS / "termination.md").read_text().partition("## Sources")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == {*CLOUDS, "shutdown", "container", "planned"}
 
 
 def test_the_readme_names_every_collector() -> None:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from gpuwarden_collectors.registry import HOST_COLLECTORS
 from gpuwarden_collectors.simulated_pci import h100, write_tree
 from support.commands import COMMAND, environment, gpuwarden
 from support.fake_nvml_library import FakeNvml
@@ -27,7 +28,7 @@ def slots(gpus: int) -> list[str]:
     return [f"0000:{0x1B + 13 * n:02x}:00.0" for n in range(gpus)]
 
 
-OTHERS = ("dcgm", "infiniband", "storage", "memory", "processes", "services")
+OTHERS = ("dcgm", *(spec.name for spec in HOST_COLLECTORS))
 QUIET = "".join(f"[collectors.{name}]\nenabled = false\n" for name in OTHERS)
 
 
