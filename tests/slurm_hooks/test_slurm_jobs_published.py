@@ -56,7 +56,7 @@ async def test_the_folder_holds_exactly_these_files_and_others_are_left_alone(tm
     folder.mkdir()
     for name in ("3", "7.1", "notes", "0.new"):
         (folder / name).write_text("99\n")
-    keeper = JobMapping(folder, lambda: 0.0)
+    keeper = JobMapping(folder, lambda: at(0))
     try:
         keeper.publish(shown())
         assert await keeper.flush(60)
@@ -76,15 +76,15 @@ async def test_the_folder_holds_exactly_these_files_and_others_are_left_alone(tm
 async def test_a_folder_that_cannot_be_written_is_told_until_it_can(tmp_path: Path) -> None:
     folder = tmp_path / "mapping"
     folder.write_text("in the way")
-    keeper = JobMapping(folder, lambda: 0.0)
+    keeper = JobMapping(folder, lambda: at(0))
     try:
         keeper.publish(shown())
         assert await keeper.flush(60)
-        assert "slurm.job_mapping_dir" in keeper.error()
+        assert "slurm.job_mapping_dir" in keeper.error(at(0))
         folder.unlink()
         keeper.publish(shown())
         assert await keeper.flush(60)
-        assert keeper.error() == ""
+        assert keeper.error(at(0)) == ""
     finally:
         keeper.close(60)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from gpuwarden.policy.evacuation.model import id_of
 from gpuwarden.policy.model import Notice
-from gpuwarden.publish.files.writer import FileWriter
+from gpuwarden.publish.files.writer import KeptFile
 from gpuwarden.publish.snapshot import NoticeSource, Snapshot
 from gpuwarden.publish.times import rfc3339
 from gpuwarden_collectors.base import Clock, host_clock
@@ -119,22 +119,19 @@ class Notices:
         self._changed = asyncio.Event()
 
 
-class NoticeFile:
+class NoticeFile(KeptFile):
     """Keeps `notice.json` in the run directory up to date, in a thread. Handed the document of each pass; a changed one is written,
     and one that could not be is written again.
     """
 
     def __init__(self, run_dir: Path, clock: Clock = host_clock) -> None:
         self._body = b""
-        self._writer = FileWriter(run_dir / "notice.json", clock)
-        self.error = self._writer.error
-        self.flush = self._writer.flush
-        self.close = self._writer.close
+        super().__init__(run_dir / "notice.json", clock)
 
     def publish(self, body: bytes, *, imminent: bool) -> None:
-        if body != self._body or self._writer.failed:
+        if body != self._body or self._error:
             self._body = body
-            self._writer.write(lambda: f"{body.decode()}\n", urgent=imminent)
+            self.write(lambda: f"{body.decode()}\n", urgent=imminent)
 
 
 # --- samples for metrics

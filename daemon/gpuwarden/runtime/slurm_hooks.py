@@ -25,7 +25,7 @@ class SlurmHooks:
         refuses = options.enabled and options.on_stale == "refuse" and site.config.mode == "enforce"
         self._mark = RefuseMark(site.config.state.dir, clock, wanted=refuses) if real else None
         folder = options.job_mapping_dir if real and options.enabled and options.jobs else None
-        self._mapping = None if folder is None else JobMapping(folder, lambda: clock().boottime)
+        self._mapping = None if folder is None else JobMapping(folder, clock)
 
     def publish(self, snapshot: Snapshot) -> None:
         if self._mark is not None:
@@ -41,8 +41,7 @@ class SlurmHooks:
 
     def error(self, now: Stamp) -> str:
         """What of this cannot be done; empty if all can."""
-        mark = "" if self._mark is None else self._mark.error(now)
-        return "; ".join(filter(None, (mark, "" if self._mapping is None else self._mapping.error())))
+        return "; ".join(filter(None, (kept.error(now) for kept in (self._mark, self._mapping) if kept is not None)))
 
     async def stop(self) -> None:
         await asyncio.wait((detached("slurm files", self._close),), timeout=2.0)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from gpuwarden.base.background import BackgroundWriter
 from gpuwarden.health.gpu.jobs import on_gpus
-from gpuwarden.publish.files.writer import replace_file
+from gpuwarden.publish.files.writer import Kept, replace_file
 from gpuwarden.publish.metrics.hpc_jobs import FILE_NAME
 from gpuwarden.publish.snapshot import Snapshot
+from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import GpuFacts
 
 
@@ -43,14 +43,12 @@ def _names(facts: GpuFacts, pids: tuple[int, ...]) -> list[str]:
     return [f"{facts.index}.{instance}" for instance in sorted(mine)]
 
 
-class JobMapping:
+class JobMapping(Kept):
     """Keeps the folder up to date, in a thread; only what changed is written."""
 
-    def __init__(self, folder: Path, clock: Callable[[], float]) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        super().__init__(folder, clock, remedy="see slurm.job_mapping_dir", name="job-mapping")
         self._written: Mapping[str, str] | None = None
-        self._error = ""
-        self._writer = BackgroundWriter("job-mapping", 1, newest_wins=True, on_error=self._failed, clock=clock)
 
     def publish(self, snapshot: Snapshot) -> None:
         files = mapping(snapshot)
@@ -58,29 +56,18 @@ class JobMapping:
             self._written = files
             self._writer.submit(lambda: self._write(files))
 
-    def error(self) -> str:
-        """Why the folder is not up to date; empty if it is."""
-        return self._error
-
-    async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - returns False at the deadline, which is no error here
-        return await self._writer.flush(timeout)
-
     def close(self, timeout: float) -> bool:
         """Delete all mappings and end the thread; False if it hangs. Blocks."""
         self._writer.submit(lambda: self._write({}))
-        return self._writer.close(timeout)
+        return super().close(timeout)
 
     def _write(self, files: Mapping[str, str]) -> None:
-        self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        self._path.mkdir(mode=0o755, parents=True, exist_ok=True)
         for name, content in files.items():
-            replace_file(self._folder / name, content, mode=0o644)
-        with os.scandir(self._folder) as entries:
+            replace_file(self._path / name, content, mode=0o644)
+        with os.scandir(self._path) as entries:
             left = [entry.path for entry in entries if FILE_NAME.fullmatch(entry.name) and entry.name not in files]
         for path in left:
             with contextlib.suppress(FileNotFoundError, IsADirectoryError, PermissionError):
                 os.unlink(path)  # noqa: PTH108 - scandir gave text
         self._error = ""
-
-    def _failed(self, error: Exception) -> None:
-        why = error.strerror if isinstance(error, OSError) else repr(error)
-        self._error = f"cannot write {self._folder}: {why}; see slurm.job_mapping_dir"

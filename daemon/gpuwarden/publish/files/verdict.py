@@ -16,7 +16,7 @@ from pathlib import Path
 from gpuwarden.health.gpu.jobs import order
 from gpuwarden.health.model import Finding, Health, Severity
 from gpuwarden.publish.files.healthy_mark import HealthyMark, mark_name
-from gpuwarden.publish.files.writer import FileWriter
+from gpuwarden.publish.files.writer import KeptFile
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.facts import Stamp
@@ -74,7 +74,7 @@ def _value(value: object) -> str:
     return " ".join(str(value)[:_VALUE_MAX].split())
 
 
-class VerdictFile:
+class VerdictFile(KeptFile):
     """Keeps `verdict` in the run directory up to date, in a thread, and the mark of a healthy node beside it.
 
     A failure is urgent: a file with `healthy` must be replaced.
@@ -83,14 +83,11 @@ class VerdictFile:
     def __init__(self, run_dir: Path, clock: Clock = host_clock) -> None:
         self._clock = clock
         self._mark = HealthyMark(run_dir)
-        self._writer = FileWriter(run_dir / "verdict", clock)
-        self.error = self._writer.error
-        self.flush = self._writer.flush
-        self.close = self._writer.close
+        super().__init__(run_dir / "verdict", clock)
 
     def publish(self, snapshot: Snapshot) -> None:
         urgent = snapshot.verdict.health is Health.FAILURE
-        self._writer.write(lambda: self._text(snapshot), urgent=urgent)
+        self.write(lambda: self._text(snapshot), urgent=urgent)
 
     def _text(self, snapshot: Snapshot) -> str:
         """Called right before it is written: the mark goes first, which a full folder does not keep from going."""

@@ -1,4 +1,4 @@
-"""A file that others read, kept up to date by a thread: whole at every moment, with the reason where that fails."""
+"""Files that others read, kept up to date by a thread: each whole at every moment, with the reason where that fails."""
 
 from __future__ import annotations
 
@@ -14,32 +14,23 @@ from gpuwarden_collectors.facts import Stamp
 _STALLED = 5.0  # seconds after which a write that hangs is reported
 
 
-class FileWriter:
-    """Of several texts that wait, the newest is written. Everybody may read the file."""
+class Kept:
+    """A file or folder, kept up to date by a thread: of several states that wait, the newest is written."""
 
-    def __init__(self, path: Path, clock: Clock) -> None:
+    def __init__(self, path: Path, clock: Clock, *, remedy: str, name: str = "", verb: str = "write") -> None:
+        """`remedy`: what an operator can do where the thread, called `name`, cannot `verb` it."""
         self._path = path
-        self._error = ""
+        self._remedy, self._verb = remedy, verb
+        self._error = ""  # of the last write
         self._writer = BackgroundWriter(
-            path.name, 1, newest_wins=True, on_error=self._failed, clock=lambda: clock().boottime
+            name or path.name, 1, newest_wins=True, on_error=self._failed, clock=lambda: clock().boottime
         )
 
-    @property
-    def failed(self) -> bool:
-        """Whether the last text could not be written, or only by replacing the one before."""
-        return bool(self._error)
-
-    def write(self, text: Callable[[], str], *, urgent: bool = False) -> None:
-        """`text` is called when it is written. `urgent`: where there is no room for it beside the text before, it replaces
-        that one; a reader may find no file for a moment, or none at all if that fails too.
-        """
-        self._writer.submit(lambda: self._write(text(), urgent=urgent))
-
     def error(self, now: Stamp) -> str:
-        """Why the file is not up to date, or may not be after the next change; empty if all is well."""
+        """Why it is not up to date, or may not be after the next change; empty if all is well."""
         stalled = self._writer.stalled_for(now.boottime)
         if stalled > _STALLED:
-            return f"cannot write {self._path}: no response for {stalled:.0f} s; is its filesystem frozen?"
+            return f"cannot {self._verb} {self._path}: no response for {stalled:.0f} s; is its filesystem frozen?"
         return self._error
 
     async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - returns False at the deadline, which is no error here
@@ -48,6 +39,23 @@ class FileWriter:
     def close(self, timeout: float) -> bool:
         """End the thread; False if it hangs. Blocks: after `flush`, or where no loop runs."""
         return self._writer.close(timeout)
+
+    def _failed(self, error: Exception) -> None:
+        why = error.strerror if isinstance(error, OSError) else repr(error)
+        self._error = f"cannot {self._verb} {self._path}: {why}; {self._remedy}"
+
+
+class KeptFile(Kept):
+    """A file that everybody may read."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        super().__init__(path, clock, remedy="check that the directory is writable and has room")
+
+    def write(self, text: Callable[[], str], *, urgent: bool = False) -> None:
+        """`text` is called when it is written. `urgent`: where there is no room for it beside the text before, it replaces
+        that one; a reader may find no file for a moment, or none at all if that fails too.
+        """
+        self._writer.submit(lambda: self._write(text(), urgent=urgent))
 
     def _write(self, text: str, *, urgent: bool) -> None:
         try:
@@ -59,10 +67,6 @@ class FileWriter:
                     replace_file(self._path, text, mode=0o644)
             raise
         self._error = ""
-
-    def _failed(self, error: Exception) -> None:
-        why = error.strerror if isinstance(error, OSError) else repr(error)
-        self._error = f"cannot write {self._path}: {why}; check that the directory is writable and has room"
 
 
 def replace_file(path: Path, text: str, *, mode: int) -> None:
