@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 
-from gpuwarden.cli.client import Daemon
+from gpuwarden.cli.client import order
 from gpuwarden.cli.parser import Parser
-from gpuwarden.cli.text import clean
 
 HELP = """
 Acknowledges a finding, so that it ends as soon as its cause is no longer observed, without the reset or reboot that it
@@ -25,5 +23,4 @@ def arguments(parser: Parser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    print(clean(Daemon.chosen(options.run_dir, os.environ).call("ack", finding=options.finding)))
-    return 0
+    return order(options, "ack", finding=options.finding)

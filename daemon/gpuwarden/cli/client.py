@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import json
 import os
@@ -14,6 +15,7 @@ from typing import Any
 
 from gpuwarden.base.paths import run_dir, simulation_home
 from gpuwarden.cli.parser import NOT_ALLOWED, TRY_AGAIN, UNAVAILABLE, CommandError
+from gpuwarden.cli.text import clean
 
 SOCKET = "control.sock"
 DEADLINE = 5.0  # seconds, for everything together
@@ -35,7 +37,7 @@ class Daemon:
         self._deadline = deadline
 
     @classmethod
-    def chosen(cls, given: Path | None, environment: Mapping[str, str]) -> Daemon:
+    def chosen(cls, given: Path | None, environment: Mapping[str, str] = os.environ) -> Daemon:
         """The one that the command line or the environment names, else that of this host's real GPUs."""
         return cls(given or run_dir(environment), simulation_home(environment) / "run")
 
@@ -114,6 +116,12 @@ class Daemon:
         return CommandError(
             f"the process that answers at {self.path} is not gpuwarden of this version: {what}", UNAVAILABLE
         )
+
+
+def order(options: argparse.Namespace, verb: str, **arguments: object) -> int:
+    """Gives an order to the daemon of `options.run_dir` and prints its response; the exit code. Raises as `Daemon.call`."""
+    print(clean(Daemon.chosen(options.run_dir).call(verb, **arguments)))
+    return 0
 
 
 def listens(path: Path) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -80,7 +79,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _reader(options: argparse.Namespace) -> Read:
-    daemon = Daemon.chosen(options.run_dir, os.environ)
+    daemon = Daemon.chosen(options.run_dir)
 
     def read(since: float) -> list[Event]:
         if options.state_dir is not None:

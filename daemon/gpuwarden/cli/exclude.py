@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 
-from gpuwarden.cli.client import Daemon
+from gpuwarden.cli.client import order
 from gpuwarden.cli.parser import Parser
-from gpuwarden.cli.text import clean
 
 HELP = """
 Takes this node out of scheduling, in mode observe too, until `gpuwarden restore`. Running jobs go on. An exclusion by
@@ -26,5 +24,4 @@ def arguments(parser: Parser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    print(clean(Daemon.chosen(options.run_dir, os.environ).call("exclude", reason=options.reason)))
-    return 0
+    return order(options, "exclude", reason=options.reason)

@@ -15,9 +15,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from gpuwarden.base.durations import parse_duration
 from gpuwarden.cli.fleet_text import fleet_text
-from gpuwarden.cli.parser import HEALTH_CODES, UNKNOWN, CommandError, Parser
+from gpuwarden.cli.parser import HEALTH_CODES, UNKNOWN, CommandError, Parser, duration
 from gpuwarden.cli.text import clean
 from gpuwarden.fleet.model import RANK, Row, Status
 from gpuwarden.fleet.queries import QUERIES
@@ -69,31 +68,25 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("--node", metavar="PATTERN", help="only nodes whose name or instance matches, such as 'gpu-1*'")
     parser.add_argument("--cluster", metavar="NAME", help="only nodes with this label cluster")
     parser.add_argument(
-        "--termination-deadline", metavar="T", type=_span, default="20m",
+        "--termination-deadline", metavar="T", type=duration("100ms", "7d"), default="20m",
         help="time without a heartbeat after which an unreachable node is taken away, by the cloud or an autoscaler (default: 20m)",
     )  # fmt: skip
     parser.add_argument(
-        "--timeout", metavar="T", type=_span, default="30s", help="for all queries together (default: 30s)"
+        "--timeout",
+        metavar="T",
+        type=duration("100ms", "7d"),
+        default="30s",
+        help="for all queries together (default: 30s)",
     )
     parser.add_argument(
         "--watch",
         metavar="T",
-        type=_span,
+        type=duration("100ms", "7d"),
         nargs="?",
         const="15s",
         help="repeat every T (15s) until interrupted",
     )
     parser.add_json()
-
-
-def _span(text: str) -> float:
-    try:
-        seconds = parse_duration(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    if not 0.1 <= seconds <= 7 * 86400:
-        raise argparse.ArgumentTypeError(f"expected 100ms to 7d, found {text!r}")
-    return seconds
 
 
 def _statuses(text: str) -> frozenset[Status]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 
-from gpuwarden.cli.client import Daemon
+from gpuwarden.cli.client import order
 from gpuwarden.cli.parser import Parser
-from gpuwarden.cli.text import clean
 from gpuwarden_collectors.nvml.simulated_faults import FAULTS
 
 HELP = """
@@ -35,5 +33,4 @@ def arguments(parser: Parser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    print(clean(Daemon.chosen(options.run_dir, os.environ).call("inject", fault=options.fault, gpu=options.gpu)))
-    return 0
+    return order(options, "inject", fault=options.fault, gpu=options.gpu)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -37,7 +36,7 @@ def arguments(parser: Parser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    daemon = Daemon.chosen(options.run_dir, os.environ)
+    daemon = Daemon.chosen(options.run_dir)
     result = daemon.call("inventory" if options.action == "show" else "accept")
     if options.json:
         json.dump(result, sys.stdout, indent=2)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 
 from gpuwarden.base.durations import parse_duration
-from gpuwarden.cli.client import Daemon
+from gpuwarden.cli.client import order
 from gpuwarden.cli.parser import Parser
-from gpuwarden.cli.text import clean
 
 HELP = """
 Announces to the daemon that this machine will end. From termination.horizon (10 minutes) before the end the heartbeat shows
@@ -43,9 +41,6 @@ def _seconds(text: str) -> float:
 
 
 def main(options: argparse.Namespace) -> int:
-    daemon = Daemon.chosen(options.run_dir, os.environ)
     if options.cancel:
-        print(clean(daemon.call("notify-termination", cancel=True)))
-    else:
-        print(clean(daemon.call("notify-termination", within=options.within, reason=options.reason)))
-    return 0
+        return order(options, "notify-termination", cancel=True)
+    return order(options, "notify-termination", within=options.within, reason=options.reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -67,6 +68,23 @@ class Parser(argparse.ArgumentParser):
             help=f"1 to {_SIMULATED_MAX} simulated GPUs instead of this host's; reads neither /etc/gpuwarden nor "
             "GPUWARDEN_* variables, and writes to a folder of this user below the temporary directory",
         )
+
+
+def duration(least: str = "0s", most: str = "36500d") -> Callable[[str], float]:
+    """The type of an argument: a duration, in seconds, within these bounds."""
+
+    def parse(text: str) -> float:
+        from gpuwarden.base.durations import parse_duration  # noqa: PLC0415 - `status` has none
+
+        try:
+            seconds = parse_duration(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        if not parse_duration(least) <= seconds <= parse_duration(most):
+            raise argparse.ArgumentTypeError(f"expected {least} to {most}, found {text!r}")
+        return seconds
+
+    return parse
 
 
 def _count(text: str) -> int:

@@ -6,10 +6,9 @@ import argparse
 import os
 from pathlib import Path
 
-from gpuwarden.base.durations import parse_duration
 from gpuwarden.base.paths import make_private
 from gpuwarden.cli.client import Daemon, NoDaemon
-from gpuwarden.cli.parser import TRY_AGAIN, CommandError, Parser, folder
+from gpuwarden.cli.parser import TRY_AGAIN, CommandError, Parser, duration, folder
 from gpuwarden.cli.sources import configuration
 from gpuwarden.config.model import Config
 
@@ -37,7 +36,7 @@ CANNOT_CREATE = 73  # EX_CANTCREAT of sysexits.h
 def arguments(parser: Parser) -> None:
     parser.add_argument("-o", "--output", metavar="F", type=Path, required=True, help="a new file, gzipped")
     parser.add_argument(
-        "--for", metavar="DURATION", dest="seconds", type=_duration, help="how long (default: until interrupted)"
+        "--for", metavar="DURATION", dest="seconds", type=duration(), help="how long (default: until interrupted)"
     )
     parser.add_argument("--anonymise", action="store_true", help="without the names of boards, processes and hosts")
     parser.add_config()
@@ -46,13 +45,6 @@ def arguments(parser: Parser) -> None:
     parser.add_argument(
         "--state-dir", metavar="D", type=folder, help="directory of the ledger (default: /var/lib/gpuwarden)"
     )
-
-
-def _duration(text: str) -> float:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def main(options: argparse.Namespace) -> int:
@@ -75,7 +67,7 @@ def _through_daemon(options: argparse.Namespace, config: Config) -> bool:
 
     if options.output.exists():
         raise FileExistsError
-    daemon = Daemon.chosen(config.run.dir, os.environ)
+    daemon = Daemon.chosen(config.run.dir)
     try:
         first = daemon.call("record")
     except NoDaemon:

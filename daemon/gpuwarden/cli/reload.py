@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 
-from gpuwarden.cli.client import Daemon
+from gpuwarden.cli.client import order
 from gpuwarden.cli.parser import Parser
-from gpuwarden.cli.text import clean
 
 HELP = """
 Makes the daemon read its configuration again, as SIGHUP does. The rules of conditions and Xids ([checks], [xids], [sxids]),
@@ -28,5 +26,4 @@ def arguments(parser: Parser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    print(clean(Daemon.chosen(options.run_dir, os.environ).call("reload")))
-    return 0
+    return order(options, "reload")

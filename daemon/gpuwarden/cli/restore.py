@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 
-from gpuwarden.cli.client import Daemon
+from gpuwarden.cli.client import order
 from gpuwarden.cli.parser import Parser
-from gpuwarden.cli.text import clean
 
 HELP = """
 Lifts gpuwarden's exclusions of this node, in mode observe too: an operator's, and one for a failure. The current findings do
@@ -26,5 +24,4 @@ def arguments(parser: Parser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    print(clean(Daemon.chosen(options.run_dir, os.environ).call("restore")))
-    return 0
+    return order(options, "restore")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -39,7 +38,7 @@ def arguments(parser: Parser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    daemon = Daemon.chosen(options.run_dir, os.environ)
+    daemon = Daemon.chosen(options.run_dir)
     match options.action:
         case "look":
             try:

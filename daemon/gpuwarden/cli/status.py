@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 
 from gpuwarden.cli.client import Daemon
@@ -30,7 +29,7 @@ def arguments(parser: Parser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     try:
-        status = Daemon.chosen(options.run_dir, os.environ).call("status")
+        status = Daemon.chosen(options.run_dir).call("status")
     except CommandError as error:
         raise CommandError(str(error), UNKNOWN) from error
     return show(status, as_json=options.json)

@@ -7,9 +7,8 @@ import os
 import signal
 import time
 
-from gpuwarden.base.durations import parse_duration
 from gpuwarden.cli.client import Daemon
-from gpuwarden.cli.parser import HEALTH_CODES, NOT_ALLOWED, UNKNOWN, CommandError, Parser
+from gpuwarden.cli.parser import HEALTH_CODES, NOT_ALLOWED, UNKNOWN, CommandError, Parser, duration
 from gpuwarden.cli.watch_text import Known, block, screen
 
 HELP = """
@@ -25,30 +24,19 @@ examples:
 """
 
 POLL = 0.5  # seconds between a response and the next request, at most
-LEAST, MOST = 0.2, 3600.0  # seconds
 USUAL = (80, 24)  # columns and rows of a terminal that does not know its size
 
 
 def arguments(parser: Parser) -> None:
     parser.add_run_dir()
     parser.add_argument(
-        "--interval", metavar="T", type=_interval, default="2s",
+        "--interval", metavar="T", type=duration("200ms", "1h"), default="2s",
         help="longest time between redraws, 200ms to 1h (default: 2s); a change shows within half a second",
     )  # fmt: skip
 
 
-def _interval(text: str) -> float:
-    try:
-        seconds = parse_duration(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    if not LEAST <= seconds <= MOST:
-        raise argparse.ArgumentTypeError(f"expected 200ms to 1h, found {text!r}")
-    return seconds
-
-
 def main(options: argparse.Namespace) -> int:
-    watch = Watch(Daemon.chosen(options.run_dir, os.environ), options.interval)
+    watch = Watch(Daemon.chosen(options.run_dir), options.interval)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # Blocked, a resize waits until it is taken; else it could be lost between two polls.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGWINCH})
