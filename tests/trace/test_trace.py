@@ -30,7 +30,7 @@ from gpuwarden.replay.replay import Replay
 from gpuwarden.trace.pseudonyms import Pseudonyms
 from gpuwarden.trace.reader import TraceError, TraceReader
 from gpuwarden.trace.recorder import Recorder
-from gpuwarden.trace.records import Acknowledged, Began, ErrorsChanged, HostEventsSeen, Passed, Record, RulesChanged
+from gpuwarden.trace.records import Acknowledged, Began, ErrorsChanged, Passed, Record, RulesChanged
 from gpuwarden.trace.writer import TELEMETRY
 from gpuwarden_collectors.facts import GpuAnswer, NvmlFacts, Stamp
 from gpuwarden_collectors.nvml.simulated_gpu import simulated_uuid
@@ -431,13 +431,7 @@ def test_a_recording_holds_what_was_handed_over(tmp_path: Path) -> None:
     records = story("Xid 95", 30.0)
     recorder = Recorder(tmp_path / "t")
     for record in records:
-        match record:
-            case Began():
-                recorder.began(record.at, record.boot_id, record.rules, record.memory or ())
-            case Passed():
-                recorder.observed(record.observation)
-            case HostEventsSeen():
-                recorder.ingested(record.at, record.events)
+        recorder.take(record)
     assert recorder.close(10.0)
     assert (recorder.dropped, recorder.error) == (0, "")
     assert told(read(tmp_path / "t")) == told(records)

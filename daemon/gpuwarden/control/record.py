@@ -23,7 +23,7 @@ from gpuwarden.engine.observers import ObservedEngine
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.publish.sockets.control import TRY_AGAIN, Peer, Verb, VerbError
 from gpuwarden.trace.recorder import Recording
-from gpuwarden.trace.records import Record
+from gpuwarden.trace.records import Began, ErrorsChanged, Record
 from gpuwarden_collectors.base import Clock
 
 SESSIONS_MOST = 2
@@ -83,11 +83,11 @@ class _Session(Recording):
         self._gone = gone
         super().__init__(self.spool)
 
-    def _put(self, record: Record) -> None:
+    def take(self, record: Record) -> None:
         if record.at.boottime - self.asked > FORGOTTEN:
             self._gone()
         else:
-            super()._put(record)
+            super().take(record)
 
 
 class _Sessions:
@@ -101,10 +101,11 @@ class _Sessions:
             raise VerbError(f"{len(self._open)} recordings are under way already; try again", TRY_AGAIN)
         engine, now, name = self._service.engine, self._clock(), secrets.token_hex(8)
         session = _Session(now.boottime, partial(self.give_up, name))
-        session.began(now, engine.view.boot_id, engine.rules, checkpoint(engine.state, now))
+        memory = tuple(checkpoint(engine.state, now))
+        session.take(Began(at=now, boot_id=engine.view.boot_id, rules=engine.rules, memory=memory))
         if engine.view.errors:
-            session.errors_changed(now, engine.view.errors)
-        engine.listeners.append(session)
+            session.take(ErrorsChanged(at=now, errors=dict(engine.view.errors)))
+        engine.listeners.append(session.take)
         self._open[name] = session
         return name
 
@@ -116,8 +117,8 @@ class _Sessions:
         return session
 
     def silence(self, session: _Session) -> None:
-        if session in self._service.engine.listeners:
-            self._service.engine.listeners.remove(session)
+        if session.take in self._service.engine.listeners:
+            self._service.engine.listeners.remove(session.take)
 
     def give_up(self, name: str) -> None:
         if (session := self._open.pop(name, None)) is not None:

@@ -7,24 +7,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from gpuwarden.engine.engine import Engine
 from gpuwarden.health.judge import Step
 from gpuwarden.health.model import Event
 from gpuwarden.health.view import Rules
+from gpuwarden.trace.records import Accepted, Acknowledged, ErrorsChanged, HostEventsSeen, Passed, Record, RulesChanged
 from gpuwarden_collectors.base import Clock, Observation
 from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.facts import Stamp
 
-
-class Listener(Protocol):
-    def observed(self, observation: Observation[Any]) -> None: ...
-    def ingested(self, at: Stamp, events: Iterable[HostEvent]) -> None: ...
-    def errors_changed(self, at: Stamp, errors: Mapping[str, str]) -> None: ...
-    def ruled(self, at: Stamp, rules: Rules) -> None: ...
-    def acknowledged(self, at: Stamp, finding: str, by: str) -> None: ...
-    def accepted(self, at: Stamp) -> None: ...
+Listener = Callable[[Record], None]
 
 
 class ObservedEngine(Engine):
@@ -37,36 +31,36 @@ class ObservedEngine(Engine):
         self.listeners: list[Listener] = []
 
     def observed(self, observation: Observation[Any]) -> bool:
-        self._each(lambda listener: listener.observed(observation))
+        self._each(Passed(observation))
         return super().observed(observation)
 
     def ingest(self, events: Iterable[HostEvent]) -> None:
         events = tuple(events)
-        self._each(lambda listener: listener.ingested(self._clock(), events))
+        self._each(HostEventsSeen(at=self._clock(), events=events))
         super().ingest(events)
 
     def set_errors(self, errors: Mapping[str, str]) -> None:
         if dict(errors) != dict(self.view.errors):
-            self._each(lambda listener: listener.errors_changed(self._clock(), errors))
+            self._each(ErrorsChanged(at=self._clock(), errors=dict(errors)))
         super().set_errors(errors)
 
     def step(self, now: Stamp) -> Step:
         if self.rules is not self._ruled:  # a reload has replaced them
             self._ruled = self.rules
-            self._each(lambda listener: listener.ruled(now, self.rules))
+            self._each(RulesChanged(at=now, rules=self.rules))
         return super().step(now)
 
     def acknowledge(self, finding: str, by: str, now: Stamp) -> Event:
         event = super().acknowledge(finding, by, now)
-        self._each(lambda listener: listener.acknowledged(now, finding, by))
+        self._each(Acknowledged(at=now, finding=finding, by=by))
         return event
 
     def accept_inventory(self, now: Stamp) -> list[Event]:
         events = super().accept_inventory(now)
-        self._each(lambda listener: listener.accepted(now))
+        self._each(Accepted(at=now))
         return events
 
-    def _each(self, what: Callable[[Listener], None]) -> None:
+    def _each(self, record: Record) -> None:
         for listener in tuple(self.listeners):
             with contextlib.suppress(Exception):
-                what(listener)
+                listener(record)

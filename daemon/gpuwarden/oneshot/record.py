@@ -26,6 +26,7 @@ from gpuwarden.ledger.rows import Memory
 from gpuwarden.runtime.wiring import Site
 from gpuwarden.trace.pseudonyms import Pseudonyms
 from gpuwarden.trace.recorder import Recorder
+from gpuwarden.trace.records import Began, ErrorsChanged, HostEventsSeen, Passed
 from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.event_facts import HostEvent
 
@@ -66,14 +67,15 @@ async def _record(site: Site, recorder: Recorder, seconds: float | None, clock: 
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     memory = _remembered(site)
     now = clock()
-    recorder.began(now, site.boot_id, site.rules, checkpoint(Engine("", site.rules, memory.events).state, now))
+    remembered = tuple(checkpoint(Engine("", site.rules, memory.events).state, now))
+    recorder.take(Began(at=now, boot_id=site.boot_id, rules=site.rules, memory=remembered))
 
     def record_events(events: Sequence[HostEvent]) -> None:
-        recorder.ingested(clock(), events)
+        recorder.take(HostEventsSeen(at=clock(), events=tuple(events)))
 
     readers = Readers(site.sources.in_full(), site.boot_id, record_events, clock)
     try:
-        readers.run(recorder.observed)
+        readers.run(lambda observation: recorder.take(Passed(observation)))
         readers.follow_kernel_log(memory.position, first=memory.position is None)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -89,7 +91,7 @@ async def _until(stop: asyncio.Event, readers: Readers, recorder: Recorder, cloc
         log = readers.kernel_log_observation(clock())
         error = "" if log is None else log.error
         if error != recorded_error:
-            recorder.errors_changed(clock(), {"kernel_log": error} if error else {})
+            recorder.take(ErrorsChanged(at=clock(), errors={"kernel_log": error} if error else {}))
             recorded_error = error
         with suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), CHECK_EVERY)

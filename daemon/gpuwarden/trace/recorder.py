@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from functools import partial
 from io import BufferedIOBase
 from pathlib import Path
@@ -16,22 +16,8 @@ from typing import Any
 
 from gpuwarden import __version__
 from gpuwarden.base.background import BackgroundWriter
-from gpuwarden.health.model import Event
-from gpuwarden.health.view import Rules
-from gpuwarden.trace.records import (
-    Accepted,
-    Acknowledged,
-    Began,
-    ErrorsChanged,
-    HostEventsSeen,
-    Passed,
-    Record,
-    RulesChanged,
-)
+from gpuwarden.trace.records import Record
 from gpuwarden.trace.writer import TraceWriter
-from gpuwarden_collectors.base import Observation
-from gpuwarden_collectors.event_facts import HostEvent
-from gpuwarden_collectors.facts import Stamp
 
 FLUSHED_EVERY = 5.0
 WAITING_MOST = 2000
@@ -53,27 +39,9 @@ class Recording:
     def dropped(self) -> int:
         return self._writer.dropped
 
-    def began(self, at: Stamp, boot_id: str, rules: Rules, memory: Iterable[Event]) -> None:
-        """`memory`: events that fold to what the judge remembers, as `checkpoint` gives them."""
-        self._put(Began(at=at, boot_id=boot_id, rules=rules, memory=tuple(memory)))
-
-    def observed(self, observation: Observation[Any]) -> None:
-        self._put(Passed(observation))
-
-    def ingested(self, at: Stamp, events: Iterable[HostEvent]) -> None:
-        self._put(HostEventsSeen(at=at, events=tuple(events)))
-
-    def errors_changed(self, at: Stamp, errors: Mapping[str, str]) -> None:
-        self._put(ErrorsChanged(at=at, errors=dict(errors)))
-
-    def ruled(self, at: Stamp, rules: Rules) -> None:
-        self._put(RulesChanged(at=at, rules=rules))
-
-    def acknowledged(self, at: Stamp, finding: str, by: str) -> None:
-        self._put(Acknowledged(at=at, finding=finding, by=by))
-
-    def accepted(self, at: Stamp) -> None:
-        self._put(Accepted(at=at))
+    def take(self, record: Record) -> None:
+        if not self.error:
+            self._writer.submit(partial(self._write, record))
 
     async def flush(self, timeout: float) -> bool:  # noqa: ASYNC109 - returns False at the deadline, which is no error here
         """Wait until everything handed over so far is written; False if `timeout` seconds were not enough."""
@@ -83,10 +51,6 @@ class Recording:
         """End the trace; False if that was not done within `timeout` seconds."""
         self._writer.submit(self._end)
         return self._writer.close(timeout)
-
-    def _put(self, record: Record) -> None:
-        if not self.error:
-            self._writer.submit(partial(self._write, record))
 
     def _write(self, record: Record) -> None:
         if not self.error:
