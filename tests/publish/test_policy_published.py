@@ -8,7 +8,7 @@ import pytest
 
 from gpuwarden.cli.status_text import status_text
 from gpuwarden.health.model import Health, gpu
-from gpuwarden.policy.model import Act, NodeState, Notice, Owner, Why
+from gpuwarden.policy.model import Act, Intent, NodeState, Notice, Owner, Why
 from gpuwarden.publish.files.verdict import verdict_text
 from gpuwarden.publish.metrics.enforcement import with_enforced
 from gpuwarden.publish.snapshot import Enforced, Snapshot, Wanted
@@ -28,7 +28,8 @@ def acted(base: Snapshot, **more: object) -> Snapshot:
 
 
 def wanted(text: str) -> Wanted:
-    return Wanted(act=Act.EXCLUDE, actuator="slurm", why=Why.FAILURE, reason=FAILED, at=NOW, text=text)
+    intent = Intent(act=Act.EXCLUDE, actuator="slurm", why=Why.FAILURE, reason=FAILED, key="1", at=NOW)
+    return Wanted(intent=intent, text=text)
 
 
 def text_of(shown: Snapshot) -> str:

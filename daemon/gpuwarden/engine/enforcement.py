@@ -307,17 +307,9 @@ class Enforcement:
 
     def shown(self) -> Enforced:
         node_states = self.node_states
-        pending = [
-            Wanted(
-                act=i.act, actuator=name, why=i.why, reason=i.reason, at=i.at, text=self._text(name, i.key)
-            )
-            for name, i in self.state.pending.items()
-        ]  # fmt: skip
-        would = [
-            Wanted(act=i.act, actuator=name, why=i.why, reason=i.reason, at=i.at, text="mode is observe")
-            for name, i in self.state.would.items()
-            if i.act is Act.EXCLUDE and not self._options.settings.enforce
-        ]
+        pending = [Wanted(intent=i, text=self._text(name, i.key)) for name, i in self.state.pending.items()]
+        observed = () if self._options.settings.enforce else self.state.would.values()
+        would = [Wanted(intent=i, text="mode is observe") for i in observed if i.act is Act.EXCLUDE]
         return Enforced(
             actuators=tuple(self._boxes), excluded=tuple(excluded(self.state, node_states)), node_states=node_states,
             pending=tuple(pending), would=tuple(would), blocked=dict(self._blocked), counts={**self.state.tried, **self._counts},

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from gpuwarden.health.model import Health, Verdict
 from gpuwarden.policy.evacuation.model import Evacuation, Given
-from gpuwarden.policy.model import Act, NodeState, Notice, Why
+from gpuwarden.policy.model import Intent, NodeState, Notice
 from gpuwarden.publish.metrics.histogram import Histogram
 from gpuwarden_collectors.base import PassOutcome, WorkerReport
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
@@ -69,11 +69,7 @@ class XidCount:
 class Wanted:
     """An intent that is not done yet."""
 
-    act: Act
-    actuator: str
-    why: Why
-    reason: str
-    at: Stamp
+    intent: Intent
     text: str
     """Why it is not done yet."""
 

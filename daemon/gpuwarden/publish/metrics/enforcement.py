@@ -59,12 +59,13 @@ def _scheduler(name: str, state: NodeState | None) -> Document:
 
 
 def _wanted(wanted: Wanted) -> Document:
+    intent = wanted.intent
     return {
-        "intent": wanted.act.value,
-        "actuator": wanted.actuator,
-        "why": wanted.why.value,
-        "reason": wanted.reason,
-        "since": rfc3339(wanted.at.wall),
+        "intent": intent.act.value,
+        "actuator": intent.actuator,
+        "why": intent.why.value,
+        "reason": intent.reason,
+        "since": rfc3339(intent.at.wall),
         "text": wanted.text,
     }
 
