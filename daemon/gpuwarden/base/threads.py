@@ -16,6 +16,13 @@ def detached(name: str, work: Callable[[], Result]) -> asyncio.Future[Result]:
 
     Neither the loop nor the end of the process waits for it (an executor's threads would be waited for).
     """
+    future, run = promised(work)
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
+
+
+def promised(work: Callable[[], Result]) -> tuple[asyncio.Future[Result], Callable[[], None]]:
+    """A future of this loop, and what a thread must run so that it gets what `work` returns or raises."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()
 
@@ -36,5 +43,4 @@ def detached(name: str, work: Callable[[], Result]) -> asyncio.Future[Result]:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
             loop.call_soon_threadsafe(settle, result, error)
 
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return future
+    return future, run

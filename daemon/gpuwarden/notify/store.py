@@ -15,10 +15,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from gpuwarden.base.background import BackgroundWriter, boottime
 from gpuwarden.base.log import get_logger
+from gpuwarden.base.threads import promised
 from gpuwarden.ledger.errors import is_damage
 from gpuwarden.notify.queue import BYTES_MOST, ROWS_MOST, Message, Queue, Waiting, move_aside
 
@@ -74,37 +75,15 @@ class QueueStore:
 
     async def head(self, target: str, most: int) -> list[Waiting]:
         """The oldest first; messages in memory go to disk if it can be written again. The numbers of those in memory are negative."""
-        return await self._in_thread(lambda: self._head(target, most))
+        found, job = promised(lambda: self._head(target, most))
+        while not self._writer.submit(job):  # noqa: ASYNC110 - a thread empties it
+            await asyncio.sleep(0.1)
+        return await found
 
     def close(self) -> None:
         """Blocks for `CLOSES_WITHIN` at most."""
         self._writer.submit(self._end)
         self._writer.close(CLOSES_WITHIN)
-
-    async def _in_thread(self, read: Callable[[], Value]) -> Value:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Value] = loop.create_future()
-
-        def settle(value: Value | None, error: Exception | None) -> None:
-            if future.done():
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(cast("Value", value))
-
-        def work() -> None:
-            value, error = None, None
-            try:
-                value = read()
-            except Exception as raised:  # noqa: BLE001 - it is raised in the caller
-                error = raised
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
-                loop.call_soon_threadsafe(settle, value, error)
-
-        while not self._writer.submit(work):  # noqa: ASYNC110 - a thread empties it
-            await asyncio.sleep(0.1)
-        return await future
 
     # --- in the thread
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from gpuwarden.base.background import BackgroundWriter
+from gpuwarden.base.threads import promised
 from gpuwarden.config.sources import Fault
 from gpuwarden.publish.times import rfc3339
 from gpuwarden.publish.web import http as web
@@ -157,20 +158,9 @@ class Guard:
     # --- reading
 
     async def _done(self, work: Callable[[], Result]) -> Result:
-        """What `work` returns, which must not raise, in the thread. Raises TimeoutError."""
+        """What `work` returns or raises, in the thread. Raises TimeoutError."""
         assert self._reader is not None  # noqa: S101 - opened with the file
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Result] = loop.create_future()
-
-        def settle(result: Result) -> None:
-            if not done.done():
-                done.set_result(result)
-
-        def job() -> None:
-            result = work()
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
-                loop.call_soon_threadsafe(settle, result)
-
+        done, job = promised(work)
         self._reader.submit(job)
         async with asyncio.timeout(READ_WITHIN):
             return await done
