@@ -12,6 +12,8 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from gpuwarden_collectors.codec import from_wire
+
 SUFFIX = "-seal"
 _SIZE = 4096  # bytes
 
@@ -67,11 +69,7 @@ def read(ledger: Path) -> Seal | None:
     try:
         descriptor = os.open(path_of(ledger), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
-            document = json.loads(file.read(_SIZE))
-        seal = Seal(**document)
-        named = isinstance(json.loads(seal.machine or "{}"), dict)
-    except (OSError, ValueError, TypeError, RecursionError):
+            seal = from_wire(Seal, json.loads(file.read(_SIZE)))
+        return seal if isinstance(json.loads(seal.machine or "{}"), dict) else None
+    except (OSError, ValueError, RecursionError):
         return None
-    numbers = all(type(number) is int for number in (seal.era, seal.checkpoints, seal.through, seal.last))
-    texts = all(isinstance(text, str) for text in (seal.schema, seal.digest))
-    return seal if numbers and texts and named else None
