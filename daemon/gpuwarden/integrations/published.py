@@ -11,10 +11,8 @@ import json
 import os
 import stat
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Generic, TypeVar
 
 from gpuwarden.base.paths import marker_path
 
@@ -26,8 +24,6 @@ _MARKER_MOST = 16 << 10
 _TEXT_MOST = 1_000  # characters of a text that is passed on
 _STATES = ("healthy", "warning", "failure", "unknown")
 _MODES = ("observe", "enforce")
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +81,17 @@ class Reader:
     """Of one run directory; `name` is that of the actuator whose marker counts. `boot_id` empty: this boot is unknown."""
 
     def __init__(self, run_dir: Path, name: str, *, boot_id: str) -> None:
-        self._verdict = _File(run_dir / "verdict", _VERDICT_MOST, lambda data: parse_verdict(data, boot_id=boot_id))
-        self._marker = _File(
-            marker_path(run_dir, name), _MARKER_MOST, lambda data: parse_marker(data, name=name, boot_id=boot_id)
-        )
+        self._verdict = run_dir / "verdict"
+        self._marker = marker_path(run_dir, name)
+        self._name = name
+        self._boot_id = boot_id
 
     def read(self, now: float | None = None) -> Published:
         """`now` on CLOCK_BOOTTIME. Raises nothing."""
         at = time.clock_gettime(time.CLOCK_BOOTTIME) if now is None else now
         marker, doubt = self._read_marker()
         try:
-            verdict = self._verdict.read().at(at)
+            verdict = parse_verdict(_read(self._verdict, _VERDICT_MOST), boot_id=self._boot_id).at(at)
         except OSError as error:
             return Published(None, marker, f"there is no verdict of gpuwarden: {error.strerror or error}", doubt)
         except ValueError as error:
@@ -104,13 +100,13 @@ class Reader:
 
     def _read_marker(self) -> tuple[Marker | None, str]:
         try:
-            return self._marker.read(), ""
+            return parse_marker(_read(self._marker, _MARKER_MOST), name=self._name, boot_id=self._boot_id), ""
         except (FileNotFoundError, NotADirectoryError):
             return None, ""
         except OSError as error:
-            return None, f"cannot read {self._marker.path}: {error.strerror or error}"
+            return None, f"cannot read {self._marker}: {error.strerror or error}"
         except ValueError as error:
-            return None, f"{self._marker.path}: {error}"
+            return None, f"{self._marker}: {error}"
 
 
 def this_boot(path: Path = BOOT_ID) -> str:
@@ -156,30 +152,13 @@ def _text(value: object) -> str:
     return " ".join(value[:_TEXT_MOST].split()) if isinstance(value, str) else ""
 
 
-class _File(Generic[T]):
-    """A small file that is replaced as a whole; its parsed content is kept while the file is the same."""
-
-    def __init__(self, path: Path, most: int, parse: Callable[[bytes], T]) -> None:
-        self.path = path
-        self._most = most
-        self._parse = parse
-        self._seen: tuple[tuple[int, ...], T] | None = None
-
-    def read(self) -> T:
-        """Raises OSError, and ValueError if it is not a file, has more than `most` bytes, or what `parse` raises. Never waits."""
-        found = os.lstat(self.path)
-        same = (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
-        if self._seen is None or self._seen[0] != same:
-            self._seen = None
-            self._seen = same, self._parse(self._read())
-        return self._seen[1]
-
-    def _read(self) -> bytes:
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb", buffering=0) as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ValueError(f"{self.path} is not a file")
-            data = file.read(self._most + 1)
-        if len(data) > self._most:
-            raise ValueError(f"{self.path} has more than {self._most} bytes")
-        return data
+def _read(path: Path, most: int) -> bytes:
+    """Raises OSError, and ValueError if it is not a file or has more than `most` bytes. Never waits."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError(f"{path} is not a file")
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"{path} has more than {most} bytes")
+    return data
