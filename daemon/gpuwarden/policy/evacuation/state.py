@@ -89,39 +89,26 @@ def _returned(known: JobState) -> JobState:
     )
 
 
-def _departed(state: EvacuationState, event: Event) -> EvacuationState:
-    known = state.evacuations.get(text_in(event, "notice", NAME_MOST))
-    return state if known is None else with_evacuation(state, replace(known, over=event.at))
+def _departed(known: Evacuation, event: Event) -> Evacuation:
+    return replace(known, over=event.at)
 
 
-def _last_words(state: EvacuationState, event: Event) -> EvacuationState:
-    known = state.evacuations.get(text_in(event, "notice", NAME_MOST))
-    if known is None:
-        return state
+def _last_words(known: Evacuation, event: Event) -> Evacuation:
     result = enum_in(Result, event, "result", Result.RETRY)
     spoken = Spoken(what=text_in(event, "what", NAME_MOST), result=result, text=text_in(event, "text"), at=event.at)
-    return with_evacuation(state, replace(known, last_words=spoken))
+    return replace(known, last_words=spoken)
 
 
-def _approving(state: EvacuationState, event: Event) -> EvacuationState:
-    known = state.evacuations.get(text_in(event, "notice", NAME_MOST))
-    if known is None:
-        return state
-    before = 0 if known.approved is None else known.approved.tries
+def _approving(known: Evacuation, event: Event) -> Evacuation:
+    tries = 1 + (0 if known.approved is None else known.approved.tries)
     text = "what came of it is not known"
-    tried = Approved(tries=before + 1, result=Result.RETRY, text=text, at=event.at)
-    return with_evacuation(state, replace(known, approved=tried))
+    return replace(known, approved=Approved(tries=tries, result=Result.RETRY, text=text, at=event.at))
 
 
-def _approved(state: EvacuationState, event: Event) -> EvacuationState:
-    known = state.evacuations.get(text_in(event, "notice", NAME_MOST))
-    if known is None:
-        return state
+def _approved(known: Evacuation, event: Event) -> Evacuation:
     before = 0 if known.approved is None else known.approved.tries
     result, tries = enum_in(Result, event, "result", Result.RETRY), max(before, whole_in(event, "tries") or 0)
-    return with_evacuation(
-        state, replace(known, approved=Approved(tries=tries, result=result, text=text_in(event, "text"), at=event.at))
-    )
+    return replace(known, approved=Approved(tries=tries, result=result, text=text_in(event, "text"), at=event.at))
 
 
 # --- what came of it
@@ -187,22 +174,14 @@ def _ranks(event: Event) -> frozenset[int]:
     return frozenset(int(word) for word in value.split() if is_number(word)) if isinstance(value, str) else frozenset()
 
 
-def _requeued(state: EvacuationState, event: Event) -> EvacuationState:
-    return _in_its_departures(state, event, _sent_elsewhere)
-
-
-def _sent_elsewhere(known: JobState, event: Event) -> JobState:
+def _requeued(known: JobState, event: Event) -> JobState:
     restarts = known.restarts if known.restarts is not None else whole_in(event, "restarts")
     return replace(
         known, requeued=Requeued.DONE, requeued_at=event.at, requeued_text=text_in(event, "text"), restarts=restarts
     )
 
 
-def _not_requeued(state: EvacuationState, event: Event) -> EvacuationState:
-    return _in_its_departures(state, event, _stays)
-
-
-def _stays(known: JobState, event: Event) -> JobState:
+def _not_requeued(known: JobState, event: Event) -> JobState:
     """What was requeued once stays so: another node may have read that it is pending already."""
     if known.requeued is Requeued.DONE:
         return known
@@ -213,16 +192,33 @@ def _stays(known: JobState, event: Event) -> JobState:
     )  # fmt: skip
 
 
-_CHANGES: dict[str, Callable[[EvacuationState, Event], EvacuationState]] = {
+Change = Callable[[EvacuationState, Event], EvacuationState]
+
+
+def _of_its_evacuation(change: Callable[[Evacuation, Event], Evacuation]) -> Change:
+    """Of that which the event names, if it is known."""
+
+    def changed(state: EvacuationState, event: Event) -> EvacuationState:
+        known = state.evacuations.get(text_in(event, "notice", NAME_MOST))
+        return state if known is None else with_evacuation(state, change(known, event))
+
+    return changed
+
+
+def _of_its_job(change: Callable[[JobState, Event], JobState]) -> Change:
+    return lambda state, event: _in_its_departures(state, event, change)
+
+
+_CHANGES: dict[str, Change] = {
     EventKind.DEPARTING: _departing,
     EventKind.SIGNALLING: signalling,
     EventKind.SIGNALLED: signalled,
     EventKind.SAVED: _saved,
-    EventKind.REQUEUED: _requeued,
-    EventKind.NOT_REQUEUED: _not_requeued,
-    EventKind.LAST_WORDS: _last_words,
-    EventKind.APPROVING: _approving,
-    EventKind.APPROVED: _approved,
+    EventKind.REQUEUED: _of_its_job(_requeued),
+    EventKind.NOT_REQUEUED: _of_its_job(_not_requeued),
+    EventKind.LAST_WORDS: _of_its_evacuation(_last_words),
+    EventKind.APPROVING: _of_its_evacuation(_approving),
+    EventKind.APPROVED: _of_its_evacuation(_approved),
     EventKind.ANSWERED: _answered,
-    EventKind.DEPARTED: _departed,
+    EventKind.DEPARTED: _of_its_evacuation(_departed),
 }
