@@ -7,10 +7,14 @@ import itertools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from gpuwarden.actuators.reconciler import Limits
+from gpuwarden.config.notify import NotifyOptions
 from gpuwarden.engine.enforcement import Enforcement, EnforcementOptions
 from gpuwarden.health.model import Event, EventKind, Finding, Health, Verdict
+from gpuwarden.notify.messages import Origin
+from gpuwarden.notify.notifications import Notifications
 from gpuwarden.policy.model import Budget, Settings
 from gpuwarden.policy.situation import Situation
 from gpuwarden.policy.state import PolicyState
@@ -32,6 +36,11 @@ def acting_options(
 ) -> EnforcementOptions:
     settings = replace(settings, look_every=look_every, look_often=look_every / 2)
     return EnforcementOptions(settings=settings, limits=limits, first_read=0.0)
+
+
+def without_receivers() -> Notifications:
+    """Nothing is opened."""
+    return Notifications(NotifyOptions(), Origin(node="n1", mode="enforce", boot_id=BOOT), Path("/nonexistent"))
 
 
 class Killed(BaseException):
@@ -58,7 +67,7 @@ class Rig:
         self.client = Client(self.cluster, self.node, self.clock)
         self.enforcement = Enforcement(
             [self.client], self.options, append=self._append, changed=lambda: None, committed=self._is_committed,
-            boot_id=BOOT, instance=INSTANCE, clock=self.clock,
+            boot_id=BOOT, instance=INSTANCE, clock=self.clock, notifying=without_receivers(),
         )  # fmt: skip
         for event in self.ledger:
             self.enforcement.fold(event)

@@ -27,7 +27,7 @@ from gpuwarden.policy.evacuation.plan import EvacuationSettings
 from gpuwarden.policy.situation import Situation
 from gpuwarden_collectors.event_facts import HostEvent, LogPosition
 from gpuwarden_collectors.receivers.reader import ReceiversReader
-from support.acting_rig import acting_options
+from support.acting_rig import acting_options, without_receivers
 from support.hosts import Host
 from support.ledgers import HERE, PATIENCE
 from support.schedulers import Client, Cluster, Node
@@ -81,7 +81,7 @@ class WholeNode:
         self.enforcement = Enforcement(
             [Client(self.cluster, "n1", lambda: host.now)], acting_options(), append=self.append,
             changed=lambda: self._request(Step.SOON), committed=lambda: self.ledger.flush(PATIENCE), boot_id=host.boot_id,
-            instance="i-1", clock=lambda: host.now,
+            instance="i-1", clock=lambda: host.now, notifying=without_receivers(),
         )  # fmt: skip
         self.departing = Evacuation(
             EvacuationSettings(), JobScan(ReceiversReader(self.folder), None, set),

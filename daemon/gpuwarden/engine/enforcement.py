@@ -66,7 +66,7 @@ class Enforcement:
         boot_id: str,
         instance: str,
         clock: Clock,
-        notifying: Notifications | None = None,
+        notifying: Notifications,
     ) -> None:
         self.state = PolicyState()
         self.forgotten: Mapping[str, str] = {}
@@ -98,8 +98,7 @@ class Enforcement:
 
     def run(self) -> None:
         self._tasks = [asyncio.create_task(self._tend(box), name=name) for name, box in self._boxes.items()]
-        if self._notifying is not None:
-            self._notifying.run()
+        self._notifying.run()
 
     async def stop(self, timeout: float) -> None:  # noqa: ASYNC109 - what does not end by then is left behind
         """What is wanted and not done stays in the ledger."""
@@ -109,19 +108,16 @@ class Enforcement:
             async with asyncio.timeout(timeout):
                 await asyncio.gather(*self._tasks, return_exceptions=True)
                 await asyncio.gather(*(box.actuator.close() for box in self._boxes.values()), return_exceptions=True)
-        if self._notifying is not None:
-            await self._notifying.stop(timeout)
+        await self._notifying.stop(timeout)
 
     def notify(self, events: Iterable[Event]) -> None:
         """Queue the notifications that these events are worth, in both modes."""
-        if self._notifying is not None:
-            self._notifying.send(events)
+        self._notifying.send(events)
 
     def adopt(self, options: EnforcementOptions) -> None:
         """What is set from now on; whatever is being waited for is waited for as it was begun."""
         self._options = options
-        if self._notifying is not None:
-            self._notifying.enforces(options.settings.enforce)
+        self._notifying.enforces(options.settings.enforce)
         for box in self._boxes.values():
             box.limits = options.limits
 
@@ -303,7 +299,7 @@ class Enforcement:
         return "; ".join(f"{name}: {text}" for name, text in away.items())
 
     def notify_error(self) -> str:
-        return self._notifying.error() if self._notifying is not None else ""
+        return self._notifying.error()
 
     def shown(self) -> Enforced:
         node_states = self.node_states
@@ -317,7 +313,7 @@ class Enforcement:
             person=tuple(sorted(map(str, self.state.person))),
             order="" if self.state.order is None else self.state.order.reason, notices=tuple(self.state.notices.values()),
             notice=imminent(self.state.notices, self._options.settings.horizon, self._clock()),
-            receivers=self._notifying.shown() if self._notifying is not None else (),
+            receivers=self._notifying.shown(),
         )  # fmt: skip
 
     def _held_back(self) -> str:

@@ -24,6 +24,7 @@ from gpuwarden.engine.journal import Journal, Step
 from gpuwarden.engine.log_lines import EventLines
 from gpuwarden.engine.observers import ObservedEngine
 from gpuwarden.engine.reload import ReloadError, in_force, reloaded
+from gpuwarden.health.components import Component, ComponentErrors
 from gpuwarden.health.model import Event, EventKind, Health, Verdict
 from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.rows import Memory
@@ -35,7 +36,6 @@ from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden.publish.sockets.control import Control
 from gpuwarden.publish.sockets.jobs import NAME as JOB_SOCKET
 from gpuwarden.publish.web.pages import Web
-from gpuwarden.runtime.component_errors import component_errors
 from gpuwarden.runtime.jobs import Jobs
 from gpuwarden.runtime.kubernetes_condition import KubernetesConditions
 from gpuwarden.runtime.slurm_hooks import SlurmHooks
@@ -114,11 +114,32 @@ class Daemon:
             config=site.config.publish.web_config,
         )  # fmt: skip
         self._control = Control(site.config.run.dir, verbs.table(), log, group=site.config.control.group or None)
-        self._errors = component_errors(
-            ledger=self._ledger, readers=self._readers, holder=self.holder, verdict=self._verdict_file, jobs=self._jobs,
-            slurm=self._slurm, enforcement=self.enforcement, kubernetes=self._kubernetes, web=self._web, config=lambda: self._config,
-        )  # fmt: skip
+        self._errors = self._component_errors()
         self._ticker: asyncio.Task[None] | None = None
+
+    def _component_errors(self) -> ComponentErrors:
+        """Which part reports for each component why it does not work."""
+        enforcement, kubernetes = self.enforcement, self._kubernetes
+
+        def kernel_log(now: Stamp) -> str:
+            seen = self._readers.kernel_log_observation(now)
+            return "" if seen is None else seen.error
+
+        return ComponentErrors(
+            {
+                Component.LEDGER: self._ledger.error,
+                Component.KERNEL_LOG: kernel_log,
+                Component.JOB_LABELS: lambda _: self.holder.job_labels_error(),
+                Component.VERDICT: self._verdict_file.error,
+                Component.NOTICE: self._jobs.error,
+                Component.SLURM: self._slurm.error,
+                Component.ACTUATOR: lambda _: "; ".join(filter(None, (enforcement.error(), kubernetes.error()))),
+                Component.ACTUATOR_AWAY: lambda _: enforcement.away(),
+                Component.NOTIFY: lambda _: enforcement.notify_error(),
+                Component.WEB: self._web.error,
+                Component.CONFIG: lambda _: "; ".join(self._config.ignored),
+            }
+        )
 
     async def start(self) -> None:
         """Raises ListenError or ControlError if another process is in the way, OSError if the run directory cannot be."""

@@ -17,6 +17,7 @@ from gpuwarden.collect.simulation import Simulation
 from gpuwarden.collect.termination_sources import chosen
 from gpuwarden.config.jobs import evacuation_settings
 from gpuwarden.config.model import Config
+from gpuwarden.config.notify import NotifyOptions
 from gpuwarden.engine.enforcement import FIRST_READ, EnforcementOptions
 from gpuwarden.evacuation.job_scan import JobScan
 from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
@@ -97,12 +98,11 @@ class Site:
         """None with simulated GPUs: no simulated fault reaches a scheduler."""
         return () if self.simulation is not None else actuators(self.config, clock, detail)
 
-    def notifying(self) -> Notifications | None:
-        """None with simulated GPUs: no notification reports what did not happen."""
-        if self.simulation is not None:
-            return None
+    def notifying(self) -> Notifications:
+        """Without receivers with simulated GPUs: no notification reports what did not happen."""
+        options = self.config.notify if self.simulation is None else NotifyOptions()
         teller = Origin(node=self.config.node, mode=self.config.mode, boot_id=self.boot_id)
-        return Notifications(self.config.notify, teller, self.config.state.dir)
+        return Notifications(options, teller, self.config.state.dir)
 
     def notice_sources(self, clock: Clock) -> tuple[CloudSource, ...]:
         """None with simulated GPUs: what is simulated asks nobody outside."""
