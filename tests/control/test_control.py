@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from structlog.testing import capture_logs
 
 from gpuwarden.publish.sockets.control import LINE_LIMIT, Control, ControlError, Peer, Verb, VerbError, peer_of
@@ -59,7 +58,7 @@ VERBS: Mapping[str, Verb] = {
 
 
 def control(run_dir: Path, **settings: Any) -> Control:
-    return Control(run_dir, VERBS, structlog.get_logger(), **settings)
+    return Control(run_dir, VERBS, **settings)
 
 
 @asynccontextmanager

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -61,7 +60,7 @@ class Daemon:
 
     def socket(self, run_dir: Path, **options: Any) -> JobSocket:
         return JobSocket(
-            run_dir, structlog.get_logger(), status=lambda: dict(STATUS), notices=self.notices,
+            run_dir, status=lambda: dict(STATUS), notices=self.notices,
             current=lambda: {NOTICE}, job_of=self.job_of, acknowledged=self.acknowledged, **options,
         )  # fmt: skip
 
@@ -294,7 +293,6 @@ async def test_a_caller_in_a_namespace_that_cannot_be_seen_has_no_number(tmp_pat
     script = textwrap.dedent("""
         import asyncio, sys
         from pathlib import Path
-        import structlog
         from gpuwarden.publish.sockets.jobs import JobSocket
         from gpuwarden.publish.notices import Notices
 
@@ -303,7 +301,7 @@ async def test_a_caller_in_a_namespace_that_cannot_be_seen_has_no_number(tmp_pat
 
         async def main():
             served = JobSocket(
-                Path(sys.argv[1]), structlog.get_logger(), status=dict, notices=Notices(),
+                Path(sys.argv[1]), status=dict, notices=Notices(),
                 current=lambda: {sys.argv[2]}, job_of=job_of, acknowledged=print, deadline=60.0,
             )
             await served.start()

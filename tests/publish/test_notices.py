@@ -11,7 +11,6 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gpuwarden.base.log import get_logger
 from gpuwarden.cli.enforcement_text import enforcement_lines
 from gpuwarden.collect.termination_sources import chosen
 from gpuwarden.config.model import Config, ConfigError, load
@@ -106,7 +105,7 @@ async def test_over_http_the_answer_waits_and_nonsense_does_not() -> None:
 
     notices = Notices(waiters=1)
     notices.show(b'{"act":false}', imminent=False)
-    web = Web(Holder(Renderer(), snapshot()), no_events, get_logger("gpuwarden"), notices=notices)
+    web = Web(Holder(Renderer(), snapshot()), no_events, notices=notices)
     await web.start("127.0.0.1", 0)
     root = f"http://127.0.0.1:{web.addresses[0][1]}/v1/notice"
     async with aiohttp.ClientSession() as client, asyncio.timeout(PATIENCE):

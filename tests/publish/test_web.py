@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-import structlog
 from structlog.testing import capture_logs
 
 from gpuwarden.health.model import Event, EventKind, Health, gpu
@@ -188,7 +187,6 @@ async def test_a_ledger_that_does_not_answer_keeps_nobody_else_waiting() -> None
     web = Web(
         Holder(Renderer(), snapshot()),
         never,
-        structlog.get_logger(),
         clock=lambda: at(UPTIME),
         limits=Limits(deadline=0.3),
     )
@@ -205,7 +203,7 @@ async def test_a_ledger_that_fails_is_logged_and_told_without_its_details() -> N
     async def broken(since: float, limit: int) -> Sequence[Event]:
         raise OSError("a detail")
 
-    web = Web(Holder(Renderer(), snapshot()), broken, structlog.get_logger(), clock=lambda: at(UPTIME))
+    web = Web(Holder(Renderer(), snapshot()), broken, clock=lambda: at(UPTIME))
     await web.start("127.0.0.1", 0)
     try:
         with capture_logs() as logs:
@@ -341,7 +339,7 @@ async def test_a_client_that_leaves_its_answer_unread_is_given_up() -> None:
 
 async def test_a_port_in_use_is_named_with_what_to_do() -> None:
     async with serving() as served:
-        other = Web(served.holder, served.web._events, structlog.get_logger())
+        other = Web(served.holder, served.web._events)
         with pytest.raises(ListenError, match=rf"127\.0\.0\.1:{served.port}.*another process has this port"):
             await other.start("127.0.0.1", served.port)
         assert other.addresses == []
@@ -351,7 +349,7 @@ async def test_a_port_in_use_is_named_with_what_to_do() -> None:
 async def test_an_address_that_cannot_be_had_is_named(host: str, port: int) -> None:
     async with serving() as served:
         with pytest.raises(ListenError, match=f"cannot listen on {host}:{port}"):
-            await Web(served.holder, served.web._events, structlog.get_logger()).start(host, port)
+            await Web(served.holder, served.web._events).start(host, port)
 
 
 async def test_ipv6_is_served_too() -> None:

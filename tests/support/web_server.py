@@ -10,8 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import structlog
-
 from gpuwarden.health.model import Event
 from gpuwarden.publish.metrics.exposition import Holder, Renderer
 from gpuwarden.publish.notices import Notices
@@ -78,7 +76,7 @@ async def serving(
     holder = Holder(Renderer(), shown or snapshot())
     limits = Limits(connections=connections, deadline=deadline, handshake=handshake)
     web = Web(
-        holder, events, structlog.get_logger(), clock=lambda: now[0], notices=notices, config=config, limits=limits,
+        holder, events, clock=lambda: now[0], notices=notices, config=config, limits=limits,
         check_every=check_every,
     )  # fmt: skip
     served = Served(web, holder, now, notices)

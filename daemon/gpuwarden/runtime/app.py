@@ -110,10 +110,10 @@ class Daemon:
         self.holder = site.holder(self._snapshot(clock()), clock)
         verbs = Verbs(self, site.ledger, site.simulation, clock)
         self._web = Web(
-            self.holder, verbs.events_since, log, clock=clock, notices=self._jobs.notices,
+            self.holder, verbs.events_since, clock=clock, notices=self._jobs.notices,
             config=site.config.publish.web_config,
         )  # fmt: skip
-        self._control = Control(site.config.run.dir, verbs.table(), log, group=site.config.control.group or None)
+        self._control = Control(site.config.run.dir, verbs.table(), group=site.config.control.group or None)
         self._errors = self._component_errors()
         self._ticker: asyncio.Task[None] | None = None
 

@@ -50,7 +50,7 @@ class Jobs:
         self.notices = Notices()
         self._file = NoticeFile(site.config.run.dir, clock)
         self._socket = JobSocket(
-            site.config.run.dir, log, status=self._status, notices=self.notices, current=self._current,
+            site.config.run.dir, status=self._status, notices=self.notices, current=self._current,
             job_of=self._job_of, acknowledged=self._acknowledged, clock=clock, passed=passed,
         )  # fmt: skip
         self._evacuation = None if site.simulation is not None else self._made(append, committed)

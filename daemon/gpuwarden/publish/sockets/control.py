@@ -9,8 +9,9 @@ import grp
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gpuwarden.base.log import get_logger
 from gpuwarden.publish.sockets.unix_socket import (
     INTERNAL,
     NOT_ALLOWED,
@@ -26,8 +27,7 @@ from gpuwarden.publish.sockets.unix_socket import (
     peer_of,
 )
 
-if TYPE_CHECKING:  # structlog is for gpuwarden.base.log to import, which keeps it small
-    from structlog.typing import FilteringBoundLogger
+log = get_logger("gpuwarden")
 
 __all__ = (
     "INTERNAL", "LINE_LIMIT", "NOT_ALLOWED", "TRY_AGAIN", "USAGE", "Control", "ControlError", "Peer", "Verb",
@@ -49,7 +49,6 @@ class Control:
         self,
         run_dir: Path,
         verbs: Mapping[str, Verb],
-        log: FilteringBoundLogger,
         *,
         group: str | None = None,
         connections: int = 32,
@@ -58,7 +57,6 @@ class Control:
         self._file = SocketFile(run_dir / NAME, NEW_NAME, 0o660)
         self.path = self._file.path
         self._verbs = Verbs(verbs, log, deadline)
-        self._log = log
         self._group = group
         self._gid: int | None = None
         self._connections = connections
@@ -91,7 +89,7 @@ class Control:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a stream callback is always run as a task
         self._talks.add(task)
-        connection = LineConnection(reader, writer, self._log, deadline=self._deadline, limit=LINE_LIMIT)
+        connection = LineConnection(reader, writer, log, deadline=self._deadline, limit=LINE_LIMIT)
         try:
             if len(self._talks) > self._connections:
                 await connection.send(failed(f"more than {self._connections} clients at once; try again", TRY_AGAIN))
@@ -110,7 +108,7 @@ class Control:
         if peer.uid in (0, os.geteuid()) or (self._gid is not None and self._gid in peer.groups):
             return None
         group = f" and members of group {self._group}" if self._group else ""
-        self._log.warning("control client refused", uid=peer.uid, pid=peer.pid)
+        log.warning("control client refused", uid=peer.uid, pid=peer.pid)
         return failed(f"uid {peer.uid} may not do this: only root, uid {os.geteuid()}{group} may", NOT_ALLOWED)
 
 

@@ -26,8 +26,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gpuwarden.base.log import get_logger
 from gpuwarden.publish.notices import WAIT_MOST, Notices
 from gpuwarden.publish.sockets.listener import PACE, SocketListener
 from gpuwarden.publish.sockets.unix_socket import (
@@ -45,8 +46,7 @@ from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.process_stat import process_stat
 
-if TYPE_CHECKING:  # structlog is for gpuwarden.base.log to import, which keeps it small
-    from structlog.typing import FilteringBoundLogger
+log = get_logger("gpuwarden")
 
 NAME = "job.sock"
 NEW_NAME = "job.new"
@@ -120,7 +120,6 @@ class JobSocket:
     def __init__(
         self,
         run_dir: Path,
-        log: FilteringBoundLogger,
         *,
         status: Callable[[], dict[str, Any]],
         notices: Notices,
@@ -136,7 +135,6 @@ class JobSocket:
     ) -> None:
         verbs = {"status": self._status, "notice": self._notice, "acknowledge": self._acknowledge}
         self._verbs = Verbs(verbs, log, deadline, {"notice": WAIT_MOST + deadline})
-        self._log = log
         self._status_document = status
         self._notices = notices
         self._current = current
@@ -145,10 +143,10 @@ class JobSocket:
         self._clients_most, self._clients_of_user = clients, clients_of_user
         self._deadline = deadline
         self._clients: set[_Client] = set()
-        self._refusals = _Refusals(log)
+        self._refusals = _Refusals()
         file = SocketFile(run_dir / NAME, NEW_NAME, 0o666, passed)
         self._listener = SocketListener(
-            file, self._accepted, log, clock=clock, backlog=BACKLOG, check_every=check_every, deadline=deadline
+            file, self._accepted, clock=clock, backlog=BACKLOG, check_every=check_every, deadline=deadline
         )
         self.path = file.path
 
@@ -216,7 +214,7 @@ class JobSocket:
         try:
             reader, writer = await asyncio.open_unix_connection(sock=client.socket, limit=LINE_LIMIT)
             client.connection = connection = LineConnection(
-                reader, writer, self._log, deadline=self._deadline, limit=LINE_LIMIT
+                reader, writer, log, deadline=self._deadline, limit=LINE_LIMIT
             )
             while (line := await connection.line()) is not None:
                 client.idle_since = None
@@ -307,8 +305,7 @@ class JobSocket:
 class _Refusals:
     """Refusals: sent to each refused client, and logged once a minute, since any user can cause as many as they like."""
 
-    def __init__(self, log: FilteringBoundLogger) -> None:
-        self._log = log
+    def __init__(self) -> None:
         self._next = -math.inf
         self._not_logged = 0
 
@@ -317,7 +314,7 @@ class _Refusals:
         if now < self._next:
             self._not_logged += 1
         else:
-            self._log.warning("acknowledgement refused", error=error, uid=caller.uid, not_logged=self._not_logged)
+            log.warning("acknowledgement refused", error=error, uid=caller.uid, not_logged=self._not_logged)
             self._next, self._not_logged = now + _REFUSALS_EVERY, 0
         return VerbError(error, NOT_ALLOWED)
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from gpuwarden.base.background import BackgroundWriter
+from gpuwarden.base.log import get_logger
 from gpuwarden.publish.sockets.unix_socket import SocketError, SocketFile
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Stamp
 
-if TYPE_CHECKING:  # structlog is for gpuwarden.base.log to import, which keeps it small
-    from structlog.typing import FilteringBoundLogger
+log = get_logger("gpuwarden")
 
 PACE = 0.001
 """Seconds between two clients, and between two requests of one."""
@@ -34,7 +33,6 @@ class SocketListener:
         self,
         file: SocketFile,
         welcome: Callable[[socket.socket], None],
-        log: FilteringBoundLogger,
         *,
         clock: Clock,
         backlog: int,
@@ -43,7 +41,6 @@ class SocketListener:
     ) -> None:
         self._file = file
         self._welcome = welcome
-        self._log = log
         self._backlog = backlog
         self._check_every = check_every
         self._deadline = deadline
@@ -91,13 +88,13 @@ class SocketListener:
             except RuntimeError:  # the loop has ended
                 listener.close()
         if self._logged:
-            self._log.info("socket available again", path=str(self._file.path))
+            log.info("socket available again", path=str(self._file.path))
         self._error, self._logged = "", False
 
     def _failed(self, error: Exception) -> None:
         text = str(error) if isinstance(error, SocketError) else f"cannot read {self._file.path}: {error}"
         if text != self._error:
-            self._log.warning("socket not available", error=text)
+            log.warning("socket not available", error=text)
         self._error, self._logged = text, True
 
     # --- in the loop
@@ -130,7 +127,7 @@ class SocketListener:
                 self._welcome(sock)
             except OSError:  # it is gone already
                 sock.close()
-            except Exception as error:  # noqa: BLE001 - one client must not end the listener
-                self._log.exception("accepting a client failed", error=str(error))
+            except Exception as error:  # one client must not end the listener
+                log.exception("accepting a client failed", error=str(error))
                 sock.close()
             await asyncio.sleep(PACE)

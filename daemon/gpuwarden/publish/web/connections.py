@@ -10,12 +10,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gpuwarden.base.log import get_logger
 from gpuwarden.publish.web import http as web
 
-if TYPE_CHECKING:  # structlog is for gpuwarden.base.log to import, which keeps it small; OpenSSL for those who want TLS
-    from structlog.typing import FilteringBoundLogger
-
+if TYPE_CHECKING:  # OpenSSL is for those who want TLS
     from gpuwarden.publish.web.tls import Tls
+
+log = get_logger("gpuwarden")
 
 LOG_EVERY = 60.0
 """Seconds between two lines of the log about clients that are refused for one reason."""
@@ -89,9 +90,8 @@ class Connections:
 class Refusals:
     """Counts the clients that got no answer, by reason; the log gets one line a minute for each reason."""
 
-    def __init__(self, log: FilteringBoundLogger) -> None:
+    def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self._log = log
         self._logged: dict[str, float] = {}
 
     def note(self, kind: str, why: str, peer: Any) -> None:
@@ -100,7 +100,7 @@ class Refusals:
         if now >= self._logged.get(kind, float("-inf")) + LOG_EVERY:
             self._logged[kind] = now
             address = peer[0] if isinstance(peer, tuple) and peer else ""
-            self._log.info("client refused", kind=kind, why=why, client=address, so_far=self.counts[kind])
+            log.info("client refused", kind=kind, why=why, client=address, so_far=self.counts[kind])
 
 
 class Server(web.Server):

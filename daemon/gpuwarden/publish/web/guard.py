@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from gpuwarden.base.background import BackgroundWriter
+from gpuwarden.base.log import get_logger
 from gpuwarden.base.threads import promised
 from gpuwarden.config.sources import Fault
 from gpuwarden.publish.times import rfc3339
@@ -24,11 +25,11 @@ from gpuwarden.publish.web.rules import RateLimit, WebConfig, WebConfigError
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Stamp
 
-if TYPE_CHECKING:  # structlog is for gpuwarden.base.log to import; OpenSSL and bcrypt for those with such a file
-    from structlog.typing import FilteringBoundLogger
-
+if TYPE_CHECKING:  # OpenSSL and bcrypt for those with such a file
     from gpuwarden.publish.web.auth import Passwords
     from gpuwarden.publish.web.tls import Tls
+
+log = get_logger("gpuwarden")
 
 Result = TypeVar("Result")
 CHECK_EVERY = 2.0
@@ -75,14 +76,12 @@ class Guard:
     def __init__(
         self,
         path: Path | None,
-        log: FilteringBoundLogger,
         clock: Clock,
         *,
         deadline: float = 10.0,
         every: float = CHECK_EVERY,
     ) -> None:
         self._path = path
-        self._log = log
         self._clock = clock
         self._deadline = deadline
         self._every = every
@@ -173,7 +172,7 @@ class Guard:
                     self._consider(await self._done(partial(_tried, path)))
                 elif self._doubt != self._fault:  # seen twice: not only a file in the middle of being replaced
                     self._fault = self._doubt
-                    self._log.error("web configuration rejected; the old one stays in force", reason=self._fault)
+                    log.error("web configuration rejected; the old one stays in force", reason=self._fault)
 
     def _consider(self, result: WebConfig | WebConfigError) -> None:
         if isinstance(result, WebConfigError):
@@ -194,9 +193,9 @@ class Guard:
         if config.files == before.files:
             return
         ends = None if config.tls is None else rfc3339(config.tls.ends)
-        self._log.info("web configuration read", file=str(self._path), certificate_until=ends, users=len(config.users))
+        log.info("web configuration read", file=str(self._path), certificate_until=ends, users=len(config.users))
         for warning in config.warnings:
-            self._log.warning("web configuration has a warning", warning=warning)
+            log.warning("web configuration has a warning", warning=warning)
 
     def _logins(self, users: Mapping[str, str]) -> Passwords | None:
         """Earlier logins are forgotten: they may be invalid now."""
@@ -212,7 +211,7 @@ class Guard:
         return self.tls is not None and self.tls.context.session_stats()["number"] > SESSIONS_MOST
 
     def _failed(self, error: Exception) -> None:
-        self._log.error("login check failed", kind=type(error).__name__)
+        log.error("login check failed", kind=type(error).__name__)
 
     def _boottime(self) -> float:
         return self._clock().boottime

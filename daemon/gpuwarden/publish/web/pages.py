@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from gpuwarden.base.log import get_logger
 from gpuwarden.health.model import Event
 from gpuwarden.publish import status
 from gpuwarden.publish.metrics.exposition import Holder
@@ -23,8 +23,7 @@ from gpuwarden.publish.web.unsent import Unsent
 from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.facts import Stamp
 
-if TYPE_CHECKING:  # structlog is for gpuwarden.base.log to import, which keeps it small
-    from structlog.typing import FilteringBoundLogger
+log = get_logger("gpuwarden")
 
 EventsSince = Callable[[float, int], Awaitable[Sequence[Event]]]
 """(Unix time, at most so many) -> the events since then, oldest first."""
@@ -121,7 +120,6 @@ class Web:
         self,
         holder: Holder,
         events: EventsSince,
-        log: FilteringBoundLogger,
         *,
         clock: Clock = host_clock,
         notices: Notices | None = None,
@@ -131,14 +129,13 @@ class Web:
     ) -> None:
         self._holder = holder
         self._events = events
-        self._log = log
         self._clock = clock
         self._notices = notices or Notices()
         limits = limits or Limits()
         self._deadline = limits.deadline
-        self.refusals = Refusals(log)
+        self.refusals = Refusals()
         self.unsent = Unsent()
-        self._guard = Guard(config, log, clock, deadline=limits.deadline, every=check_every)
+        self._guard = Guard(config, clock, deadline=limits.deadline, every=check_every)
         holder.clients = lambda: Clients(turned_away=self.turned_away, refused=dict(self.refusals.counts))
         self._listener = Listener(self._answer, self._guard, self.refusals, limits)
         self._form = lru_cache(64)(lambda accept, encoding: (wants_openmetrics(accept), wants_gzip(encoding)))
@@ -215,8 +212,8 @@ class Web:
             return _error(413, "a request with a body is not accepted")
         try:
             return await page(request)
-        except Exception as error:  # noqa: BLE001 - an error in one page must not look like a dead daemon
-            self._log.exception("request failed", path=request.path, error=str(error))
+        except Exception as error:  # an error in one page must not look like a dead daemon
+            log.exception("request failed", path=request.path, error=str(error))
             return _error(500, "internal error; the daemon's log has it")
 
     async def _metrics(self, request: web.BaseRequest) -> web.Response:
