@@ -1,4 +1,4 @@
-"""Small files of /proc and /sys: bounded reads, and the numbers in them."""
+"""Small files of /proc and /sys: bounded reads, and the numbers and texts in them."""
 
 from __future__ import annotations
 
@@ -31,3 +31,9 @@ def read_text(path: Path | str, limit: int = PAGE) -> str:
 def number(text: str) -> int | None:
     """A count, or None for anything else (`N/A (no PMA)`, an empty file)."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 20 else None
+
+
+def printable(text: str, most: int) -> str:
+    """The first `most` characters, each that cannot be printed as a question mark."""
+    cut = text[:most]
+    return cut if cut.isprintable() else "".join(char if char.isprintable() else "?" for char in cut)

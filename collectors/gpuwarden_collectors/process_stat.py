@@ -1,4 +1,4 @@
-"""Whether a process is still the one that it was: its line in /proc/PID/stat (proc(5)), which never blocks its reader."""
+"""What the kernel says of a process in its line in /proc/PID/stat (proc(5)), which never blocks its reader."""
 
 from __future__ import annotations
 
@@ -11,11 +11,18 @@ from gpuwarden_collectors.host_files import read_bytes
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """`started`: ticks since boot, which with the number names a process for good. `state`: R, S, D, T, t, Z, X …"""
+    """Of a process or of a thread. `started`: ticks since boot, which with the number names it for good. `state`: R, S, D, T, t,
+    Z, X … `addresses` of its data and heap: others with each program it executes, and left alone by setproctitle.
+    """
 
+    pid: int
+    name: bytes
     state: str
+    parent: int
+    flags: int
     threads: int
     started: int
+    addresses: tuple[bytes, ...]
 
     @property
     def over(self) -> bool:
@@ -23,14 +30,30 @@ class ProcessStat:
         return self.state in "XxZ" and self.threads <= 1
 
 
+def parse_stat(line: bytes) -> ProcessStat:
+    """Raises ValueError for a line of another form."""
+    head, _, tail = line.rpartition(b") ")  # the name may hold anything, parentheses and newlines too
+    pid, _, name = head.partition(b" (")
+    fields = tail.split()
+    if len(fields) < 20:
+        raise ValueError("a line of another form in stat")
+    return ProcessStat(
+        pid=int(pid), name=name, state=fields[0].decode("ascii", "replace"), parent=int(fields[1]), flags=int(fields[6]),
+        threads=int(fields[17]), started=int(fields[19]), addresses=tuple(fields[42:45]),
+    )  # fmt: skip
+
+
+def read_stat(folder: str) -> ProcessStat | None:
+    """Of the process or thread with this folder; None as for `process_stat`."""
+    try:
+        return parse_stat(read_bytes(f"{folder}/stat"))
+    except (OSError, ValueError):
+        return None
+
+
 def process_stat(proc: Path | str, pid: int) -> ProcessStat | None:
     """None for a process that is gone, for one that is hidden from this user, and for a line of another form."""
-    try:
-        line = read_bytes(f"{os.fspath(proc)}/{pid}/stat")
-        fields = line.rpartition(b") ")[2].split()  # the name may hold anything, parentheses too
-        return ProcessStat(fields[0].decode("ascii", "replace"), int(fields[17]), int(fields[19]))
-    except (OSError, ValueError, IndexError):
-        return None
+    return read_stat(f"{os.fspath(proc)}/{pid}")
 
 
 def is_there(pid: int) -> bool:

@@ -18,14 +18,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from gpuwarden_collectors.base import Clock, CollectorError, SourceAbsent, host_clock
 from gpuwarden_collectors.host_facts import ProcessesFacts, StuckProcess
-from gpuwarden_collectors.host_files import number, read_bytes, read_text
+from gpuwarden_collectors.host_files import number, printable, read_text
 from gpuwarden_collectors.options import PolledOptions, bounded
+from gpuwarden_collectors.process_stat import ProcessStat, read_stat
 from gpuwarden_collectors.spec import CollectorSpec
 
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD, linux/sched.h
@@ -39,18 +39,6 @@ class ProcessesOptions(PolledOptions):
 
     interval: float = bounded(60.0, 1.0, 60.0)
     deadline: float = bounded(20.0, 0.1, 60.0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Stat:
-    """A line of /proc/PID/stat (proc(5)). `start`: ticks since boot, which with the number names a process for good."""
-
-    pid: int
-    comm: bytes
-    state: str
-    flags: int
-    threads: int
-    start: int
 
 
 _Sleep = tuple[int, int, str]  # thread, its start, and how often it ran
@@ -91,13 +79,12 @@ class ProcessesCollector:
         all_seen = fabric_manager = False
         for stat in self._all():
             total += 1
-            over = stat.state in "ZX" and stat.threads <= 1
-            zombies += over
+            zombies += stat.over
             all_seen = all_seen or bool(stat.flags & _KERNEL_THREAD)
-            fabric_manager = fabric_manager or (stat.comm == _FABRIC_MANAGER and not over)
+            fabric_manager = fabric_manager or (stat.name == _FABRIC_MANAGER and not stat.over)
             gpu = self._uses_gpu(stat)
             if gpu:
-                gpu_users.add((stat.pid, stat.start))
+                gpu_users.add((stat.pid, stat.started))
             asleep = {sleep: self._since.get(sleep, now) for sleep in self._sleeps(stat, every_thread=gpu is True)}
             since |= asleep
             if asleep and (process := self._stuck(stat, asleep, now, gpu=gpu)) is not None:
@@ -109,7 +96,7 @@ class ProcessesCollector:
             fabric_manager=fabric_manager if fabric_manager or all_seen else None,
         )  # fmt: skip
 
-    def _all(self) -> Iterator[_Stat]:
+    def _all(self) -> Iterator[ProcessStat]:
         try:
             with os.scandir(self._proc) as entries:
                 names = [entry.name for entry in entries if entry.name.isdecimal()]
@@ -120,12 +107,12 @@ class ProcessesCollector:
         if len(names) > self._max_processes:
             raise CollectorError(f"cannot scan processes: {self._proc} lists more than {self._max_processes}")
         for name in names:
-            if (stat := _stat(f"{self._proc}/{name}/stat")) is not None:
+            if (stat := read_stat(f"{self._proc}/{name}")) is not None:
                 yield stat
 
-    def _uses_gpu(self, stat: _Stat) -> bool | None:
+    def _uses_gpu(self, stat: ProcessStat) -> bool | None:
         """An NVIDIA device is open, or was: a process that dies, stuck, shows no descriptors any more."""
-        if (stat.pid, stat.start) in self._gpu_users:
+        if (stat.pid, stat.started) in self._gpu_users:
             return True
         if stat.flags & _KERNEL_THREAD:
             return False
@@ -138,53 +125,33 @@ class ProcessesCollector:
         except OSError:
             return False
 
-    def _sleeps(self, stat: _Stat, *, every_thread: bool) -> Iterator[_Sleep]:
+    def _sleeps(self, stat: ProcessStat, *, every_thread: bool) -> Iterator[_Sleep]:
         """Its threads in D state; of a process whose first thread has ended before the others, all count."""
         folder = f"{self._proc}/{stat.pid}"
         if stat.threads <= 1 or not (every_thread or stat.state == "Z"):
             if stat.state == "D":
-                yield stat.pid, stat.start, _runs(folder)
+                yield stat.pid, stat.started, _runs(folder)
             return
         with contextlib.suppress(OSError), os.scandir(f"{folder}/task") as entries:
             for entry in islice(entries, _MANY):
-                thread = _stat(f"{entry.path}/stat")
+                thread = read_stat(entry.path)
                 if thread is not None and thread.state == "D":
-                    yield thread.pid, thread.start, _runs(entry.path)
+                    yield thread.pid, thread.started, _runs(entry.path)
 
-    def _stuck(self, stat: _Stat, asleep: dict[_Sleep, float], now: float, *, gpu: bool | None) -> StuckProcess | None:
+    def _stuck(
+        self, stat: ProcessStat, asleep: dict[_Sleep, float], now: float, *, gpu: bool | None
+    ) -> StuckProcess | None:
         """None if all of it is seen for the first time."""
         (thread, _, _), first = min(asleep.items(), key=lambda item: item[1])
         if first >= now:
             return None
         return StuckProcess(
             pid=stat.pid,
-            comm=_printable(stat.comm.decode("utf-8", "replace"), 64),
+            comm=printable(stat.name.decode("utf-8", "replace"), 64),
             seen_for=now - first,
             gpu=gpu,
             wait_channel=_wait_channel(f"{self._proc}/{stat.pid}/task/{thread}/wchan"),
         )
-
-
-def _stat(path: str) -> _Stat | None:
-    """None for a process that is gone, and for a line of another form."""
-    try:
-        line = read_bytes(path)
-    except OSError:
-        return None
-    head, _, tail = line.rpartition(b") ")  # the name may hold anything, parentheses too
-    pid, _, comm = head.partition(b" (")
-    fields = tail.split()
-    try:
-        return _Stat(
-            pid=int(pid),
-            comm=comm,
-            state=fields[0].decode("ascii", "replace"),
-            flags=int(fields[6]),
-            threads=int(fields[17]),
-            start=int(fields[19]),
-        )
-    except (ValueError, IndexError):
-        return None
 
 
 def _runs(folder: str) -> str:
@@ -197,7 +164,7 @@ def _runs(folder: str) -> str:
 
 def _wait_channel(path: str) -> str:
     try:
-        name = _printable(read_text(path), 64)
+        name = printable(read_text(path), 64)
     except OSError:
         return ""
     return "" if number(name) == 0 else name
@@ -208,10 +175,6 @@ def _target(link: str) -> str:
         return os.readlink(link)  # noqa: PTH115 - a Path for each descriptor of a host costs more than the call
     except OSError:
         return ""
-
-
-def _printable(text: str, length: int) -> str:
-    return "".join(char if char.isprintable() else "?" for char in text[:length])
 
 
 SPEC = CollectorSpec(

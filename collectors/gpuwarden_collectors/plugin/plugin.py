@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from gpuwarden_collectors.base import Clock, Observation, PassOutcome, host_clock
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host_facts import PluginFacts, PluginResult, PluginState
+from gpuwarden_collectors.host_files import printable
 from gpuwarden_collectors.plugin.options import SiteCheck
 from gpuwarden_collectors.plugin.run import Process, Run, run
 from gpuwarden_collectors.plugin.service import run_by_service
@@ -157,4 +158,4 @@ def _text(done: Run) -> str:
     output = done.stdout if done.stdout.strip() else done.stderr
     line = output.decode("utf-8", "replace").strip().partition("\n")[0].partition("|")[0].strip()
     text = ": ".join(part for part in (done.error, line) if part)
-    return "".join(char if char.isprintable() else "?" for char in text[:_LONGEST_TEXT])
+    return printable(text, _LONGEST_TEXT)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gpuwarden_collectors.host_files import printable
 from gpuwarden_collectors.receivers.facts import NOTHING, SIGNALS
 
 ENVIRON_MOST = 1 << 20
@@ -69,11 +70,6 @@ def declared_signal(text: str) -> str:
 def folder_name(text: str) -> str:
     """Empty for what cannot be one."""
     return text if _FOLDER.fullmatch(text) else ""
-
-
-def printable(text: str, most: int) -> str:
-    cut = text[:most]
-    return cut if cut.isprintable() else "".join(char if char.isprintable() else "?" for char in cut)
 
 
 def command_in(data: bytes) -> tuple[str, ...]:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwarden_collectors.receivers.declared import declared_signal, folder_name, printable
+from gpuwarden_collectors.host_files import printable
+from gpuwarden_collectors.receivers.declared import declared_signal, folder_name
 
 SIGNAL_LABEL = "gpuwarden.signal"
 DSTACK_LABEL = "ai.dstack.shim.task-id"

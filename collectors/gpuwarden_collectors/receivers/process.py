@@ -12,16 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gpuwarden_collectors.receivers.declared import printable
+from gpuwarden_collectors.host_files import printable
+from gpuwarden_collectors.process_stat import ProcessStat, parse_stat
 from gpuwarden_collectors.receivers.facts import SIGNALS
 
 _BITS = {name: 1 << (getattr(signal, f"SIG{name}") - 1) for name in SIGNALS}
 _ANY = sum(_BITS.values())
 _PAGE = 16 << 10  # bytes; with more of them Python takes its time to make room for what mostly is one KiB
 _STATUS_MOST = 16 << 10  # bytes; what is needed comes before the lists of processors and memory nodes
-_DATA = slice(
-    42, 45
-)  # addresses of its data and heap: others with each program it executes, and left alone by setproctitle
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,29 +63,9 @@ def read(folder: int | None, name: str, most: int) -> bytes:
         os.close(file)
 
 
-@dataclass(frozen=True, slots=True)
-class Stat:
-    """A line of /proc/PID/stat (proc(5)). `over`: nothing is left of it but its line."""
-
-    pid: int
-    name: bytes
-    state: bytes
-    parent: int
-    started: int
-    over: bool
-    fields: tuple[bytes, ...]
-
-
-def stat(folder: int) -> Stat:
+def stat(folder: int) -> ProcessStat:
     """Raises OSError; ValueError for a line of another form."""
-    line = read(folder, "stat", 4096)
-    head, _, tail = line.rpartition(b") ")  # the name may hold anything, parentheses and newlines too
-    pid, _, name = head.partition(b" (")
-    fields = tuple(tail.split())
-    if len(fields) < 20:
-        raise ValueError("a line of another form in stat")
-    over = fields[0] in (b"X", b"x") or (fields[0] == b"Z" and int(fields[17]) <= 1)
-    return Stat(int(pid), name, fields[0], int(fields[1]), int(fields[19]), over, fields)
+    return parse_stat(read(folder, "stat", 4096))
 
 
 def process(folder: int) -> Process | None:
@@ -107,9 +85,9 @@ def process(folder: int) -> Process | None:
     )
 
 
-def _program(line: Stat) -> tuple[bytes, ...]:
-    addresses = line.fields[_DATA]
-    return addresses if any(address != b"0" for address in addresses) else (line.name,)  # hidden from who is not root
+def _program(line: ProcessStat) -> tuple[bytes, ...]:
+    shown = any(address != b"0" for address in line.addresses)  # hidden from who is not root
+    return line.addresses if shown else (line.name,)
 
 
 @lru_cache(maxsize=64)

@@ -153,7 +153,7 @@ class _Reader:
         try:
             with opened(self._proc, key[0]) as folder:
                 line = stat(folder)
-                if line.state == b"D":
+                if line.state == "D":
                     return None
                 if line.started != key[1]:
                     return UNREAD
