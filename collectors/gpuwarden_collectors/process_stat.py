@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuwarden_collectors.base import CollectorError, SourceAbsent
 from gpuwarden_collectors.host_files import read_bytes
 
 
@@ -54,6 +55,19 @@ def read_stat(folder: str) -> ProcessStat | None:
 def process_stat(proc: Path | str, pid: int) -> ProcessStat | None:
     """None for a process that is gone, for one that is hidden from this user, and for a line of another form."""
     return read_stat(f"{os.fspath(proc)}/{pid}")
+
+
+def process_ids(proc: str, most: int) -> list[int]:
+    """Raises SourceAbsent without /proc, CollectorError if it cannot be listed or lists more than `most`."""
+    try:
+        pids = [int(name) for name in os.listdir(proc) if name.isdecimal()]  # noqa: PTH208 - a Path for each process
+    except FileNotFoundError as error:
+        raise SourceAbsent(f"no processes: {proc} does not exist") from error
+    except OSError as error:
+        raise CollectorError(f"cannot list processes in {proc}: {error.strerror}") from error
+    if len(pids) > most:
+        raise CollectorError(f"cannot scan processes: {proc} lists more than {most}")
+    return pids
 
 
 def is_there(pid: int) -> bool:

@@ -18,14 +18,15 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from gpuwarden_collectors.base import Clock, CollectorError, SourceAbsent, host_clock
+from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.host_facts import ProcessesFacts, StuckProcess
 from gpuwarden_collectors.host_files import number, printable, read_text
 from gpuwarden_collectors.options import PolledOptions, bounded
-from gpuwarden_collectors.process_stat import ProcessStat, read_stat
+from gpuwarden_collectors.process_stat import ProcessStat, process_ids, read_stat
 from gpuwarden_collectors.spec import CollectorSpec
 
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD, linux/sched.h
@@ -77,7 +78,8 @@ class ProcessesCollector:
         stuck: list[StuckProcess] = []
         total = zombies = 0
         all_seen = fabric_manager = False
-        for stat in self._all():
+        folders = (f"{self._proc}/{pid}" for pid in process_ids(self._proc, self._max_processes))
+        for stat in filter(None, map(read_stat, folders)):
             total += 1
             zombies += stat.over
             all_seen = all_seen or bool(stat.flags & _KERNEL_THREAD)
@@ -95,20 +97,6 @@ class ProcessesCollector:
             stuck=tuple(stuck[: self._max_stuck]), total=total, zombies=zombies, followed_for=now - self._began,
             fabric_manager=fabric_manager if fabric_manager or all_seen else None,
         )  # fmt: skip
-
-    def _all(self) -> Iterator[ProcessStat]:
-        try:
-            with os.scandir(self._proc) as entries:
-                names = [entry.name for entry in entries if entry.name.isdecimal()]
-        except FileNotFoundError as error:
-            raise SourceAbsent(f"no processes: {self._proc} does not exist") from error
-        except OSError as error:
-            raise CollectorError(f"cannot list processes in {self._proc}: {error.strerror}") from error
-        if len(names) > self._max_processes:
-            raise CollectorError(f"cannot scan processes: {self._proc} lists more than {self._max_processes}")
-        for name in names:
-            if (stat := read_stat(f"{self._proc}/{name}")) is not None:
-                yield stat
 
     def _uses_gpu(self, stat: ProcessStat) -> bool | None:
         """An NVIDIA device is open, or was: a process that dies, stuck, shows no descriptors any more."""

@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from gpuwarden_collectors.base import Clock, CollectorError, SourceAbsent, host_clock
+from gpuwarden_collectors.base import Clock, host_clock
+from gpuwarden_collectors.process_stat import process_ids
 from gpuwarden_collectors.receivers.cgroups import OUTSIDE, Group, group_in
 from gpuwarden_collectors.receivers.declared import (
     COMMAND_MOST,
@@ -60,7 +61,7 @@ class Scanner:
     def groups(self) -> dict[int, Group]:
         """A new scan: who is in a job of Slurm's or in a container. Raises SourceAbsent without /proc, CollectorError."""
         self._began = self._clock().boottime * _TICKS
-        self._pids = self._list()
+        self._pids = process_ids(self._proc, self._max_processes)
         known: dict[bytes, Group] = {}
         found: dict[int, Group] = {}
         for pid in self._pids:
@@ -68,17 +69,6 @@ class Scanner:
             if group is not OUTSIDE:
                 found[pid] = group
         return found
-
-    def _list(self) -> list[int]:
-        try:
-            pids = [int(name) for name in os.listdir(self._proc) if name.isdecimal()]  # noqa: PTH208 - a Path for each process
-        except FileNotFoundError as error:
-            raise SourceAbsent(f"no processes: {self._proc} does not exist") from error
-        except OSError as error:
-            raise CollectorError(f"cannot list processes in {self._proc}: {error.strerror}") from error
-        if len(pids) > self._max_processes:
-            raise CollectorError(f"cannot scan processes: {self._proc} lists more than {self._max_processes}")
-        return pids
 
     def _group(self, pid: int, known: dict[bytes, Group]) -> Group:
         """Most processes share their groups with others: each text is parsed once."""
