@@ -28,6 +28,14 @@ def read_text(path: Path | str, limit: int = PAGE) -> str:
     return read_bytes(path, limit).decode("ascii", "replace").strip()
 
 
+def text_or_empty(path: Path | str) -> str:
+    """As `read_text`; empty for a file that cannot be read."""
+    try:
+        return read_text(path)
+    except OSError:
+        return ""
+
+
 def number(text: str) -> int | None:
     """A count, or None for anything else (`N/A (no PMA)`, an empty file)."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 20 else None

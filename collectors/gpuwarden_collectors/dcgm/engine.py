@@ -9,14 +9,14 @@ to groups and can be changed by every client, and the group of all GPUs is the o
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from gpuwarden_collectors.dcgm.addresses import Address
 from gpuwarden_collectors.dcgm.bindings import Bindings
-from gpuwarden_collectors.dcgm.errors import failure, is_final
+from gpuwarden_collectors.dcgm.errors import described, failure, is_final
 from gpuwarden_collectors.dcgm.facts import DcgmGpuStatus
 from gpuwarden_collectors.facts import slot_of
 
@@ -169,6 +169,16 @@ class Engine:
         pairs = [pair(kind, number) for kind, number in entities]
         values: Sequence[Any] = self._agent.dcgmEntitiesGetLatestValues(self._handle, pairs, fields, 0)
         return values
+
+    def refusal(self, ask: Callable[..., None], *arguments: Any) -> str:
+        """Why the engine refuses what is asked, in words; empty if it does not."""
+        try:
+            ask(*arguments)
+        except self.error as error:
+            if self.ended_by(error):
+                raise
+            return described(error)
+        return ""
 
     @contextmanager
     def _passable(self) -> Iterator[None]:

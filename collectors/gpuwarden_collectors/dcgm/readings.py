@@ -6,7 +6,6 @@ from collections.abc import Collection
 from typing import Any
 
 from gpuwarden_collectors.dcgm.engine import GPU, Engine, Entity
-from gpuwarden_collectors.dcgm.errors import described
 from gpuwarden_collectors.dcgm.facts import DcgmReadings
 from gpuwarden_collectors.dcgm.fields import GPU_FIELDS, NODE, NODE_FIELDS, PROFILING, Values, by_entity, ids
 
@@ -39,13 +38,7 @@ class Readings:
             self.profiling_error = self._watch(group, "profiling")
 
     def _watch(self, group: Any, name: str) -> str:
-        try:
-            self._engine.watch_fields(group, self._groups[name], self._interval)
-        except self._engine.error as error:
-            if self._engine.ended_by(error):
-                raise
-            return described(error)
-        return ""
+        return self._engine.refusal(self._engine.watch_fields, group, self._groups[name], self._interval)
 
     def read(self, gpus: Collection[int]) -> tuple[dict[int, DcgmReadings], Values]:
         """The readings by id of the GPU, and the values that belong to the node by attribute of DcgmFacts."""

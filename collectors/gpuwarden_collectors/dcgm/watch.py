@@ -82,17 +82,8 @@ class Watch:
             self._set_watches()
 
     def _set_watches(self) -> None:
-        self._errors = [self._set(group) for group in self._groups]
+        self._errors = [self._engine.refusal(self._engine.set_watches, group) for group in self._groups]
         self._watched_since = self._clock()
-
-    def _set(self, group: Any) -> str:
-        try:
-            self._engine.set_watches(group)
-        except self._engine.error as error:
-            if self._engine.ended_by(error):
-                raise
-            return described(error)
-        return ""
 
     def _verified(self) -> tuple[int, list[DcgmProblem]]:
         """The mask of the GPUs' watches as it was found; a mask that another client changed is set again."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
 from gpuwarden_collectors.default_route import DefaultRoute
 from gpuwarden_collectors.host_facts import InfinibandFacts, PortFacts
-from gpuwarden_collectors.host_files import number, read_text
+from gpuwarden_collectors.host_files import number, read_text, text_or_empty
 from gpuwarden_collectors.options import PolledOptions, bounded
 from gpuwarden_collectors.spec import CollectorSpec
 
@@ -101,11 +101,11 @@ class InfinibandCollector:
 
     def _port(self, folder: Path, inode: int, carriers: frozenset[str] | None) -> PortFacts | None:
         """None if it vanished meanwhile."""
-        state = _state_name(_text(folder / "state"))
-        link_layer = _text(folder / "link_layer")
+        state = _state_name(text_or_empty(folder / "state"))
+        link_layer = text_or_empty(folder / "link_layer")
         if not state and not folder.exists():
             return None
-        rate = _RATE.match(_text(folder / "rate"))
+        rate = _RATE.match(text_or_empty(folder / "rate"))
         counters = {name: self._counter(folder, inode, f"counters/{name}") for name in _COUNTERS}
         counters |= {name: self._counter(folder, inode, f"hw_counters/{name}") for name in _HW_COUNTERS}
         ethernet = link_layer == "Ethernet"
@@ -115,7 +115,7 @@ class InfinibandCollector:
             port=int(folder.name),
             link_layer=link_layer,
             state=state,
-            physical_state=_state_name(_text(folder / "phys_state")),
+            physical_state=_state_name(text_or_empty(folder / "phys_state")),
             rate_gbps=float(rate[1]) if rate else None,
             carrier_down=carrier_down,
             seen_down=self._seen_down(inode, state),
@@ -144,12 +144,12 @@ class InfinibandCollector:
         route goes over it.
         """
         names = self._netdev_names(folder)
-        lost = number(_text(self._netdevs / names[0] / "carrier_down_count")) if names else None
+        lost = number(text_or_empty(self._netdevs / names[0] / "carrier_down_count")) if names else None
         over_it = None if carriers is None else any(name in carriers and self._is_its(name) for name in names)
         return lost, over_it
 
     def _netdev_names(self, folder: Path) -> Sequence[str]:
-        by_gid = _text(folder / "gid_attrs/ndevs/0")
+        by_gid = text_or_empty(folder / "gid_attrs/ndevs/0")
         if _NETDEV.fullmatch(by_gid) and by_gid not in (".", ".."):
             return (by_gid,)
         netdevs = folder.parent.parent / "device/net"
@@ -159,7 +159,7 @@ class InfinibandCollector:
         except OSError:
             return ()
         port = int(folder.name) - 1  # some adapters have one function for both ports
-        return [name for name in found if (number(_text(netdevs / name / "dev_port")) or 0) == port]
+        return [name for name in found if (number(text_or_empty(netdevs / name / "dev_port")) or 0) == port]
 
     def _is_its(self, name: str) -> bool:
         """Not another network's of the same name: in a container `eth0` is no adapter's. Bonds are of no adapter by their nature."""
@@ -184,13 +184,6 @@ def _numbered(folder: Path) -> Iterator[tuple[Path, int]]:
         return
     for name, inode in sorted(found, key=lambda port: int(port[0])):
         yield folder / name, inode
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_text(path)
-    except OSError:
-        return ""
 
 
 def _state_name(text: str) -> str:

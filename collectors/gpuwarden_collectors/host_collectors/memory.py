@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
 from gpuwarden_collectors.host_facts import MemoryController, MemoryFacts
-from gpuwarden_collectors.host_files import number, read_text
+from gpuwarden_collectors.host_files import number, read_text, text_or_empty
 from gpuwarden_collectors.options import PolledOptions
 from gpuwarden_collectors.spec import CollectorSpec
 
@@ -73,8 +73,8 @@ class MemoryCollector:
         return tuple(
             MemoryController(
                 name=name,
-                corrected=_count(self._edac / name / "ce_count"),
-                uncorrected=_count(self._edac / name / "ue_count"),
+                corrected=number(text_or_empty(self._edac / name / "ce_count")),
+                uncorrected=number(text_or_empty(self._edac / name / "ue_count")),
             )
             for name in names
         )
@@ -86,13 +86,6 @@ def _table(path: Path) -> dict[str, int]:
 
 def _bytes(kib: int | None) -> int | None:
     return None if kib is None else kib << 10
-
-
-def _count(path: Path) -> int | None:
-    try:
-        return number(read_text(path))
-    except OSError:
-        return None
 
 
 SPEC = CollectorSpec(

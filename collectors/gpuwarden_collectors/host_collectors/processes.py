@@ -24,7 +24,7 @@ from pathlib import Path
 
 from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.host_facts import ProcessesFacts, StuckProcess
-from gpuwarden_collectors.host_files import number, printable, read_text
+from gpuwarden_collectors.host_files import number, printable, text_or_empty
 from gpuwarden_collectors.options import PolledOptions, bounded
 from gpuwarden_collectors.process_stat import ProcessStat, process_ids, read_stat
 from gpuwarden_collectors.spec import CollectorSpec
@@ -144,17 +144,11 @@ class ProcessesCollector:
 
 def _runs(folder: str) -> str:
     """How often the thread was given a processor: the third number of schedstat. "" on a kernel that does not count."""
-    try:
-        return (read_text(f"{folder}/schedstat").split() or [""])[-1]
-    except OSError:
-        return ""
+    return (text_or_empty(f"{folder}/schedstat").split() or [""])[-1]
 
 
 def _wait_channel(path: str) -> str:
-    try:
-        name = printable(read_text(path), 64)
-    except OSError:
-        return ""
+    name = printable(text_or_empty(path), 64)
     return "" if number(name) == 0 else name
 
 
