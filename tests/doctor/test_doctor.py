@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from gpuwarden.config.slurm import SlurmOptions
+from gpuwarden.doctor.examination import _in_time
 from gpuwarden.doctor.row import Grade, Row, fail, ok, warn, worst
 from gpuwarden.doctor.slurm_settings import parse_config, settings
 from support.daemons import FakeHost
@@ -128,8 +130,22 @@ def test_the_table_says_what_to_do_below_what_was_found(host: FakeHost) -> None:
     assert done.returncode == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "area"), [("pci", "host"), ("slurm", "slurm"), ("kubernetes", "kubernetes"), ("dstack", "dstack")]
+)
+async def test_each_row_is_in_the_area_of_its_check(name: str, area: str) -> None:
+    async def one() -> list[Row]:
+        return [ok("a", "b")]
+
+    async def broken() -> list[Row]:
+        raise ValueError("a bug")
+
+    for check in (one, broken, asyncio.Event().wait):
+        assert [row.area for row in await _in_time(name, 0.05, check())] == [area]  # type: ignore[arg-type]
+
+
 def test_the_worst_row_counts() -> None:
-    good, bad, worse = ok("a", "b", "c"), warn("a", "b", "c", "d"), fail("a", "b", "c", "d")
+    good, bad, worse = ok("b", "c"), warn("b", "c", "d"), fail("b", "c", "d")
     assert [worst(rows) for rows in ([], [good], [good, bad], [bad, worse, good])] == [
         Grade.OK, Grade.OK, Grade.WARN, Grade.FAIL,
     ]  # fmt: skip

@@ -24,7 +24,6 @@ async def server() -> AsyncIterator[ApiServer]:
 async def rows(server: ApiServer, folder: Path, **options: object) -> dict[str, Row]:
     given = KubernetesOptions(**{"enabled": True, "kubeconfig": server.kubeconfig(folder), "node": "n1", **options})  # type: ignore[arg-type]
     found = await kubernetes(Config(kubernetes=given), {})
-    assert {row.area for row in found} == {"kubernetes"}
     return {row.check: row for row in found}
 
 

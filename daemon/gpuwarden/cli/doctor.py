@@ -43,15 +43,13 @@ def arguments(parser: Parser) -> None:
 def main(options: argparse.Namespace) -> int:
     try:
         config = load(sources(options, os.environ))
-        rows = [warn("host", "configuration", text, "delete it") for text in config.ignored] or [
-            ok("host", "configuration", "read without a fault")
+        rows = [warn("configuration", text, "delete it") for text in config.ignored] or [
+            ok("configuration", "read without a fault")
         ]
     except ConfigError as error:
         config = Config()
         text = str(faulty(error)).replace("\n", " ")
-        rows = [
-            fail("host", "configuration", text, "correct it: gpuwarden config check; all below goes by the defaults")
-        ]
+        rows = [fail("configuration", text, "correct it: gpuwarden config check; all below goes by the defaults")]
     found = _running(options.run_dir or config.run.dir)
     rows += [daemon(found, config), *_examined(config, found)]
     if options.json:

@@ -10,7 +10,6 @@ from gpuwarden.config.model import Config
 from gpuwarden.doctor.row import Row, fail, ok
 from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
 
-AREA = "dstack"
 RESPONSE_WITHIN = 3.0
 
 
@@ -29,11 +28,11 @@ async def _responds(check: str, address: Address, to_do: str) -> Row:
         reply = await http.get("/api/healthcheck")
         response = json.loads(reply.body)
     except MetadataError as error:
-        return fail(AREA, check, str(error), to_do)
+        return fail(check, str(error), to_do)
     except (ValueError, RecursionError):
         response = None
     finally:
         await http.close()
     if not isinstance(response, dict) or response.get("service") != "dstack-shim":
-        return fail(AREA, check, f"another program than dstack's agent answers at {address}", to_do)
-    return ok(AREA, check, f"{address} answers as dstack-shim {str(response.get('version'))[:40]}")
+        return fail(check, f"another program than dstack's agent answers at {address}", to_do)
+    return ok(check, f"{address} answers as dstack-shim {str(response.get('version'))[:40]}")

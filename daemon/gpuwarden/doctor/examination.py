@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 
 from gpuwarden.base.threads import detached
 from gpuwarden.config.model import Config
@@ -64,6 +65,8 @@ _CHECKS: dict[str, tuple[float, Check]] = {
     "dstack": (HOST_WITHIN, _loop(dstack.dstack)),
 }
 """By name, in the order of the output: seconds, and the check."""
+_AREAS = ("slurm", "kubernetes", "dstack")
+"""Those whose rows are not about the host."""
 
 
 async def examine(config: Config, daemon: Running) -> list[Row]:
@@ -77,18 +80,12 @@ async def _threaded(check: Callable[[], list[Row]]) -> list[Row]:
 
 
 async def _in_time(name: str, seconds: float, running: Awaitable[list[Row]]) -> list[Row]:
-    area = name if name in ("slurm", "kubernetes", "dstack") else "host"
     try:
         async with asyncio.timeout(seconds):
-            return await running
+            rows = await running
     except TimeoutError:
-        return [
-            fail(
-                area,
-                name,
-                f"no response within {seconds:.0f} s",
-                "see what hangs: a file system, the driver, the controller",
-            )
-        ]
+        found = f"no response within {seconds:.0f} s"
+        rows = [fail(name, found, "see what hangs: a file system, the driver, the controller")]
     except Exception as error:  # noqa: BLE001 - a bug in one check must not hide the results of the others
-        return [fail(area, name, f"the check failed: {type(error).__name__}: {error}", "report this")]
+        rows = [fail(name, f"the check failed: {type(error).__name__}: {error}", "report this")]
+    return [replace(row, area=name) if name in _AREAS else row for row in rows]

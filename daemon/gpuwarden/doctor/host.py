@@ -37,13 +37,13 @@ def driver(config: Config) -> Iterator[Row]:
     """The kernel module, compared with the devices on the bus."""
     version, functions = _loaded(config), len(_devices(config) or ())
     if version:
-        yield ok("host", "driver", f"version {version} is loaded")
+        yield ok("driver", f"version {version} is loaded")
     elif functions:
         found = f"not loaded, with {functions} NVIDIA functions on the bus"
-        yield fail("host", "driver", found, _TO_DO[NvmlProblem.DRIVER_NOT_LOADED])
+        yield fail("driver", found, _TO_DO[NvmlProblem.DRIVER_NOT_LOADED])
     else:
         found = "not loaded, and no NVIDIA device on the bus"
-        yield warn("host", "driver", found, "nothing to watch here: set inventory.expected_gpus = 0")
+        yield warn("driver", found, "nothing to watch here: set inventory.expected_gpus = 0")
 
 
 def pci(config: Config) -> Iterator[Row]:
@@ -51,14 +51,14 @@ def pci(config: Config) -> Iterator[Row]:
     devices, where = _devices(config), f"{config.paths.sysfs}/bus/pci"
     if devices is None:
         to_do = "see paths.sysfs, and that the unit may see it: a GPU off the bus is noticed late"
-        yield warn("host", "pci", f"{where} cannot be read", to_do)
+        yield warn("pci", f"{where} cannot be read", to_do)
         return
     mute = [device.slot for device in devices if device.responds is False]
     if mute:
         to_do = "the node is unusable until these are back: reboot; if that does not help, have the hardware inspected"
-        yield fail("host", "pci", f"no device responds at {', '.join(mute[:8])}", to_do)
+        yield fail("pci", f"no device responds at {', '.join(mute[:8])}", to_do)
     else:
-        yield ok("host", "pci", f"{len(devices)} NVIDIA functions at {where}, all of them respond")
+        yield ok("pci", f"{len(devices)} NVIDIA functions at {where}, all of them respond")
 
 
 def _loaded(config: Config) -> str:
@@ -82,10 +82,10 @@ async def nvml(config: Config) -> list[Row]:
     """One pass of the reader itself, in its own process, so that neither a hang nor a crash of the library affects this process."""
     options: NvmlOptions = config.collectors.nvml
     if not options.enabled:
-        return [warn("host", "nvml", "switched off", "set collectors.nvml.enabled")]
+        return [warn("nvml", "switched off", "set collectors.nvml.enabled")]
     functions = len(_devices(config) or ())
     if not _loaded(config) and functions:  # a call to NVML could load the driver, and the doctor changes nothing
-        return [warn("host", "nvml", "not read: the driver is not loaded", "load the driver, and run the doctor again")]
+        return [warn("nvml", "not read: the driver is not loaded", "load the driver, and run the doctor again")]
     seen = await _one_pass("nvml", "gpuwarden_collectors.nvml.reader:NvmlReader", NvmlFacts, options)
     return list(nvml_rows(seen, expected=bool(functions)))
 
@@ -103,27 +103,22 @@ def nvml_rows(seen: Observation[NvmlFacts], *, expected: bool) -> Iterator[Row]:
     """`expected`: the bus has NVIDIA functions."""
     facts = seen.facts
     if seen.outcome is PassOutcome.ABSENT and not expected:
-        yield warn(
-            "host", "nvml", "no library, and no NVIDIA device that would need it", "nothing, on a host without GPUs"
-        )
+        yield warn("nvml", "no library, and no NVIDIA device that would need it", "nothing, on a host without GPUs")
     elif seen.outcome is PassOutcome.ABSENT:
         yield fail(
-            "host",
-            "nvml",
-            seen.error or "no library",
-            "install the driver's libnvidia-ml, or set collectors.nvml.library",
+            "nvml", seen.error or "no library", "install the driver's libnvidia-ml, or set collectors.nvml.library"
         )
     elif facts is None:
-        yield fail("host", "nvml", seen.error or "no response", "see whether nvidia-smi responds: the driver may hang")
+        yield fail("nvml", seen.error or "no response", "see whether nvidia-smi responds: the driver may hang")
     elif facts.problem is not None:
-        yield fail("host", "nvml", facts.problem_text or facts.problem.value, _TO_DO[facts.problem])
+        yield fail("nvml", facts.problem_text or facts.problem.value, _TO_DO[facts.problem])
     else:
         refused = sorted({e.call for gpu in facts.gpus for e in gpu.errors if e.code == _NO_PERMISSION})
         if refused:
             found = f"{len(facts.gpus)} GPUs; no permission for {', '.join(refused[:4])}"
-            yield warn("host", "nvml", found, "run the daemon as root, or accept that these are not read")
+            yield warn("nvml", found, "run the daemon as root, or accept that these are not read")
         else:
-            yield ok("host", "nvml", f"{len(facts.gpus)} GPUs, library {facts.nvml_version or 'of unknown version'}")
+            yield ok("nvml", f"{len(facts.gpus)} GPUs, library {facts.nvml_version or 'of unknown version'}")
 
 
 _NO_PERMISSION = 4  # NVML_ERROR_NO_PERMISSION
@@ -136,13 +131,10 @@ def kernel_log(config: Config) -> Iterator[Row]:
     except OSError as error:
         why = f"{path}: {error.strerror}"
         yield fail(
-            "host",
-            "kernel log",
-            why,
-            "Xids are not seen: run as root or with CAP_SYSLOG, and let the unit see /dev/kmsg",
+            "kernel log", why, "Xids are not seen: run as root or with CAP_SYSLOG, and let the unit see /dev/kmsg"
         )
     else:
-        yield ok("host", "kernel log", f"{path} can be read")
+        yield ok("kernel log", f"{path} can be read")
 
 
 def folders(config: Config) -> Iterator[Row]:
@@ -155,18 +147,16 @@ def _folder(name: str, path: Path, key: str, *, lasting: bool) -> Row:
         status = path.stat()
     except OSError as error:
         if isinstance(error, FileNotFoundError) and os.access(existing(path), os.W_OK):
-            return ok("host", name, f"{path} is made when the daemon starts")
-        return fail("host", name, f"{path}: {error.strerror}", f"make it, or set {key}")
+            return ok(name, f"{path} is made when the daemon starts")
+        return fail(name, f"{path}: {error.strerror}", f"make it, or set {key}")
     if not stat.S_ISDIR(status.st_mode) or not os.access(path, os.W_OK | os.X_OK):
-        return fail("host", name, f"{path} is not a folder that this user may write", f"correct it, or set {key}")
+        return fail(name, f"{path} is not a folder that this user may write", f"correct it, or set {key}")
     if status.st_mode & stat.S_IWOTH:
-        return fail(
-            "host", name, f"{path} may be written by every user", f"chmod o-w {path}: others could forge a verdict"
-        )
+        return fail(name, f"{path} may be written by every user", f"chmod o-w {path}: others could forge a verdict")
     free = os.statvfs(path)
     if lasting and free.f_bavail * free.f_frsize < _ROOM:
-        return warn("host", name, f"{path} has less than {_ROOM >> 20} MiB left", f"make room, or set {key}")
-    return ok("host", name, f"{path} can be written")
+        return warn(name, f"{path} has less than {_ROOM >> 20} MiB left", f"make room, or set {key}")
+    return ok(name, f"{path} can be written")
 
 
 def existing(path: Path) -> Path:
@@ -177,17 +167,17 @@ async def dcgm(config: Config) -> list[Row]:
     """One pass of the reader itself, where an engine runs. It adds to NVML's readings; nothing depends on it alone."""
     options = config.collectors.dcgm
     if not options.enabled:
-        return [ok("host", "dcgm", "switched off")]
+        return [ok("dcgm", "switched off")]
     addresses = (options.address,) if options.address else options.probe
     try:
         address = running_engine(addresses, config.paths.proc / "net")
     except CollectorError as error:
-        return [fail("host", "dcgm", str(error), "correct collectors.dcgm.address")]
+        return [fail("dcgm", str(error), "correct collectors.dcgm.address")]
     if address is None and options.address:
         to_do = "start nvidia-dcgm, or unset collectors.dcgm.address"
-        return [fail("host", "dcgm", f"no engine listens at {options.address}", to_do)]
+        return [fail("dcgm", f"no engine listens at {options.address}", to_do)]
     if address is None:
-        return [ok("host", "dcgm", "no engine runs here: NVML alone is read")]
+        return [ok("dcgm", "no engine runs here: NVML alone is read")]
     seen = await _one_pass("dcgm", "gpuwarden_collectors.dcgm.reader:DcgmReader", DcgmFacts, options)
     return [dcgm_row(seen, str(address))]
 
@@ -195,11 +185,9 @@ async def dcgm(config: Config) -> list[Row]:
 def dcgm_row(seen: Observation[DcgmFacts], address: str) -> Row:
     facts = seen.facts
     if seen.outcome is PassOutcome.ABSENT:
-        return warn(
-            "host", "dcgm", f"an engine listens at {address}, but {seen.error}", "install DCGM's Python bindings"
-        )
+        return warn("dcgm", f"an engine listens at {address}, but {seen.error}", "install DCGM's Python bindings")
     if facts is None:
         to_do = "see systemctl status nvidia-dcgm; meanwhile NVML alone is read"
-        return fail("host", "dcgm", f"an engine listens at {address}: {seen.error or 'no response'}", to_do)
+        return fail("dcgm", f"an engine listens at {address}: {seen.error or 'no response'}", to_do)
     found = f"engine {facts.engine_version or 'of unknown version'} answers at {facts.address or address}"
-    return ok("host", "dcgm", f"{found}: {len(facts.gpus)} GPUs")
+    return ok("dcgm", f"{found}: {len(facts.gpus)} GPUs")

@@ -29,12 +29,10 @@ def job_socket(config: Config) -> Iterator[Row]:
         yield _to_be_made(path)
     except TimeoutError:
         found = f"{path} has not responded within {RESPONSE_WITHIN:g} s"
-        yield fail(
-            "host", "job socket", found, "see whether the daemon is stopped or very busy: jobs leave files instead"
-        )
+        yield fail("job socket", found, "see whether the daemon is stopped or very busy: jobs leave files instead")
     except (OSError, ValueError) as error:
         to_do = "correct the path of run.dir, or set another: jobs get no notice, and cannot acknowledge that they have saved"
-        yield fail("host", "job socket", f"{path}: {error}", to_do)
+        yield fail("job socket", f"{path}: {error}", to_do)
     else:
         yield _reached(path, health)
 
@@ -61,19 +59,17 @@ def _reached(path: Path, health: str) -> Row:
     """Root can enter every folder; the users of jobs cannot."""
     if not path.parent.stat().st_mode & stat.S_IXOTH:
         found = f"{path} answers, but users of jobs may not enter {path.parent}"
-        return warn("host", "job socket", found, f"chmod o+x {path.parent}")
-    return ok("host", "job socket", f"{path} answers: {health}")
+        return warn("job socket", found, f"chmod o+x {path.parent}")
+    return ok("job socket", f"{path} answers: {health}")
 
 
 def _to_be_made(path: Path) -> Row:
     if os.path.lexists(path) and not stat.S_ISSOCK(path.lstat().st_mode):
-        return fail("host", "job socket", f"{path} exists and is not a socket", f"move {path} away")
+        return fail("job socket", f"{path} exists and is not a socket", f"move {path} away")
     folder = existing(path)
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        return fail(
-            "host", "job socket", f"cannot be made: this user may not write {folder}", "correct it, or set run.dir"
-        )
-    return ok("host", "job socket", f"{path} is made when the daemon starts")
+        return fail("job socket", f"cannot be made: this user may not write {folder}", "correct it, or set run.dir")
+    return ok("job socket", f"{path} is made when the daemon starts")
 
 
 def job_signals(_: Config) -> Iterator[Row]:
@@ -83,6 +79,6 @@ def job_signals(_: Config) -> Iterator[Row]:
     except OSError as error:
         found = f"pidfd_open: {error.strerror}, on Linux {os.uname().release}: no process of this host is signalled"
         to_do = "use Linux 5.3 or later, and let the container's seccomp profile pass it; jobs still have the notice"
-        yield warn("host", "job signals", found, to_do)
+        yield warn("job signals", found, to_do)
     else:
-        yield ok("host", "job signals", "processes can be signalled through a pidfd")
+        yield ok("job signals", "processes can be signalled through a pidfd")

@@ -16,7 +16,6 @@ from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.host import boot_id
 
-AREA = "kubernetes"
 SKEW_MOST = 5.0
 KUBELET = "system:node:"
 NEEDED = (("get", ""), ("list", ""), ("patch", ""), ("patch", "status"))
@@ -44,17 +43,15 @@ async def _node(actuator: KubernetesActuator) -> Row:
     try:
         await actuator.read()
     except AnotherMachine as error:
-        return fail(
-            AREA, "node name", str(error), "set kubernetes.node to the name of this machine in `kubectl get nodes`"
-        )
+        return fail("node name", str(error), "set kubernetes.node to the name of this machine in `kubectl get nodes`")
     except NoSuchNode as error:
-        return fail(AREA, "node name", str(error), "set kubernetes.node, or start the kubelet: it registers the node")
+        return fail("node name", str(error), "set kubernetes.node, or start the kubelet: it registers the node")
     except ActuatorError as error:
         to_do = (
             "correct [kubernetes], and check that the API server can be reached: until then nothing is written there"
         )
-        return fail(AREA, "api server", str(error), to_do)
-    return ok(AREA, "node name", f"{actuator.node}, known to the API server")
+        return fail("api server", str(error), to_do)
+    return ok("node name", f"{actuator.node}, known to the API server")
 
 
 async def _more(actuator: KubernetesActuator, config: Config) -> AsyncIterator[Row]:
@@ -64,7 +61,6 @@ async def _more(actuator: KubernetesActuator, config: Config) -> AsyncIterator[R
             yield await check(actuator, config)
         except ActuatorError as error:
             yield warn(
-                AREA,
                 check.__name__.strip("_"),
                 str(error),
                 "run the doctor again; if it lasts, ask the operator of the API server",
@@ -80,8 +76,8 @@ async def _account(actuator: KubernetesActuator, _: Config) -> Row:
     name = str(info.get("username", "")) if isinstance(info, dict) else ""
     if name.startswith(KUBELET):
         to_do = "give gpuwarden an account of its own (kubernetes/rbac.yaml): a kubelet may not write taints"
-        return fail(AREA, "account", f"{name} is the account of a kubelet", to_do)
-    return ok(AREA, "account", name or "the server does not name it")
+        return fail("account", f"{name} is the account of a kubelet", to_do)
+    return ok("account", name or "the server does not name it")
 
 
 async def _rights(actuator: KubernetesActuator, _: Config) -> Row:
@@ -95,8 +91,8 @@ async def _rights(actuator: KubernetesActuator, _: Config) -> Row:
         if review.get("allowed") is not True:
             missing.append(f"{verb} nodes{'/' * bool(subresource)}{subresource}")
     if missing:
-        return fail(AREA, "rights", f"may not {', '.join(missing)}", "kubectl apply -f kubernetes/rbac.yaml")
-    return ok(AREA, "rights", "may get, list and patch nodes, and patch their status")
+        return fail("rights", f"may not {', '.join(missing)}", "kubectl apply -f kubernetes/rbac.yaml")
+    return ok("rights", "may get, list and patch nodes, and patch their status")
 
 
 async def _pool(actuator: KubernetesActuator, config: Config) -> Row:
@@ -105,8 +101,8 @@ async def _pool(actuator: KubernetesActuator, config: Config) -> Row:
     if not await actuator.api.count(selector, actuator.node):
         found = f"{nodes} nodes match {selector!r}, and {actuator.node} is not one of them"
         to_do = "set kubernetes.pool to what selects the nodes with GPUs, or label them: the breaker takes its share of those"
-        return warn(AREA, "pool", found, to_do)
-    return ok(AREA, "pool", f"{nodes} nodes with {selector!r}" if selector else f"{nodes} nodes")
+        return warn("pool", found, to_do)
+    return ok("pool", f"{nodes} nodes with {selector!r}" if selector else f"{nodes} nodes")
 
 
 async def _clock(actuator: KubernetesActuator, _: Config) -> Row:
@@ -116,5 +112,5 @@ async def _clock(actuator: KubernetesActuator, _: Config) -> Row:
     skew = abs(at - (before + time.time()) / 2)
     if skew > SKEW_MOST:
         found = f"{skew:.0f} s away from the API server's"
-        return warn(AREA, "clock", found, "synchronise it: the condition's times are by this clock")
-    return ok(AREA, "clock", "the API server's, within a few seconds")
+        return warn("clock", found, "synchronise it: the condition's times are by this clock")
+    return ok("clock", "the API server's, within a few seconds")

@@ -18,7 +18,7 @@ RESPONSE_WITHIN = 8.0
 def prometheus(config: Config) -> Iterator[Row]:
     options = config.breaker
     if not options.prometheus:
-        yield ok("host", "prometheus", "none is configured (breaker.prometheus)")
+        yield ok("prometheus", "none is configured (breaker.prometheus)")
         return
     more = f",{options.prometheus_match}" if options.prometheus_match else ""
     us = f"gpuwarden_node_info{{node={json.dumps(config.node)}{more}}}"
@@ -27,19 +27,19 @@ def prometheus(config: Config) -> Iterator[Row]:
         results = query(access_of(options), {"us": f"count({us})", "all": f"count({all_})"}, RESPONSE_WITHIN)
     except (AccessError, PrometheusError, SecretError) as error:
         to_do = "correct [breaker] prometheus…: until it responds this node is not excluded for failures"
-        yield fail("host", "prometheus", str(error), to_do)
+        yield fail("prometheus", str(error), to_do)
     else:
         nodes = int(sum(sample.value for sample in results.samples["all"]))
         found = f"{options.prometheus} responds and has {nodes} nodes"
         if not results.samples["us"]:
             to_do = "let it scrape this node, and check that breaker.prometheus_match matches it"
-            yield warn("host", "prometheus", f"{found}, but not {config.node}", to_do)
+            yield warn("prometheus", f"{found}, but not {config.node}", to_do)
         else:
-            yield ok("host", "prometheus", found)
+            yield ok("prometheus", found)
     for secret in filter(None, (options.prometheus_token, options.prometheus_basic)):
         try:
             exposed = secret.exposed()
         except SecretError:
             continue  # reported above
         if exposed:
-            yield warn("host", "secret", exposed.partition(":")[0], exposed.partition(": ")[2])
+            yield warn("secret", exposed.partition(":")[0], exposed.partition(": ")[2])

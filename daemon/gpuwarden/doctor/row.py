@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -15,25 +15,25 @@ class Grade(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`found` is the state, `to_do` what to change: empty exactly if the grade is ok."""
+    """`found` is the state, `to_do` what to change: empty exactly if the grade is ok. `examination` sets the `area`."""
 
-    area: str
+    area: str = field(default="host", kw_only=True)
     check: str
     grade: Grade
     found: str
     to_do: str = ""
 
 
-def ok(area: str, check: str, found: str) -> Row:
-    return Row(area, check, Grade.OK, found)
+def ok(check: str, found: str) -> Row:
+    return Row(check, Grade.OK, found)
 
 
-def warn(area: str, check: str, found: str, to_do: str) -> Row:
-    return Row(area, check, Grade.WARN, found, to_do)
+def warn(check: str, found: str, to_do: str) -> Row:
+    return Row(check, Grade.WARN, found, to_do)
 
 
-def fail(area: str, check: str, found: str, to_do: str) -> Row:
-    return Row(area, check, Grade.FAIL, found, to_do)
+def fail(check: str, found: str, to_do: str) -> Row:
+    return Row(check, Grade.FAIL, found, to_do)
 
 
 def worst(rows: Iterable[Row]) -> Grade:

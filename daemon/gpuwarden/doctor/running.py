@@ -33,43 +33,41 @@ class Running:
 def daemon(running: Running, config: Config) -> Row:
     status = running.status
     if not status:
-        return warn("host", "daemon", running.why, "start it: systemctl start gpuwarden")
+        return warn("daemon", running.why, "start it: systemctl start gpuwarden")
     found = f"answers at {running.folder}: {status.get('status', 'unknown')}, mode {status.get('mode', 'unknown')}"
     if status.get("version") != __version__:
         found += f"; it is version {status.get('version')}, installed is {__version__}"
-        return warn("host", "daemon", found, "restart it: systemctl restart gpuwarden")
+        return warn("daemon", found, "restart it: systemctl restart gpuwarden")
     if status.get("mode") != config.mode or status.get("node") != config.node:
         found += f"; the configuration has mode {config.mode}, node {config.node}"
-        return warn("host", "daemon", found, "if that is intended: systemctl restart gpuwarden")
+        return warn("daemon", found, "if that is intended: systemctl restart gpuwarden")
     errors = "; ".join(map(str, status.get("trouble", ())))
     if errors:
-        return warn("host", "daemon", f"{found}; errors: {errors}", "see journalctl -u gpuwarden")
-    return ok("host", "daemon", found)
+        return warn("daemon", f"{found}; errors: {errors}", "see journalctl -u gpuwarden")
+    return ok("daemon", found)
 
 
 def port(running: Running, config: Config) -> Iterator[Row]:
     """Bound for a moment, without listening."""
     listen = config.publish.listen
     if listen.port == 0:
-        yield ok("host", "port", f"{listen}: any free port")
+        yield ok("port", f"{listen}: any free port")
         return
     try:
         error = _bound(listen.host, listen.port)
     except OSError as unresolved:  # a name that cannot be resolved
-        yield fail("host", "port", f"{listen}: {unresolved}", "correct publish.listen")
+        yield fail("port", f"{listen}: {unresolved}", "correct publish.listen")
         return
     if error == 0:
         where = "is free" if not running.status else "is free: the running daemon listens elsewhere"
-        yield ok("host", "port", f"{listen} {where}")
+        yield ok("port", f"{listen} {where}")
     elif error == errno.EADDRINUSE:
         yield _taken(running, config)
     elif error == errno.EACCES:
-        yield fail(
-            "host", "port", f"{listen}: not permitted for this user", "choose a port from 1024 on, or run as root"
-        )
+        yield fail("port", f"{listen}: not permitted for this user", "choose a port from 1024 on, or run as root")
     else:
         to_do = "set publish.listen to an address of this host, or to 0.0.0.0"
-        yield fail("host", "port", f"{listen}: {os.strerror(error)}", to_do)
+        yield fail("port", f"{listen}: {os.strerror(error)}", to_do)
 
 
 def _bound(host: str, number: int) -> int:
@@ -90,12 +88,12 @@ def _taken(running: Running, config: Config) -> Row:
     listen = config.publish.listen
     listeners = dict(_listening(listen.port))
     if running.pid in listeners or (running.pid and not listeners):
-        return ok("host", "port", f"{listen} is the daemon's")
+        return ok("port", f"{listen} is the daemon's")
     who = ", ".join(f"{name} (pid {pid})" for pid, name in sorted(listeners.items())) or "another program"
     to_do = (
         f"see ss -ltnp 'sport = :{listen.port}'; end it, or set publish.listen: the daemon does not start without it"
     )
-    return fail("host", "port", f"{listen} is taken by {who}", to_do)
+    return fail("port", f"{listen} is taken by {who}", to_do)
 
 
 def _listening(number: int) -> Iterator[tuple[int, str]]:
@@ -122,13 +120,13 @@ def _listening(number: int) -> Iterator[tuple[int, str]]:
 def scraped(running: Running, _: Config) -> Iterator[Row]:
     """Whether /metrics is read. A curl by hand counts too, so the row has the name of the program."""
     if not running.status:
-        yield ok("host", "scrapes", "unknown while no daemon answers")
+        yield ok("scrapes", "unknown while no daemon answers")
         return
     last = running.status.get("scraped")
     to_do = "let Prometheus scrape this node: see grafana/prometheus/README.md; a firewall may block it"
     if not isinstance(last, Mapping):
-        yield warn("host", "scrapes", "/metrics was not read since the daemon started", to_do)
+        yield warn("scrapes", "/metrics was not read since the daemon started", to_do)
         return
     age, by = float(last.get("age_seconds", 0.0)), str(last.get("by") or "a program without a name")
     found = f"/metrics was read {format_duration(round(age, 0))} ago by {by}"
-    yield ok("host", "scrapes", found) if age <= SCRAPED_WITHIN else warn("host", "scrapes", found, to_do)
+    yield ok("scrapes", found) if age <= SCRAPED_WITHIN else warn("scrapes", found, to_do)

@@ -56,23 +56,15 @@ class SlurmDoctor:
         path = conf_path(self._options, self._environment)
         if not path.exists():
             if not self._options.enabled:
-                return [ok("slurm", "slurm.conf", "no Slurm on this host")]
-            return [fail("slurm", "slurm.conf", f"{path} does not exist", "set slurm.conf to its path")]
+                return [ok("slurm.conf", "no Slurm on this host")]
+            return [fail("slurm.conf", f"{path} does not exist", "set slurm.conf to its path")]
         rows = [self._enabled(path)]
         try:
             keys = parse_config(await self._read("scontrol", "show", "config"))
         except SlurmError as error:
-            return [
-                *rows,
-                await self._munge(),
-                fail(
-                    "slurm",
-                    "controller",
-                    str(error),
-                    "start slurmctld, or correct the network: until it responds nothing else can be read",
-                ),
-            ]
-        rows.append(ok("slurm", "controller", "answers"))
+            to_do = "start slurmctld, or correct the network: until it responds nothing else can be read"
+            return [*rows, await self._munge(), fail("controller", str(error), to_do)]
+        rows.append(ok("controller", "answers"))
         rows += [await self._authority(keys), *await self._node(keys), await self._clock()]
         beside = scripts(keys, self._options, self._run_dir, self._state_dir)
         return [*rows, beside, *settings(keys, self._options)]
@@ -82,22 +74,17 @@ class SlurmDoctor:
 
     def _enabled(self, path: Path) -> Row:
         if self._options.enabled:
-            return ok("slurm", "slurm.conf", str(path))
-        return warn(
-            "slurm", "slurm.conf", f"{path}, but slurm.enabled is false", "set slurm.enabled: else nothing is drained"
-        )
+            return ok("slurm.conf", str(path))
+        return warn("slurm.conf", f"{path}, but slurm.enabled is false", "set slurm.enabled: else nothing is drained")
 
     async def _munge(self) -> Row:
         try:
             await self._read("munge", "--no-input")
         except SlurmError as error:
             return warn(
-                "slurm",
-                "munge",
-                str(error),
-                "start munged and check that its key is that of the cluster, if Slurm uses munge",
+                "munge", str(error), "start munged and check that its key is that of the cluster, if Slurm uses munge"
             )
-        return ok("slurm", "munge", "makes credentials")
+        return ok("munge", "makes credentials")
 
     async def _authority(self, keys: Mapping[str, str]) -> Row:
         """Of the user who runs this: root, SlurmUser, or an administrator of slurmdbd."""
@@ -108,7 +95,7 @@ class SlurmDoctor:
             user = f"uid {uid}"
         slurm_user = keys.get("SlurmUser", "").partition("(")[0]
         if uid == 0 or user == slurm_user:
-            return ok("slurm", "authority", f"{user} may drain nodes")
+            return ok("authority", f"{user} may drain nodes")
         level = ""
         if "slurmdbd" in keys.get("AccountingStorageType", ""):
             try:
@@ -116,12 +103,12 @@ class SlurmDoctor:
             except SlurmError:
                 level = ""
         if level.startswith("Admin"):
-            return ok("slurm", "authority", f"{user} is an administrator of slurmdbd and may drain nodes")
+            return ok("authority", f"{user} is an administrator of slurmdbd and may drain nodes")
         found = f"{user} is neither root nor {slurm_user or 'SlurmUser'}" + (
             f", and {level} of slurmdbd" if level else ""
         )
         to_do = "run gpuwarden as root or SlurmUser, or give it AdminLevel=Administrator (Operator is not enough)"
-        return fail("slurm", "authority", found, to_do)
+        return fail("authority", found, to_do)
 
     async def _node(self, keys: Mapping[str, str]) -> list[Row]:
         try:
@@ -129,19 +116,17 @@ class SlurmDoctor:
             node = await nodes.read_node(self._commands, name)
             shown = await self._read("scontrol", "show", "node", name)
         except UnknownNode as error:
-            return [fail("slurm", "node name", str(error), "set slurm.node to the NodeName of this host in slurm.conf")]
+            return [fail("node name", str(error), "set slurm.node to the NodeName of this host in slurm.conf")]
         except SlurmError as error:
-            return [fail("slurm", "node name", str(error), "set slurm.node, and check that the controller responds")]
-        rows = [ok("slurm", "node name", f"{name}, {node.state}")]
+            return [fail("node name", str(error), "set slurm.node, and check that the controller responds")]
+        rows = [ok("node name", f"{name}, {node.state}")]
         if not node.has_gpu:
             to_do = "add Gres=gpu:N to its line in slurm.conf, and gres.conf"
-            rows.append(warn("slurm", "gres", "Slurm has no GPU of this node: the GPUs of a job are unknown", to_do))
+            rows.append(warn("gres", "Slurm has no GPU of this node: the GPUs of a job are unknown", to_do))
         mine, theirs = _VERSION.search(shown), keys.get("SLURM_VERSION", "")
         if mine is not None and theirs and mine[1].split(".")[:2] != theirs.split(".")[:2]:
             found = f"slurmd {mine[1]}, slurmctld {theirs}"
-            rows.append(
-                warn("slurm", "versions", found, "fine while the cluster is upgraded; then bring them together")
-            )
+            rows.append(warn("versions", found, "fine while the cluster is upgraded; then bring them together"))
         return rows
 
     async def _clock(self) -> Row:
@@ -150,18 +135,15 @@ class SlurmDoctor:
         try:
             output = _SDIAG_TIME.search(await self._read("sdiag"))
         except SlurmError as error:
-            return warn("slurm", "clock", str(error), "check that sdiag can be run")
+            return warn("clock", str(error), "check that sdiag can be run")
         if output is None:
-            return warn("slurm", "clock", "sdiag does not show the controller's time", "compare the clocks by hand")
+            return warn("clock", "sdiag does not show the controller's time", "compare the clocks by hand")
         skew = abs(float(output[1]) - (before + time.time()) / 2)
         if skew > SKEW_BAD:
             return fail(
-                "slurm",
-                "clock",
-                f"{skew:.0f} s away from the controller's",
-                "synchronise it: munge refuses beyond minutes",
+                "clock", f"{skew:.0f} s away from the controller's", "synchronise it: munge refuses beyond minutes"
             )
         if skew > SKEW_MOST:
             to_do = "synchronise it: the order of drains is decided by these clocks"
-            return warn("slurm", "clock", f"{skew:.0f} s away from the controller's", to_do)
-        return ok("slurm", "clock", "the controller's, within a few seconds")
+            return warn("clock", f"{skew:.0f} s away from the controller's", to_do)
+        return ok("clock", "the controller's, within a few seconds")

@@ -21,18 +21,18 @@ def scripts(keys: Mapping[str, str], options: SlurmOptions, run_dir: Path, state
             to_do = (
                 "let only root write there, or set run.dir and state.dir: root's scripts trust what is written there"
             )
-            return warn("slurm", "scripts", found, to_do)
+            return warn("scripts", found, to_do)
     notes = job_notes(run_dir)
     if found := _not_of(notes, user):
         to_do = f"systemd-tmpfiles --create gpuwarden.conf, or: mkdir -p -m 0750 {notes}; until then jobs are known from their processes alone"
-        return warn("slurm", "scripts", found, to_do)
+        return warn("scripts", found, to_do)
     if options.on_stale == "refuse":
         mark = beside_for_slurm(state_dir) / refuse_mark.NAME
         found = _not_of(state_dir, user) or _not_of(mark.parent, user) or _not_of(mark, user)
         if found:
             to_do = "let gpuwarden run as the user of slurmd (profile enforce), in mode enforce, and start it once"
-            return warn("slurm", "scripts", f"the prolog does not refuse on a stale verdict: {found}", to_do)
-    return ok("slurm", "scripts", f"they leave their notes in {notes}")
+            return warn("scripts", f"the prolog does not refuse on a stale verdict: {found}", to_do)
+    return ok("scripts", f"they leave their notes in {notes}")
 
 
 def _not_of(path: Path, user: int) -> str:

@@ -39,10 +39,10 @@ def settings(keys: Mapping[str, str], options: SlurmOptions) -> Iterator[Row]:
 def version(text: str) -> Row:
     numbers = [int(digits) for digits in re.findall(r"\d+", text)[:2]]
     if len(numbers) < 2:
-        return warn("slurm", "version", f"cannot read {text[:40]!r}", "Slurm 22.05 or later is needed")
+        return warn("version", f"cannot read {text[:40]!r}", "Slurm 22.05 or later is needed")
     if (numbers[0], numbers[1]) < OLDEST:
-        return fail("slurm", "version", text, "Slurm 22.05 is the oldest release that gpuwarden supports")
-    return ok("slurm", "version", text)
+        return fail("version", text, "Slurm 22.05 is the oldest release that gpuwarden supports")
+    return ok("version", text)
 
 
 def health_check(keys: Mapping[str, str], options: SlurmOptions) -> Row:
@@ -52,56 +52,54 @@ def health_check(keys: Mapping[str, str], options: SlurmOptions) -> Row:
     needed = options.drain_by == "hook"
     if not program or not interval:
         if needed:
-            return fail("slurm", "HealthCheckProgram", 'not set or interval 0, and drain_by = "hook" needs it', to_do)
-        return warn("slurm", "HealthCheckProgram", "not set: Slurm does not notice when the daemon is gone", to_do)
+            return fail("HealthCheckProgram", 'not set or interval 0, and drain_by = "hook" needs it', to_do)
+        return warn("HealthCheckProgram", "not set: Slurm does not notice when the daemon is gone", to_do)
     if not _runs("gpuwarden-slurm-healthcheck", program):
         grade = fail if needed else warn
-        return grade(
-            "slurm", "HealthCheckProgram", f"{program} does not name gpuwarden-slurm-healthcheck", "call it from there"
-        )
+        return grade("HealthCheckProgram", f"{program} does not name gpuwarden-slurm-healthcheck", "call it from there")
     if "ANY" not in states.split(","):
         found = f"{program} each {interval} s, but HealthCheckNodeState={states}"
-        return warn("slurm", "HealthCheckProgram", found, "add ANY: else busy or drained nodes are not checked")
-    return ok("slurm", "HealthCheckProgram", f"{program} each {interval} s")
+        return warn("HealthCheckProgram", found, "add ANY: else busy or drained nodes are not checked")
+    return ok("HealthCheckProgram", f"{program} each {interval} s")
 
 
 def prolog(keys: Mapping[str, str], options: SlurmOptions) -> Iterator[Row]:
     programs = _set(keys, "Prolog")
     if not _runs("gpuwarden-slurm-prolog", programs):
         found = f"{programs or 'not set'}: a job may start on a GPU that failed a moment ago, and jobs are found by their processes alone"
-        yield warn("slurm", "Prolog", found, "add gpuwarden-slurm-prolog to Prolog")
+        yield warn("Prolog", found, "add gpuwarden-slurm-prolog to Prolog")
         return
-    yield ok("slurm", "Prolog", programs)
+    yield ok("Prolog", programs)
     flags = _set(keys, "PrologFlags").lower()
     if "alloc" in flags or "contain" in flags:
-        yield ok("slurm", "PrologFlags", flags)
+        yield ok("PrologFlags", flags)
     else:
         found = f"{flags or 'none'}: on the further nodes of a job it runs only with the first step"
-        yield warn("slurm", "PrologFlags", found, "add Alloc to PrologFlags")
+        yield warn("PrologFlags", found, "add Alloc to PrologFlags")
     if "nohold_on_prolog_fail" in _set(keys, "SchedulerParameters").lower():
-        yield ok("slurm", "SchedulerParameters", "nohold_on_prolog_fail")
+        yield ok("SchedulerParameters", "nohold_on_prolog_fail")
     else:
         found = "without nohold_on_prolog_fail a job that the prolog refuses is requeued and held for ever"
-        yield fail("slurm", "SchedulerParameters", found, "add nohold_on_prolog_fail to SchedulerParameters")
+        yield fail("SchedulerParameters", found, "add nohold_on_prolog_fail to SchedulerParameters")
     if options.on_stale == "refuse":
         found = 'on_stale = "refuse": a daemon that is down makes Slurm itself drain the node with "Prolog error"'
-        yield warn("slurm", "on_stale", found, 'check that this is intended; "ignore" starts jobs')
+        yield warn("on_stale", found, 'check that this is intended; "ignore" starts jobs')
 
 
 def epilog(keys: Mapping[str, str]) -> Row:
     programs = _set(keys, "Epilog")
     if _runs("gpuwarden-slurm-epilog", programs):
-        return ok("slurm", "Epilog", programs)
+        return ok("Epilog", programs)
     found = f"{programs or 'not set'}: what holds a GPU after its job is not noticed"
-    return warn("slurm", "Epilog", found, "add gpuwarden-slurm-epilog to Epilog")
+    return warn("Epilog", found, "add gpuwarden-slurm-epilog to Epilog")
 
 
 def tracking(keys: Mapping[str, str]) -> Row:
     kind = _set(keys, "ProctrackType")
     if "cgroup" in kind:
-        return ok("slurm", "ProctrackType", kind)
+        return ok("ProctrackType", kind)
     found = f"{kind or 'unknown'}: processes that leave their job's tree are neither ended nor attributed to it"
-    return warn("slurm", "ProctrackType", found, "use proctrack/cgroup")
+    return warn("ProctrackType", found, "use proctrack/cgroup")
 
 
 def _set(keys: Mapping[str, str], key: str) -> str:

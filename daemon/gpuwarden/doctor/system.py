@@ -29,7 +29,7 @@ def versions(_: Config) -> Iterator[Row]:
         f"gpuwarden {__version__}", f"Python {platform.python_version()}",
         f"Linux {platform.release()} ({platform.machine()})", _distribution(), _systemd(),
     ]  # fmt: skip
-    yield ok("host", "versions", ", ".join(filter(None, found)))
+    yield ok("versions", ", ".join(filter(None, found)))
 
 
 def _distribution() -> str:
@@ -77,26 +77,22 @@ def clock(config: Config) -> Iterator[Row]:
     ahead = time.clock_gettime(time.CLOCK_BOOTTIME) - uptime
     if abs(ahead) > ERROR_MOST:
         found = f"CLOCK_BOOTTIME is {ahead:+.0f} s beside {config.paths.proc}/uptime: another time namespace"
-        yield fail(
-            "host", "boot clock", found, "run the daemon in the host's time namespace: scripts judge it by uptime"
-        )
+        yield fail("boot clock", found, "run the daemon in the host's time namespace: scripts judge it by uptime")
 
 
 def wall_clock(now: float, state: int | None, error: float) -> Row:
     """`state` of adjtimex(2), None if it could not be read; `error` in seconds."""
     if now < _BORN:
         to_do = "set it, and see timedatectl: certificates, Slurm and Prometheus depend on it"
-        return fail("host", "clock", time.strftime("it is %Y-%m-%d", time.gmtime(now)), to_do)
+        return fail("clock", time.strftime("it is %Y-%m-%d", time.gmtime(now)), to_do)
     if state is None:
-        return ok("host", "clock", "the kernel does not report whether it is synchronised")
+        return ok("clock", "the kernel does not report whether it is synchronised")
     if state == _UNSYNCHRONISED:
         to_do = "start a time service (chrony, systemd-timesyncd): the order of exclusions is decided by these clocks"
-        return warn("host", "clock", "not synchronised, according to the kernel", to_do)
+        return warn("clock", "not synchronised, according to the kernel", to_do)
     if error > ERROR_MOST:
-        return warn(
-            "host", "clock", f"synchronised, but may be {error:.1f} s wrong", "see chronyc tracking, or timedatectl"
-        )
-    return ok("host", "clock", f"synchronised, at most {error * 1e3:.0f} ms wrong")
+        return warn("clock", f"synchronised, but may be {error:.1f} s wrong", "see chronyc tracking, or timedatectl")
+    return ok("clock", f"synchronised, at most {error * 1e3:.0f} ms wrong")
 
 
 # --- permissions
@@ -117,19 +113,19 @@ def permissions(running: Running, config: Config) -> Iterator[Row]:
     if running.status and running.uid != uid:
         daemon = f"the daemon is uid {running.uid} ({_user(running.uid)})"
         to_do = f"to check as the daemon's user: sudo -u '#{running.uid}' gpuwarden doctor"
-        yield warn("host", "permissions", f"this is {who}, {daemon}: the rows below are of the former", to_do)
+        yield warn("permissions", f"this is {who}, {daemon}: the rows below are of the former", to_do)
     shut = [str(node) for node in _devices(Path("/dev")) if not os.access(node, os.R_OK | os.W_OK)]
     if shut:
         to_do = "see User= and DeviceAllow= of the unit, and the mode of the devices (NVreg_DeviceFileMode)"
-        yield fail("host", "devices", f"{who} may not open {', '.join(shut[:4])}", to_do)
+        yield fail("devices", f"{who} may not open {', '.join(shut[:4])}", to_do)
     lacking = _lacking()
     if not lacking:
-        yield ok("host", "rights", f"{who} has all capabilities that gpuwarden uses")
+        yield ok("rights", f"{who} has all capabilities that gpuwarden uses")
     elif config.mode == "enforce":
         to_do = "choose the profile for the tasks of this node: see docs/systemd.md"
-        yield warn("host", "rights", f"{who} cannot {'; cannot '.join(lacking)}", to_do)
+        yield warn("rights", f"{who} cannot {'; cannot '.join(lacking)}", to_do)
     else:
-        yield ok("host", "rights", f"{who}, mode observe; it could not {'; nor '.join(lacking)}")
+        yield ok("rights", f"{who}, mode observe; it could not {'; nor '.join(lacking)}")
     yield from _control(uid, config)
 
 
@@ -161,11 +157,9 @@ def _control(uid: int, config: Config) -> Iterator[Row]:
     try:
         gid = grp.getgrnam(group).gr_gid
     except KeyError:
-        yield fail(
-            "host", "control group", f"there is no group {group}", f"groupadd --system {group}, or unset control.group"
-        )
+        yield fail("control group", f"there is no group {group}", f"groupadd --system {group}, or unset control.group")
         return
     if uid != 0 and gid not in {os.getegid(), *os.getgroups()}:
-        yield ok("host", "control group", f"{group}; this user is not a member, so it may not use the verbs")
+        yield ok("control group", f"{group}; this user is not a member, so it may not use the verbs")
     else:
-        yield ok("host", "control group", f"{group}: its members may use the verbs")
+        yield ok("control group", f"{group}: its members may use the verbs")

@@ -46,13 +46,13 @@ async def shutdown_budget(config: Config, within: float = LOGIND_WITHIN) -> list
         to_do = (
             "check that dbus and systemd-logind run, and that the daemon can open their socket: no shutdown is noticed"
         )
-        return [warn("host", "shutdown budget", found, to_do) if enabled else ok("host", "shutdown budget", found)]
+        return [warn("shutdown budget", found, to_do) if enabled else ok("shutdown budget", found)]
     try:
         delay = await longest_delay(str(options.bus), within / 3.0)  # it takes three steps
     except BusError as error:
         found = f"logind: {error}"
         to_do = "see systemctl status systemd-logind, and that the daemon may use the bus: no shutdown is noticed"
-        return [fail("host", "shutdown budget", found, to_do) if enabled else ok("host", "shutdown budget", found)]
+        return [fail("shutdown budget", found, to_do) if enabled else ok("shutdown budget", found)]
     return [_budget(delay, options.hold) if enabled else _not_enabled(delay, config)]
 
 
@@ -65,8 +65,8 @@ def _budget(delay: float, hold: float) -> Row:
     found = f"{format_duration(min(delay, hold))}: logind waits {_shown(delay)}, gpuwarden delays it {format_duration(hold)}"
     to_do = [text for text, seconds in ((_RAISE, delay), (_HOLD, hold + 1.0)) if seconds < ENOUGH]
     if to_do:
-        return warn("host", "shutdown budget", found + right, "if a save takes longer: " + "; and ".join(to_do))
-    return ok("host", "shutdown budget", found + right)
+        return warn("shutdown budget", found + right, "if a save takes longer: " + "; and ".join(to_do))
+    return ok("shutdown budget", found + right)
 
 
 def _not_enabled(delay: float, config: Config) -> Row:
@@ -74,8 +74,8 @@ def _not_enabled(delay: float, config: Config) -> Row:
     found = f"logind would wait {_shown(delay)}; shutdown is not among the sources"
     if cloud in ONLY_SHUTS_DOWN and config.termination.sources:
         to_do = 'add "shutdown" to termination.sources, and check that termination.shutdown is enabled'
-        return warn("host", "shutdown budget", f"{found}, and {cloud} announces an end in no other way", to_do)
-    return ok("host", "shutdown budget", found)
+        return warn("shutdown budget", f"{found}, and {cloud} announces an end in no other way", to_do)
+    return ok("shutdown budget", found)
 
 
 def _shown(delay: float) -> str:
@@ -103,12 +103,12 @@ async def _metadata(source: CloudSource, here: str, options: TerminationOptions)
         await source.close()
     if not why:
         found = f"{cloud.name} answers at {options.of(cloud).endpoint or cloud.endpoint}"
-        return ok("host", "metadata service", f"{found}; {cloud.unread}" if cloud.unread else found)
+        return ok("metadata service", f"{found}; {cloud.unread}" if cloud.unread else found)
     if here and here != cloud.name:
         to_do = f'the firmware names {here}: set termination.sources = ["auto"], or name that'
     else:
         to_do = cloud.unreachable
-    return fail("host", "metadata service", f"{cloud.name}: {why}", to_do)
+    return fail("metadata service", f"{cloud.name}: {why}", to_do)
 
 
 def _no_source(cloud: str, options: TerminationOptions) -> Iterator[Row]:
@@ -116,13 +116,13 @@ def _no_source(cloud: str, options: TerminationOptions) -> Iterator[Row]:
         found = f"none is read; the firmware names {cloud}"
         if options.sources:
             to_do = f'set termination.sources = ["auto"], and check that termination.{cloud} is enabled; [] for none'
-            yield warn("host", "metadata service", found, to_do)
+            yield warn("metadata service", found, to_do)
         else:
-            yield ok("host", "metadata service", f"{found}, and termination.sources is []")
+            yield ok("metadata service", f"{found}, and termination.sources is []")
     elif cloud:
-        yield ok("host", "metadata service", f"none is read: the firmware names {cloud}, which only shuts down")
+        yield ok("metadata service", f"none is read: the firmware names {cloud}, which only shuts down")
     else:
-        yield ok("host", "metadata service", "none is read: the firmware names no known cloud")
+        yield ok("metadata service", "none is read: the firmware names no known cloud")
 
 
 def _chosen(config: Config) -> tuple[CloudSource, ...]:

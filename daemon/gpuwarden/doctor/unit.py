@@ -21,12 +21,12 @@ _NETWORK = "network.target"
 def unit(config: Config, run: Path = Path("/run"), command: tuple[str, ...] = ("systemctl",)) -> Iterator[Row]:
     """`run`: where `systemd/system` is exactly when systemd runs (sd_booted(3))."""
     if not (run / "systemd/system").is_dir():
-        yield ok("host", "unit", "this host, or container, does not run systemd")
+        yield ok("unit", "this host, or container, does not run systemd")
         return
     try:
         properties = _shown(command)
     except (OSError, subprocess.TimeoutExpired) as error:
-        yield fail("host", "unit", f"systemctl: {error}", "see whether systemd responds: systemctl status")
+        yield fail("unit", f"systemctl: {error}", "see whether systemd responds: systemctl status")
         return
     yield from unit_rows(properties, config)
 
@@ -47,7 +47,7 @@ def unit_rows(properties: Mapping[str, str], config: Config) -> Iterator[Row]:
     """`properties`: as systemctl shows them."""
     if properties.get("LoadState") != "loaded":
         found = f"{NAME} is {properties.get('LoadState') or 'unknown'}"
-        yield warn("host", "unit", found, "install it: see docs/systemd.md; without it nothing starts the daemon")
+        yield warn("unit", found, "install it: see docs/systemd.md; without it nothing starts the daemon")
         return
     yield _state(properties)
     yield _profile(properties, config)
@@ -59,14 +59,14 @@ def _state(properties: Mapping[str, str]) -> Row:
     found = f"{NAME} is {active} ({properties.get('SubState', '')}), {enabled or 'with no file'}"
     restarts = properties.get("NRestarts", "0")
     if active == "failed":
-        return fail("host", "unit", f"{found}: {properties.get('Result', '')}", f"see journalctl -u {NAME} -n 50")
+        return fail("unit", f"{found}: {properties.get('Result', '')}", f"see journalctl -u {NAME} -n 50")
     if properties.get("NeedDaemonReload") == "yes":
-        return warn("host", "unit", f"{found}; its files have changed since", "systemctl daemon-reload")
+        return warn("unit", f"{found}; its files have changed since", "systemctl daemon-reload")
     if enabled not in ("enabled", "enabled-runtime", "static", "generated"):
-        return warn("host", "unit", found, f"systemctl enable --now {NAME}: else it is gone after a reboot")
+        return warn("unit", found, f"systemctl enable --now {NAME}: else it is gone after a reboot")
     if restarts.isdecimal() and int(restarts) >= 3:
-        return warn("host", "unit", f"{found}; restarted {restarts} times", f"see journalctl -u {NAME}")
-    return ok("host", "unit", found)
+        return warn("unit", f"{found}; restarted {restarts} times", f"see journalctl -u {NAME}")
+    return ok("unit", found)
 
 
 def _profile(properties: Mapping[str, str], config: Config) -> Row:
@@ -75,11 +75,11 @@ def _profile(properties: Mapping[str, str], config: Config) -> Row:
     user, drains = properties.get("User") or "root", config.mode == "enforce" and config.slurm.enabled
     found = f"user {user}, drop-ins: {', '.join(names) or 'none'}"
     if not names:
-        return warn("host", "profile", found, "choose a profile, which sets its permissions: see docs/systemd.md")
+        return warn("profile", found, "choose a profile, which sets its permissions: see docs/systemd.md")
     if drains and user != "root" and "slurm" not in user:
         to_do = "use the profile for enforce: see docs/systemd.md; Slurm lets root, SlurmUser and administrators drain"
-        return warn("host", "profile", f"{found}; mode is enforce, with Slurm", to_do)
-    return ok("host", "profile", found)
+        return warn("profile", f"{found}; mode is enforce, with Slurm", to_do)
+    return ok("profile", found)
 
 
 def _shutdown(properties: Mapping[str, str]) -> Row:
@@ -88,8 +88,8 @@ def _shutdown(properties: Mapping[str, str]) -> Row:
     found = f"stops within {properties.get('TimeoutStopUSec') or 'an unknown time'}{', before the network' if network else ''}"
     if not network:
         to_do = f"add After={_NETWORK} to the unit: at a shutdown the scheduler must still be reached"
-        return warn("host", "stop order", f"{found}, and in no order with the network", to_do)
+        return warn("stop order", f"{found}, and in no order with the network", to_do)
     if properties.get("KillMode") == "control-group":
         to_do = "set KillMode=process: a worker that hangs in the driver would delay every restart"
-        return warn("host", "stop order", f"{found}, and waits for its workers", to_do)
-    return ok("host", "stop order", found)
+        return warn("stop order", f"{found}, and waits for its workers", to_do)
+    return ok("stop order", found)

@@ -17,7 +17,6 @@ def web(config: Config) -> Iterator[Row]:
     listen, path = config.publish.listen, config.publish.web_config
     if path is None:
         yield ok(
-            "host",
             "web",
             f"{listen}, in the clear, to every client that can connect; publish.web_config would add TLS and users",
         )
@@ -26,20 +25,20 @@ def web(config: Config) -> Iterator[Row]:
         found = read(path)
     except WebConfigError as error:
         for fault in error.faults:
-            yield fail("host", "web", str(fault), "correct it: the daemon would not start with it")
+            yield fail("web", str(fault), "correct it: the daemon would not start with it")
         return
     users = f"{len(found.users)} with a password" if found.users else "no passwords"
     if found.tls is None:
-        yield ok("host", "web", f"{listen}, {path}: no TLS, {users}")
+        yield ok("web", f"{listen}, {path}: no TLS, {users}")
     else:
         clients = ", client certificates required" if found.tls.verifies else ""
-        yield ok("host", "web", f"{listen}, {path}: TLS{clients}, {users}")
+        yield ok("web", f"{listen}, {path}: TLS{clients}, {users}")
         yield _certificate(expiry(found.tls, time.time()), rfc3339(found.tls.ends))
     for warning in found.warnings:
-        yield warn("host", "web", warning, f"change it in {path}, if that is not intended")
+        yield warn("web", warning, f"change it in {path}, if that is not intended")
 
 
 def _certificate(fault: str, until: str) -> Row:
     if fault:
-        return warn("host", "certificate", fault.partition(":")[0], "replace it; it is read again without a restart")
-    return ok("host", "certificate", f"valid until {until}")
+        return warn("certificate", fault.partition(":")[0], "replace it; it is read again without a restart")
+    return ok("certificate", f"valid until {until}")
