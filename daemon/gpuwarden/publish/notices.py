@@ -16,7 +16,7 @@ from gpuwarden.policy.evacuation.model import id_of
 from gpuwarden.policy.model import Notice
 from gpuwarden.publish.files.writer import KeptFile
 from gpuwarden.publish.snapshot import NoticeSource, Snapshot
-from gpuwarden.publish.times import rfc3339
+from gpuwarden.publish.times import rfc3339, when
 from gpuwarden_collectors.base import Clock, host_clock
 
 Document = dict[str, Any]
@@ -40,7 +40,7 @@ def notice_document(notice: Notice) -> Document:
         "hard": notice.hard,
         "called_off": notice.called_off,
         "announced_at": rfc3339(notice.at.wall),
-        "deadline": None if notice.deadline is None else rfc3339(notice.deadline.wall),
+        "deadline": when(notice.deadline),
         "deadline_boottime": None if notice.deadline is None else round(notice.deadline.boottime, 3),
     }
 
@@ -66,8 +66,7 @@ def document(snapshot: Snapshot) -> Document:
 
 
 def source_document(source: NoticeSource) -> Document:
-    last = None if source.last is None else rfc3339(source.last.wall)
-    return {"source": source.name, "up": source.up, "trouble": source.error, "last_answer": last}
+    return {"source": source.name, "up": source.up, "trouble": source.error, "last_answer": when(source.last)}
 
 
 class Notices:

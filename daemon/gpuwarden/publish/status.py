@@ -19,7 +19,7 @@ from gpuwarden.health.xid.witnesses import UNKNOWN_SLOT
 from gpuwarden.publish import notices
 from gpuwarden.publish.metrics import enforcement, evacuation
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot
-from gpuwarden.publish.times import rfc3339
+from gpuwarden.publish.times import rfc3339, when
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.facts import GpuFacts, Stamp
 from gpuwarden_collectors.kernel_log.belief import FACILITY, PACKET_FILTER
@@ -43,10 +43,6 @@ ENDS_WHEN = {
 
 
 ENDS_LEMON = "its days are long enough ago, the board was replaced, or an operator acknowledged it (gpuwarden ack)"
-
-
-def _when(stamp: Stamp | None) -> str | None:
-    return None if stamp is None else rfc3339(stamp.wall)
 
 
 def to_json(document: object) -> bytes:
@@ -78,10 +74,10 @@ def heartbeat(snapshot: Snapshot, now: Stamp) -> tuple[int, Document]:
         "schedulable": schedulable,
         "reasons": _reasons(snapshot, now),
         "sequence": snapshot.sequence,
-        "observed_at": _when(snapshot.observed),
+        "observed_at": when(snapshot.observed),
         "age_seconds": _age(snapshot.observed, now),
         "boot_id": service.boot_id,
-        "started_at": _when(service.started),
+        "started_at": when(service.started),
         "version": service.version,
         "mode": service.mode,
         "simulated": service.simulated,
@@ -188,8 +184,8 @@ def _finding(snapshot: Snapshot, finding: Finding) -> Document:
         "detail": detail(finding),
         "advice": finding.advice.value,
         "evidence": _plain(finding.evidence),
-        "first_seen": _when(finding.first_seen),
-        "last_seen": _when(finding.last_seen),
+        "first_seen": when(finding.first_seen),
+        "last_seen": when(finding.last_seen),
         "count": finding.count,
         "latched": finding.latched,
         "confirmed": finding.confirmed,
@@ -218,7 +214,7 @@ def _collector(collector: CollectorStatus, now: Stamp) -> Document:
     """`age_seconds` is the time since a pass last observed."""
     worker = None
     if collector.worker is not None:
-        worker = asdict(collector.worker) | {"silent_since": _when(collector.worker.silent_since)}
+        worker = asdict(collector.worker) | {"silent_since": when(collector.worker.silent_since)}
     return {
         "name": collector.name,
         "outcome": None if collector.outcome is None else collector.outcome.value,

@@ -10,8 +10,7 @@ from typing import Any
 
 from gpuwarden.policy.evacuation.model import Evacuation, Given, JobState
 from gpuwarden.publish.snapshot import Evacuations, Snapshot
-from gpuwarden.publish.times import rfc3339
-from gpuwarden_collectors.facts import Stamp
+from gpuwarden.publish.times import rfc3339, when
 
 Document = dict[str, Any]
 Sample = tuple[tuple[str, ...], float]
@@ -34,8 +33,8 @@ def _evacuation(evacuation: Evacuation) -> Document:
         "notice": evacuation.id,
         "kind": evacuation.kind,
         "since": rfc3339(evacuation.at.wall),
-        "deadline": _when(evacuation.deadline),
-        "over": _when(evacuation.over),
+        "deadline": when(evacuation.deadline),
+        "over": when(evacuation.over),
         "jobs": [_job(name, job) for name, job in evacuation.jobs.items()],
         "last_words": None if final is None else {"what": final.what, "result": final.result.value, "text": final.text},
         "approval": None
@@ -52,22 +51,18 @@ def _job(name: str, job: JobState) -> Document:
         "signal": job.signal,
         "result": job.result.value,
         "told": job.count,
-        "told_at": _when(job.told_at),
+        "told_at": when(job.told_at),
         "local_only": job.local_only,
         "text": job.text,
         "acknowledged_by": acknowledged.by,
-        "acknowledged_at": _when(acknowledged.at),
+        "acknowledged_at": when(acknowledged.at),
         "saved": acknowledged.saved,
         "all_ranks": acknowledged.all_ranks,
         "step": acknowledged.step,
         "requeue": job.requeued.value,
-        "requeued_at": _when(job.requeued_at),
+        "requeued_at": when(job.requeued_at),
         "requeue_text": job.requeued_text,
     }
-
-
-def _when(stamp: Stamp | None) -> str | None:
-    return None if stamp is None else rfc3339(stamp.wall)
 
 
 # --- samples for metrics
