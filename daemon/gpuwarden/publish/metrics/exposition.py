@@ -1,8 +1,8 @@
-"""A snapshot becomes the bytes of `/metrics`, once; every scrape of it is served these bytes.
+"""A snapshot becomes the bytes of `/metrics` when it is scraped first; every further scrape of it is served these bytes.
 
 Two formats: Prometheus text 0.0.4 and OpenMetrics 1.0, each plain and compressed. They differ in their
 headers only, so the sample lines are rendered once. The cost is one formatted line for each series: label texts,
-which rarely change, are kept between snapshots.
+which rarely change, are kept between snapshots. A form that is not requested is not made.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from gpuwarden.health.xid.catalogue import xid_row
 from gpuwarden.publish.metrics.dcgm_names import FIELDS, OF_INSTANCES, PREFIX, XID, Field
@@ -25,18 +25,6 @@ LABEL_TEXTS = 4096
 """How many label texts are kept: 16 GPUs have about 1,000 series of gpuwarden's own, the rest is room for findings that come and go."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """`/metrics` as of `made`, in every form in which it can be requested."""
-
-    made: Stamp
-    series: int
-    text: bytes
-    text_gzip: bytes
-    openmetrics: bytes
-    openmetrics_gzip: bytes
-
-
 @dataclass(frozen=True, slots=True)
 class _Family:
     """The lines of one metric, under the headers of both formats."""
@@ -45,6 +33,41 @@ class _Family:
     openmetrics_head: bytes
     lines: bytes
     series: int
+
+
+@dataclass(frozen=True)
+class Page:
+    """`/metrics` as of `made`, in every form in which it can be requested."""
+
+    made: Stamp
+    families: Sequence[_Family]
+
+    @property
+    def series(self) -> int:
+        return sum(family.series for family in self.families)
+
+    @cached_property
+    def text(self) -> bytes:
+        return self._plain_text()
+
+    @cached_property
+    def text_gzip(self) -> bytes:
+        return gzip.compress(self._plain_text(), 1, mtime=0)
+
+    @cached_property
+    def openmetrics(self) -> bytes:
+        return self._plain_openmetrics()
+
+    @cached_property
+    def openmetrics_gzip(self) -> bytes:
+        return gzip.compress(self._plain_openmetrics(), 1, mtime=0)
+
+    def _plain_text(self) -> bytes:
+        return b"".join(part for family in self.families for part in (family.text_head, family.lines))
+
+    def _plain_openmetrics(self) -> bytes:
+        parts = [part for family in self.families for part in (family.openmetrics_head, family.lines)]
+        return b"".join((*parts, b"# EOF\n"))
 
 
 def _family(head: tuple[bytes, bytes], lines: Sequence[str]) -> _Family:
@@ -57,36 +80,33 @@ _FIELD_HEADS = {field.name: heads(PREFIX + field.name, field.kind, field.help) f
 
 
 class Renderer:
-    """Makes a page of each snapshot. `hostname_label`: dcgm-exporter up to 4.8.2 has `Hostname`, later ones `hostname`."""
+    """Makes a page of a snapshot. `hostname_label`: dcgm-exporter up to 4.8.2 has `Hostname`, later ones `hostname`.
+
+    Every snapshot is to be followed, in their order; those of which a page is wanted may be rendered.
+    """
 
     def __init__(self, *, hostname_label: str = "Hostname", mig: MigSeries = "instances") -> None:
         self._label_text = lru_cache(LABEL_TEXTS)(label_text)
         self._sources = Sources(hostname_label, mig)
         self._indices: dict[str, int] = {}
 
+    def follow(self, snapshot: Snapshot) -> None:
+        """Keep what later pages need of it: rates are of two passes, and a GPU that is lost keeps its index. A second time does nothing."""
+        known = self._indices
+        self._indices = {
+            gpu.slot: index
+            for gpu in snapshot.verdict.gpus
+            if (index := known.get(gpu.slot) if gpu.index is None else gpu.index) is not None
+        }
+        self._sources.follow(snapshot)
+
     def render(self, snapshot: Snapshot) -> Page:
-        families = [*self._own(self._with_last_index(snapshot)), *self._telemetry(snapshot)]
-        plain = b"".join(part for family in families for part in (family.text_head, family.lines))
-        open_parts = [part for family in families for part in (family.openmetrics_head, family.lines)]
-        plain_openmetrics = b"".join((*open_parts, b"# EOF\n"))
-        return Page(
-            made=snapshot.made,
-            series=sum(family.series for family in families),
-            text=plain,
-            text_gzip=gzip.compress(plain, 1, mtime=0),
-            openmetrics=plain_openmetrics,
-            openmetrics_gzip=gzip.compress(plain_openmetrics, 1, mtime=0),
-        )
+        self.follow(snapshot)
+        return Page(snapshot.made, [*self._own(self._with_last_index(snapshot)), *self._telemetry(snapshot)])
 
     def _with_last_index(self, snapshot: Snapshot) -> Snapshot:
         """A GPU that NVML does not list keeps the index it had: its series must not change names when it is lost."""
         gpus = snapshot.verdict.gpus
-        known = self._indices
-        self._indices = {
-            gpu.slot: index
-            for gpu in gpus
-            if (index := known.get(gpu.slot) if gpu.index is None else gpu.index) is not None
-        }
         if all(gpu.index is not None for gpu in gpus):
             return snapshot
         indexed = tuple(replace(gpu, index=self._indices.get(gpu.slot)) for gpu in gpus)
@@ -158,12 +178,21 @@ class Holder:
         self.scraped: tuple[Stamp, str] | None = None
         self._renderer = renderer
         self._hpc_jobs = hpc_jobs
+        self._page: Page | None = None
         self.show(snapshot)
 
     def show(self, snapshot: Snapshot) -> None:
         jobs = None if self._hpc_jobs is None else self._hpc_jobs()
-        snapshot = replace(snapshot, clients=self.clients(), hpc_jobs=jobs)
-        self.page, self.snapshot = self._renderer.render(snapshot), snapshot
+        self.snapshot = replace(snapshot, clients=self.clients(), hpc_jobs=jobs)
+        self._renderer.follow(self.snapshot)
+        self._page = None
+
+    @property
+    def page(self) -> Page:
+        """Of the present snapshot: rendered when it is first requested, and then kept."""
+        if self._page is None:
+            self._page = self._renderer.render(self.snapshot)
+        return self._page
 
     def job_labels_error(self) -> str:
         """Why the job files of the label `hpc_job` cannot be read; empty if they can, and without that label."""

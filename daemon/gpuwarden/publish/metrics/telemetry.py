@@ -70,20 +70,23 @@ class Sources:
         self._after = (hostname_label, "DCGM_FI_DRIVER_VERSION")
         self._traffic: dict[str, tuple[Traffic, int | None]] = {}
 
+    def follow(self, snapshot: Snapshot) -> None:
+        """To be called with each snapshot, and before `of` with the same one. A second time does nothing."""
+        gpus = () if snapshot.nvml is None else snapshot.nvml.gpus
+        traffic = {gpu.slot: self._nvlink(gpu, snapshot.observed) for gpu in gpus}
+        self._traffic = {slot: pair for slot, pair in traffic.items() if pair is not None}
+
     def of(self, snapshot: Snapshot) -> tuple[Series, ...]:
         """In the order of the GPUs; of those with the same labels only the last."""
         if snapshot.nvml is None:
-            self._traffic = {}
             return ()
         gpus = snapshot.nvml.gpus
-        traffic = {gpu.slot: self._nvlink(gpu, snapshot.observed) for gpu in gpus}
-        self._traffic = {slot: pair for slot, pair in traffic.items() if pair is not None}
         last_xids, of_dcgm = _last_xids(snapshot), _readings_of_dcgm(snapshot)
         jobs = {} if snapshot.hpc_jobs is None else snapshot.hpc_jobs.jobs
         driver = snapshot.nvml.driver_version
         found: dict[str, Series] = {}
         for gpu in gpus:
-            _, rate = traffic[gpu.slot] or (None, None)
+            _, rate = self._traffic.get(gpu.slot, (None, None))
             known = of_dcgm.get(gpu.slot) if gpu.answer is GpuAnswer.OK else None  # DCGM notices a lost GPU later
             dcgm = known or DcgmReadings()
             telemetry = Telemetry(profiled(gpu.readings, dcgm), last_xids.get(gpu.slot), rate, dcgm.memory_unrepairable)
