@@ -40,29 +40,31 @@ def phases(rows: Sequence[Call | Field], first: float) -> list[float]:
 
 
 class Due:
-    """`phase`: 0 to 1, where in its period the second reading falls. `read_at`: when it was last read, None: not yet."""
+    """`phase`: 0 to 1, where in its period the second reading falls. `read_at`: when it was last read, None: not yet.
+    `next`: from when on it is due.
+    """
 
-    __slots__ = ("_next", "_period", "_phase", "read_at")
+    __slots__ = ("_period", "_phase", "next", "read_at")
 
     def __init__(self, period: float, phase: float) -> None:
         self._period = period
         self._phase = phase
-        self._next = -math.inf
+        self.next = -math.inf
         self.read_at: float | None = None
 
     def __call__(self, now: float) -> bool:
-        return now >= self._next
+        return now >= self.next
 
     def read(self, now: float) -> None:
         """It was read `now`, due or not. A reading out of turn leaves the turns as they are."""
         self.read_at = now
-        if self._next == -math.inf:
-            self._next = now + self._period * (self._phase or 1.0)
-        elif self._period and now >= self._next:
-            self._next += self._period * (1 + (now - self._next) // self._period)
+        if self.next == -math.inf:
+            self.next = now + self._period * (self._phase or 1.0)
+        elif self._period and now >= self.next:
+            self.next += self._period * (1 + (now - self.next) // self._period)
 
     def at_once(self) -> None:
-        self._next = -math.inf
+        self.next = -math.inf
 
     def put_off(self, until: float) -> None:
-        self._next = until
+        self.next = until

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpuwarden_collectors.facts import CallError, GpuAnswer, GpuFacts, GpuReadings
+from gpuwarden_collectors.frozen import with_values
 from gpuwarden_collectors.nvml.calls import Calls, Unanswered
 from gpuwarden_collectors.nvml.due import Due, period
 from gpuwarden_collectors.nvml.gpm import Gpm, InstancesGpm
@@ -21,6 +22,7 @@ from gpuwarden_collectors.nvml.mig import Instances, read_processes
 from gpuwarden_collectors.nvml.poller import Questions
 from gpuwarden_collectors.nvml.readings import Cadence
 
+_NO_READINGS = GpuReadings()
 _IDENTITY = {"name": "nvmlDeviceGetName", "serial": "nvmlDeviceGetSerial", "vbios": "nvmlDeviceGetVbiosVersion"}
 
 
@@ -84,7 +86,7 @@ class Gpu:
         links = self._links.read(now, anew=anew)
         sums = {name: total for name, total in self._links.sums.items() if values.get(name) is None}
         performance = self._gpm.read(now) if self._with_gpm else {}
-        readings = GpuReadings(**{**values, **sums, **performance})
+        readings = with_values(_NO_READINGS, {**values, **sums, **performance})
         mig = self._instances.read(now) if readings.mig_mode else ()
         mig = self._instances_gpm.read(mig, now) if self._with_gpm else mig
         facts = GpuFacts(
@@ -105,9 +107,10 @@ class Gpu:
         return facts
 
     def _read_at(self, sums: Mapping[str, int | None]) -> dict[str, float]:
-        summed = self._links.read_at
-        times = {} if summed is None else {name: summed for name, total in sums.items() if total is not None}
-        return {name: round(at, 3) for name, at in (self._questions.read_at | times).items()}
+        times, summed = self._questions.read_at, self._links.read_at
+        if summed is not None:
+            times |= {name: round(summed, 3) for name, total in sums.items() if total is not None}
+        return times
 
     def _read_identity(self) -> None:
         uuid = self._text("nvmlDeviceGetUUID")

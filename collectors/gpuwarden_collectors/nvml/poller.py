@@ -12,30 +12,36 @@ from gpuwarden_collectors.nvml.calls import Calls, Unanswered, decode_field
 from gpuwarden_collectors.nvml.due import Due, period, phases
 from gpuwarden_collectors.nvml.readings import CALLS, FIELDS, SINCE_LOAD, VITAL, Cadence, Call, Field
 
+Take = Callable[[Any], Mapping[str, Any]]
+"""The result of a call -> the values in it by attribute."""
+
 
 class _Row:
     """A row of the table: when it is due, in which pass it was last asked, whether it ever answered."""
 
-    __slots__ = ("answered", "asked", "due", "row", "triggered")
+    __slots__ = ("answered", "asked", "daily", "due", "row", "trigger", "triggered")
 
     def __init__(self, row: Call | Field, due: Due) -> None:
         self.row = row
         self.due = due
+        self.daily = row.cadence is Cadence.DAY
+        self.trigger = row.trigger
         self.asked = 0
         self.answered = False
         self.triggered = False
 
-    def wanted(self, now: float, values: Mapping[str, Any]) -> bool:
-        """May be called once in a pass."""
-        before = self.triggered
-        self.triggered = self.row.trigger is not None and self.row.trigger.holds(values)
+    def wanted(self, now: float, values: Mapping[str, Any], *, its_turn: bool) -> bool:
+        """May be called once in a pass. `its_turn`: rows of the cadence DAY may be asked."""
+        if self.trigger is None:
+            return now >= self.due.next and (its_turn or not self.daily)
+        before, self.triggered = self.triggered, self.trigger.holds(values)
         return self.triggered or before or self.due(now)
 
 
 class _Question(_Row):
     """The function to call, and how to take its result apart."""
 
-    __slots__ = ("function", "members", "name")
+    __slots__ = ("function", "name", "named")
     row: Call
 
     def __init__(self, row: Call, due: Due, nvml: Any) -> None:
@@ -44,16 +50,18 @@ class _Question(_Row):
         self.function: Callable[..., Any] = (
             getattr(nvml, row.function) if isinstance(row.function, str) else partial(row.function, nvml)
         )
-        self.members = attrgetter(*row.parts.split()) if row.parts not in ("", "[]") else None
+        self.named = _taker(row)
 
-    def named(self, result: Any) -> dict[str, Any]:
-        """The values in `result` by attribute."""
-        row = self.row
-        if self.members is not None:
-            result = self.members(result)
-        if len(row.into) > 1 or row.parts == "[]":
-            return dict(zip(row.into, result, strict=False))
-        return {row.into[0]: None if row.most is not None and result > row.most else result}
+
+def _taker(row: Call) -> Take:
+    into, most = row.into, row.most
+    members = attrgetter(*row.parts.split()) if row.parts not in ("", "[]") else None
+    if len(into) > 1 or row.parts == "[]":
+        return lambda result: dict(zip(into, result if members is None else members(result), strict=False))
+    (name,) = into
+    if members is not None:
+        return lambda result: {name: members(result)}
+    return lambda result: {name: None if most is not None and result > most else result}
 
 
 class _FieldRow(_Row):
@@ -82,8 +90,10 @@ class Questions:
         self._vital = [one for row in VITAL for one in _question(row, of_row[row], calls.nvml)]
         self._others = [one for row in CALLS for one in _question(row, of_row[row], calls.nvml)]
         self._fields = [_FieldRow(row, of_row[row]) for row in FIELDS]
+        self._daily = [one for one in self._others if one.daily]
         self._passes = 0
         self._its_turn = False
+        self._read_at: dict[str, float] = {}
         self._doubtful = False
         self.values: dict[str, Any] = {}
 
@@ -110,19 +120,12 @@ class Questions:
         return anew
 
     def waits_for_turn(self, now: float) -> bool:
-        return any(one.row.cadence is Cadence.DAY and one.due(now) for one in self._others)
+        return any(one.due(now) and one in self._others for one in self._daily)
 
     @property
     def read_at(self) -> dict[str, float]:
-        """When the values were read that are not read in each pass."""
-        rows = [(row, (row.row.into,)) for row in self._fields] + [(row, row.row.into) for row in self._others]
-        return {
-            name: row.due.read_at
-            for row, names in rows
-            if row.row.cadence and row.due.read_at is not None
-            for name in names
-            if self.values.get(name) is not None
-        }
+        """When the values were read that are not read in each pass, to the millisecond."""
+        return self._read_at.copy()
 
     def _all_at_once(self) -> None:
         for row in (*self._others, *self._fields):
@@ -136,28 +139,21 @@ class Questions:
         self._ask(self._others, now)
         self._ask_fields(now)
 
-    def _wanted(self, row: _Row, now: float) -> bool:
-        """It is to be asked now, and is taken as asked."""
-        waits = row.row.cadence is Cadence.DAY and not self._its_turn
-        if waits or row.asked == self._passes or not row.wanted(now, self.values):
-            return False
-        row.asked = self._passes
-        return True
-
     def _ask(self, questions: list[_Question], now: float) -> int:
         """The number of answers."""
         values, calls, handle, answers = self.values, self._calls, self._calls.handle, 0
-        nvml_error = calls.nvml.NVMLError
+        nvml_error, passes, its_turn = calls.nvml.NVMLError, self._passes, self._its_turn
         unsupported = []
         for question in questions:  # grows on the way, see `otherwise`
-            if not self._wanted(question, now):
+            if question.asked == passes or not question.wanted(now, values, its_turn=its_turn):
                 continue
+            question.asked = passes
             row = question.row
             try:
                 result = question.function(handle, *row.args)
             except nvml_error as error:
-                values.update(dict.fromkeys(row.into))
-                if row.cadence is Cadence.DAY:
+                self._keep(row, dict.fromkeys(row.into), now)
+                if question.daily:
                     question.due.put_off(now + Cadence.MINUTE)  # others wait for their turn, and it takes long
                 if calls.failed(question.name, error.value, answered=question.answered):
                     unsupported.append(question)
@@ -166,17 +162,30 @@ class Questions:
                 answers += 1
                 question.answered = True
                 question.due.read(now)
-                values.update(question.named(result))
+                self._keep(row, question.named(result), now)
         for question in unsupported:
             questions.remove(question)
         return answers
 
+    def _keep(self, row: Call | Field, values: Mapping[str, Any], now: float) -> None:
+        self.values.update(values)
+        if row.cadence:
+            for name, value in values.items():
+                if value is None:
+                    self._read_at.pop(name, None)
+                else:
+                    self._read_at[name] = round(now, 3)
+
     def _ask_fields(self, now: float) -> None:
-        asked = [row for row in self._fields if self._wanted(row, now)]
+        values, passes, its_turn = self.values, self._passes, self._its_turn
+        asked = [row for row in self._fields if row.asked != passes and row.wanted(now, values, its_turn=its_turn)]
         if not asked:
             return
-        values, unsupported = self.values, []
-        values.update(dict.fromkeys([row.row.into for row in asked]))
+        unsupported = []
+        for row in asked:
+            row.asked = passes
+            values[row.row.into] = None
+            self._read_at.pop(row.row.into, None)
         answers = self._calls.field_values([(row.row.id, row.row.scope) for row in asked])
         for row, (code, kind, raw) in zip(asked, answers, strict=False):
             field = row.row
@@ -184,7 +193,10 @@ class Questions:
                 row.answered = True
                 row.due.read(now)
                 value = decode_field(kind if field.kind is None else field.kind, raw)
-                values[field.into] = None if value is None or (field.most and value > field.most) else value
+                if value is not None and not (field.most and value > field.most):
+                    values[field.into] = value
+                    if field.cadence:
+                        self._read_at[field.into] = round(now, 3)
             elif self._calls.failed(f"field {field.id}", code, answered=row.answered):
                 unsupported.append(row)
         for row in unsupported:
