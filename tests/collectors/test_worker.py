@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from gpuwarden_collectors.base import PassOutcome, WorkerReport
+from gpuwarden_collectors.codec import to_wire
 from gpuwarden_collectors.event_facts import HostEvent, XidEvent
+from gpuwarden_collectors.worker.frames import Frame, FrameBuffer, Kind, pack
 from gpuwarden_collectors.worker.life import WorkerLimits
 from support.worker_readers import Options
 from support.workers import (
@@ -51,6 +55,47 @@ async def test_one_process_answers_every_pass(worker: Make) -> None:
     assert first.started <= first.finished <= second.started
     assert (said(first).pid, said(first).reads, said(second).reads) == (said(second).pid, 1, 2)
     assert report(second) == WorkerReport(pid=said(second).pid, ever_answered=True)
+
+
+def test_a_worker_sends_only_what_changed_since_the_facts_that_are_held() -> None:
+    options = {"options_type": "support.worker_readers:Options", "options": to_wire(Options())}
+    command = [
+        sys.executable,
+        "-m",
+        "gpuwarden_collectors.worker.process",
+        "support.worker_readers:Reader",
+        str(os.getpid()),
+    ]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(ENVIRONMENT)) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        held = (None, 1, 1, 3)  # the second answer was not understood
+        asked = [pack(Kind.ASK, number, known) for number, known in enumerate(held, 1)]
+        process.stdin.write(pack(Kind.START, value=options) + b"".join(asked))
+        process.stdin.flush()
+        buffer, frames = FrameBuffer(), list[Frame]()
+        while len(frames) < 1 + len(held):
+            frames += buffer.feed(os.read(process.stdout.fileno(), 65536))
+        process.stdin.close()
+    answers = [(frame.kind, frame.sequence, frame.value()) for frame in frames if frame.kind is not Kind.CONNECTED]
+    pid = process.pid
+    assert answers == [
+        (Kind.FACTS, 1, {"pid": pid, "reads": 1}),
+        (Kind.CHANGES, 2, {"reads": 2}),
+        (Kind.FACTS, 3, {"pid": pid, "reads": 3}),
+        (Kind.CHANGES, 4, {"reads": 4}),
+    ]
+
+
+async def test_after_a_failed_pass_the_facts_are_whole(worker: Make, trouble: Path) -> None:
+    failing = worker(Options(how="fail", trouble=str(trouble)))
+    first = said(await failing.observe())
+    trouble.touch()
+    assert (await failing.observe()).outcome is PassOutcome.FAILED
+    trouble.unlink()
+    assert [(each.pid, each.reads) for each in (said(await failing.observe()), said(await failing.observe()))] == [
+        (first.pid, 3), (first.pid, 4),
+    ]  # fmt: skip
 
 
 async def test_a_reader_that_finds_no_source_is_absent_and_asked_again_by_the_same_process(

@@ -20,7 +20,8 @@ from gpuwarden_collectors.worker.life import Fate, WorkerLimits
 _CHUNK = 65536  # also the capacity of a pipe: one read empties it
 _POLL = 0.02  # seconds between two checks of a process that is about to end
 _STDERR_KEPT = 2000
-_ANSWERS = frozenset({Kind.FACTS, Kind.ABSENT, Kind.FAILED})
+_GOOD = frozenset({Kind.FACTS, Kind.CHANGES})
+_ANSWERS = _GOOD | {Kind.ABSENT, Kind.FAILED}
 
 
 class Child:
@@ -81,17 +82,20 @@ class Child:
             self._end_stream()
         return self.over
 
-    def ask(self, now: float) -> None:
-        """Put the question, unless the last one is still open: that one may be answered in a later pass."""
+    def ask(self, now: float, held: int | None = None) -> None:
+        """Put the question, unless the last one is still open: that one may be answered in a later pass.
+
+        `held`: the number of the answer since whose facts the changes are enough.
+        """
         if self._asked:
             return
         self._asked = True
         self._sequence += 1
         self.due = now + (self._limits.deadline if self._connected else self._limits.init_deadline)
-        self._write(pack(Kind.ASK, self._sequence))
+        self._write(pack(Kind.ASK, self._sequence, held))
 
     async def answer(self, until: float) -> Frame | None:
-        """FACTS, ABSENT or FAILED; None if there is none by `until` (loop time) or by `due`, or if all is over."""
+        """FACTS, CHANGES, ABSENT or FAILED; None if there is none by `until` (loop time) or by `due`, or if all is over."""
         while self._answer is None and not self.over:
             rest = min(until, self.due) - self._loop.time()
             if rest <= 0:
@@ -168,7 +172,7 @@ class Child:
             self.due = self._loop.time() + self._limits.deadline
             self._changed.set()
         elif frame.kind in _ANSWERS and self._asked and frame.sequence == self._sequence:
-            self._connected = frame.kind is Kind.FACTS
+            self._connected = frame.kind in _GOOD
             self._answer = frame
             self._changed.set()
 

@@ -1,7 +1,7 @@
 """Frames between the daemon and a worker process: a header of kind, sequence number and length, then JSON.
 
 The daemon sends START once and ASK for each pass; both fit into one atomic write to a pipe. The worker answers an ASK
-with FACTS, ABSENT or FAILED under the same sequence number, sends CONNECTED when the library has been initialised, and
+with FACTS, CHANGES, ABSENT or FAILED under the same sequence number, sends CONNECTED when the library has been initialised, and
 sends an EVENT whenever it has one. The kind is outside the JSON, so that a flood can be dropped without reading it.
 """
 
@@ -20,12 +20,13 @@ _HEADER = struct.Struct(">BII")
 
 class Kind(IntEnum):
     START = 1  # {"reader", "options", "options_type"}
-    ASK = 2
+    ASK = 2  # the sequence number of the answer whose facts the daemon holds, or null
     CONNECTED = 3
     FACTS = 4
     ABSENT = 5  # text
     FAILED = 6  # text
     EVENT = 7
+    CHANGES = 8  # in place of FACTS: `changes` since the facts that the daemon holds
 
 
 _KINDS = {kind.value: kind for kind in Kind}

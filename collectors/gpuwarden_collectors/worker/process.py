@@ -23,6 +23,7 @@ from time import sleep
 from typing import Any, Protocol
 
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
+from gpuwarden_collectors.changes import changed
 from gpuwarden_collectors.codec import from_wire, to_wire
 from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.worker.frames import Frame, FrameBuffer, FrameError, Kind, pack
@@ -60,12 +61,19 @@ class _Session:
         self._connected = False
         self._stop = Event()
         self._events: Thread | None = None
+        self._sent: tuple[int, Any] | None = None  # the last facts, and under which number
 
-    def answer(self, sequence: int) -> None:
+    def answer(self, sequence: int, held: object) -> None:
+        """`held`: the number of the facts that the daemon has, if any: what has changed since then is enough."""
         try:
             if not self._connected:
                 self._connect()
-            self._send(Kind.FACTS, sequence, to_wire(self._reader.read()))
+            facts = self._reader.read()
+            if self._sent is not None and self._sent[0] == held and type(self._sent[1]) is type(facts):
+                self._send(Kind.CHANGES, sequence, changed(type(facts), self._sent[1], facts))
+            else:
+                self._send(Kind.FACTS, sequence, to_wire(facts))
+            self._sent = sequence, facts
         except SourceAbsent as error:
             self._fail(Kind.ABSENT, sequence, str(error))
         except CollectorError as error:
@@ -121,7 +129,7 @@ def _serve(reader: Reader, inbox: SimpleQueue[Frame | None], outlet: _Outlet) ->
     session = _Session(reader, outlet.send)
     trimmed = False
     while (question := inbox.get()) is not None:
-        session.answer(question.sequence)
+        session.answer(question.sequence, question.value())
         if getattr(reader, "spent", False):
             break
         if not trimmed:

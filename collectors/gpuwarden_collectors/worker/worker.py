@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Generic
 
 from gpuwarden_collectors.base import Clock, Facts, Observation, PassOutcome, WorkerReport, host_clock
+from gpuwarden_collectors.changes import applied
 from gpuwarden_collectors.codec import from_wire, to_wire
 from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.worker.child import Child, in_uninterruptible_sleep
@@ -71,6 +72,7 @@ class Worker(Generic[Facts]):
         self._life = WorkerLife(limits)
         self._allowance = Allowance(limits.events_burst, limits.events_per_second)
         self._child: Child | None = None
+        self._held: tuple[int, Facts] | None = None  # the last facts of this child, and the number of its answer
         self._leaving: list[Child] = []  # being ended, or left behind
         self._ending: asyncio.Task[None] | None = None
         self.events_dropped = 0
@@ -135,7 +137,7 @@ class Worker(Generic[Facts]):
         child = await self._ready(limit)
         if not isinstance(child, Child):
             return child
-        child.ask(now)
+        child.ask(now, None if self._held is None else self._held[0])
         frame = await child.answer(limit)
         if frame is not None:
             return self._answered(frame)
@@ -176,15 +178,24 @@ class Worker(Generic[Facts]):
             error = f"cannot start a worker process: {cause}"
             self._life.failed(now, PassOutcome.FAILED, error)
             return PassOutcome.FAILED, None, error
+        self._held = None
         self._life.starts += 1
         return self._child
 
     def _answered(self, frame: Frame) -> _Pass[Facts]:
         self._life.answered(self._clock())
+        held, self._held = self._held, None
         try:
             value = frame.value()
-            if frame.kind is Kind.FACTS:
-                return PassOutcome.OBSERVED, from_wire(self._facts_type, value), ""
+            if frame.kind in (Kind.FACTS, Kind.CHANGES):
+                whole = frame.kind is Kind.FACTS or held is None
+                facts = (
+                    from_wire(self._facts_type, value)
+                    if whole or held is None
+                    else applied(self._facts_type, held[1], value)
+                )
+                self._held = frame.sequence, facts
+                return PassOutcome.OBSERVED, facts, ""
         except (ValueError, RecursionError) as cause:
             return PassOutcome.FAILED, None, f"the answer of the worker cannot be read: {cause}"
         return PassOutcome.ABSENT if frame.kind is Kind.ABSENT else PassOutcome.FAILED, None, str(value)

@@ -14,7 +14,6 @@ from typing import Any, Self
 
 from gpuwarden.health.model import Event, Key
 from gpuwarden.health.view import Rules
-from gpuwarden.trace.changes import applied
 from gpuwarden.trace.limits import MEMORY_MOST, Slots, bounded
 from gpuwarden.trace.records import (
     FACTS,
@@ -29,6 +28,7 @@ from gpuwarden.trace.records import (
     RulesChanged,
 )
 from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
+from gpuwarden_collectors.changes import applied
 from gpuwarden_collectors.codec import CodecError, from_wire
 from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.facts import NvmlFacts, Stamp

@@ -10,7 +10,6 @@ from typing import Any
 
 from gpuwarden.health.detectors import COUNTERS
 from gpuwarden.health.model import Event
-from gpuwarden.trace.changes import changed
 from gpuwarden.trace.records import (
     FACTS,
     FORMAT,
@@ -24,6 +23,7 @@ from gpuwarden.trace.records import (
     RulesChanged,
 )
 from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
+from gpuwarden_collectors.changes import changed
 from gpuwarden_collectors.codec import to_wire
 from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.facts import GpuFacts, GpuReadings, MigInstance, NvmlFacts

@@ -71,12 +71,20 @@ def _changed(kind: _Kind, old: Any, new: Any) -> Any:
         of: Any = type(new)
         kinds, values = _kinds(of), values_of(of)
         pairs = zip(kinds.items(), values(old), values(new), strict=True)
-        return {name: _changed(part, before, after) for (name, part), before, after in pairs if before != after}
+        return {
+            name: after if part.plain else _changed(part, before, after)
+            for (name, part), before, after in pairs
+            if before is not after and before != after
+        }
     if kind.numbers:
         return {key: new.get(key) for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
     if kind.item and isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new):
         items = enumerate(zip(old, new, strict=True))
-        return {str(n): _changed(kind.item, before, after) for n, (before, after) in items if before != after}
+        return {
+            str(n): _changed(kind.item, before, after)
+            for n, (before, after) in items
+            if before is not after and before != after
+        }
     return {WHOLE: to_wire(new, kind.hint)}
 
 
