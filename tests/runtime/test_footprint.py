@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,24 @@ def test_only_who_waits_for_a_shutdown_loads_what_speaks_to_the_bus() -> None:
         [sys.executable, "-c", script], env={"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True, check=True
     )  # fmt: skip
     assert (seen.stdout, seen.stderr) == ("[]\n", "")
+
+
+def test_the_client_of_aiohttp_is_loaded_when_it_is_used() -> None:
+    script = (
+        "from gpuwarden.runtime.footprint import leave_out; from gpuwarden.config.model import Config\n"
+        "leave_out(Config()); import sys, gpuwarden.runtime.serve, aiohttp; from aiohttp import hdrs\n"
+        "print('aiohttp.client' in sys.modules, hdrs.__name__, aiohttp.__version__)\n"
+        "print(aiohttp.ClientSession.__module__, aiohttp.web_response.__name__, aiohttp.__version__)\n"
+        "print(hasattr(aiohttp, 'nothing'), aiohttp.hdrs is hdrs)"
+    )
+    seen = subprocess.run(
+        [sys.executable, "-c", script], env={"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True, check=True
+    )  # fmt: skip
+    installed = version("aiohttp")
+    assert seen.stdout.split() == [
+        *("False", "aiohttp.hdrs", installed), *("aiohttp.client", "aiohttp.web_response", installed), *("False", "True"),
+    ]  # fmt: skip
+    assert seen.stderr == ""
 
 
 def test_a_daemon_with_an_https_webhook_has_openssl(host: FakeHost) -> None:

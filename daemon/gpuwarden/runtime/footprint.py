@@ -6,10 +6,11 @@ without what they then miss.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec
 from typing import Any
 
 from gpuwarden.config.model import Config
@@ -23,6 +24,7 @@ _HASHES = (("_md5",), ("_sha1",), ("_sha256", "_sha2"), ("_sha3",), ("_blake2",)
 def leave_out(config: Config) -> None:
     """To be called before `asyncio` and `aiohttp` are imported; what was imported already stays."""
     _forbid(_FROZENLIST)
+    _put_off("aiohttp")  # its client, 1.3 MiB; the server's modules need nothing of it
     if not speaks_tls(config):
         _forbid("ssl")  # asyncio and aiohttp take it if it is there, and aiohttp then reads all certificates, twice
         if all(any(map(find_spec, names)) for names in _HASHES):
@@ -49,6 +51,31 @@ def let_in(config: Config) -> None:
 
 def _forbid(module: str) -> None:
     sys.modules.setdefault(module, None)  # type: ignore[arg-type] # as the import system defines it
+
+
+def _put_off(package: str) -> None:
+    """Its modules may be imported one by one; its `__init__` runs when a name is wanted that is none of them.
+
+    Nothing is put off where its version, which its modules want, is not in its source.
+    """
+    spec = None if package in sys.modules else find_spec(package)
+    if spec is None or not hasattr(spec.loader, "get_source"):
+        return
+    loader: Any = spec.loader
+    version = re.search(r'^__version__ = "([^"]+)"', loader.get_source(package) or "", re.MULTILINE)
+    if version is None:
+        return
+    module: Any = module_from_spec(spec)
+
+    def wanted(name: str) -> Any:
+        if "__getattr__" not in vars(module) or find_spec(f"{package}.{name}") is not None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        del module.__getattr__
+        loader.exec_module(module)
+        return getattr(module, name)
+
+    module.__version__, module.__getattr__ = version[1], wanted
+    sys.modules[package] = module
 
 
 def _texts(value: Any) -> Iterator[str]:
