@@ -4,9 +4,12 @@ With no arguments, of the compiled fake library, whose calls burn the CPU time t
 of a library that does nothing); then with the double of DCGM's bindings beside it. With `--driver`, of the GPUs of this
 machine, with the driver that is here. Each table says which it is.
 
-CPU is of one core, over a minute (in which what is read each minute is due once), and the spread that of its twelfths. Two
-daemons run at a time, one of them scraped every 15 s; with `--driver` that one alone. Memory is that of all processes of
-the daemon, when only that one is left, and again once its NVML worker was killed and replaced.
+CPU is of one core: the mean over ten minutes at 5 s between passes (what is read each minute, and each two, is due ten times, and
+five), over two at a shorter interval, and the spread of windows of 5 s. It is counted from when each GPU has had its first reading
+in full, of which what takes long comes once a day after that (1.1 s of CPU for eight H100). Two daemons run at a time, one
+of them scraped every 15 s; with `--driver` that one alone. Memory is that of all processes of the daemon, when only that one is
+left, and again once its NVML worker was killed and replaced. Other Python programs share pages with it, which makes PSS
+smaller: run it where there is none, or with a private copy of the interpreter.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ CPU_LIMITS = {(1, 5.0): 0.3, (8, 5.0): 0.8, (8, 1.0): None}
 PSS_LIMIT, PSS_LIMIT_DRIVER, PSS_LIMIT_DCGM = 54, 68, 25
 """MiB, all processes together: of the fake library, of a driver; and what DCGM may add."""
 SETTLE = 3.0
-WINDOW, WINDOWS = 5.0, 12
+WINDOW = 5.0
+LONG, SHORT = 120, 24  # windows
 SCRAPE_EVERY = 3  # windows
 FORMS = {
     "text": {"Accept-Encoding": "identity"},
@@ -51,14 +55,16 @@ def processes(daemon: RunningDaemon) -> dict[str, int]:
     return found
 
 
-def shares(daemons: Sequence[RunningDaemon], scraped: RunningDaemon) -> list[dict[str, list[float]]]:
+def shares(
+    daemons: Sequence[RunningDaemon], scraped: RunningDaemon, windows: int, settle: float
+) -> list[dict[str, list[float]]]:
     """For each daemon, and each of its processes: per cent of a core in each window."""
     pids = [processes(daemon) for daemon in daemons]
     result: list[dict[str, list[float]]] = [{name: [] for name in group} for group in pids]
-    time.sleep(SETTLE)
+    time.sleep(settle)
     begun = time.monotonic()
     before = [{name: cpu_ns(pid) for name, pid in group.items()} for group in pids]
-    for window in range(WINDOWS):
+    for window in range(windows):
         if window % SCRAPE_EVERY == 1:
             scrape(scraped.port, FORMS["text, gzip"])
         time.sleep(max(0.0, begun + (window + 1) * WINDOW - time.monotonic()))
@@ -134,7 +140,9 @@ class Found:
     def measure(self, gpus: int, interval: float, scraped: RunningDaemon, quiet: RunningDaemon | None = None) -> None:
         daemons = {"no": quiet, "each 15 s": scraped}
         running = {how: daemon for how, daemon in daemons.items() if daemon is not None}
-        for how, used in zip(running, shares(list(running.values()), scraped), strict=True):
+        windows = LONG if interval >= WINDOW else SHORT
+        settle = SETTLE + (gpus + 2) * interval  # one GPU in a pass has its turn for what takes long
+        for how, used in zip(running, shares(list(running.values()), scraped, windows, settle), strict=True):
             self._cpu.append(cpu_row(gpus, interval, how, used))
         if quiet is not None:
             quiet.stop()
@@ -145,14 +153,13 @@ class Found:
             self._replaced += memory_rows(gpus, interval, scraped)
 
     def show(self) -> None:
-        windows = f"{WINDOWS} windows of {WINDOW:g} s"
         table(
-            f"CPU of one core, {self._what}: median (least-most) of {windows}",
+            f"CPU of one core, {self._what}: median (least-most) of windows of {WINDOW:g} s, and the mean of all",
             ("GPUs", "a pass each", "scraped", "daemon %", "workers %", "together %", "mean together", "required"),
             self._cpu,
         )
         required = f"required: PSS together <= {self._limit} MiB"
-        table(f"Memory after a minute of passes and scrapes, {self._what}; {required}", MEMORY_HEAD, self._used)
+        table(f"Memory after these passes and scrapes, {self._what}; {required}", MEMORY_HEAD, self._used)
         table(f"The same once the NVML worker was killed and replaced; {required}", MEMORY_HEAD, self._replaced)
         table(f"/metrics, {self._what}", ("form", "series", "own", "DCGM names", "bytes"), self._pages)
 
