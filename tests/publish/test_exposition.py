@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client.samples import Sample
 
 from gpuwarden.health.model import NODE, gpu
 from gpuwarden.publish.metrics.dcgm_names import OF_INSTANCES
@@ -18,7 +19,7 @@ from gpuwarden.publish.metrics.telemetry import dcgm_bus_id
 from gpuwarden.publish.snapshot import Snapshot, XidCount
 from gpuwarden_collectors.facts import NvmlFacts
 from support.scrape import parse_openmetrics, parse_text
-from support.snapshots import UPTIME, at, finding, gpu_facts, missing, slot, snapshot
+from support.snapshots import UPTIME, at, finding, gpu_facts, h100_readings, missing, slot, snapshot
 from support.web_server import get, serving
 from support.whole_snapshots import everything
 from tables import MOST_SERIES
@@ -133,6 +134,25 @@ def test_the_holder_shows_page_and_snapshot_of_one_moment() -> None:
     holder.show(snapshot(2))
     assert holder.snapshot.verdict.present == 2
     assert b"gpuwarden_gpus_present 2\n" in holder.page.text
+
+
+def test_a_rate_is_of_the_last_two_passes_whether_or_not_they_were_scraped() -> None:
+    holder = Holder(Renderer(), snapshot(1))
+    for passed, kib in ((0, 0), (5, 10**9), (10, 10**9 + 5 * 10**6)):
+        shown = snapshot(1, readings=replace(h100_readings(), nvlink_tx_kib=kib, nvlink_rx_kib=0))
+        holder.show(replace(shown, observed=at(UPTIME + passed), made=at(UPTIME + passed)))
+    (value,) = (sample.value for sample in _samples(holder.page, "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL_total"))
+    assert value == 1000
+
+
+def test_a_gpu_that_is_lost_keeps_an_index_that_no_page_showed() -> None:
+    holder = Holder(Renderer(), snapshot(2))
+    holder.show(missing(snapshot(2), 1))
+    assert {sample.labels["gpu"] for sample in _samples(holder.page, "gpuwarden_gpu_health")} == {"0", "1"}
+
+
+def _samples(page: Page, name: str) -> list[Sample]:
+    return [sample for family in parse_text(page.text) for sample in family.samples if sample.name == name]
 
 
 async def test_a_page_is_made_at_the_first_request_of_a_pass_and_by_no_other() -> None:
