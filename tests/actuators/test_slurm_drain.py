@@ -150,7 +150,7 @@ async def test_a_drain_that_timed_out_is_looked_for_before_it_is_written_again(s
     """The controller hangs between our look and our write, and carries it out when it wakes up."""
     actuator = an_actuator(slurm, timeout=3.0)
     reconciler, intent = a_reconciler(actuator), exclude()
-    before, calls = len(slurm.log()), actuator.commands.calls
+    before, calls = len(slurm.log()), actuator.commands.client.calls
     attempted = asyncio.create_task(reconciler.attempt(intent))
     apply = actuator.apply
 
@@ -166,7 +166,7 @@ async def test_a_drain_that_timed_out_is_looked_for_before_it_is_written_again(s
     slurm.wait(lambda: slurm.reason("n1") == FAILURE, "the drain to be carried out after all")
     assert (await reconciler.attempt(intent))[0].result is Result.ALREADY
     assert reasons_written(slurm, since=before) == [FAILURE]
-    assert actuator.commands.calls > calls
+    assert actuator.commands.client.calls > calls
 
 
 async def test_a_controller_that_restarts_remembers_our_drain(slurm: Slurm) -> None:

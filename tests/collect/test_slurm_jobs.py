@@ -18,6 +18,7 @@ from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden_collectors.base import CollectorError, SourceAbsent, host_clock
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm import jobs_text
+from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.slurm.jobs import DOUBTED_AFTER, SETTLED_AFTER, JobsReader
 from gpuwarden_collectors.slurm.jobs_cgroup import NO_JOB, JobCgroup, job_cgroup_in
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess
@@ -409,8 +410,8 @@ async def test_gpus_are_counted_under_the_name_that_slurm_has_for_this_host(
     )
     options = SlurmOptions(enabled=True, conf=tmp_path / "slurm.conf", folder=tmp_path)
     source = jobs_source(
-        options, run_dir=tmp_path, proc=Path("/proc"), users=lambda: (), clock=host_clock, environment={},
-        hostname="gpu1.example.org",
+        options, SlurmClient(conf=options.conf, folder=tmp_path, hostname="gpu1.example.org", inherited={}),
+        run_dir=tmp_path, proc=Path("/proc"), users=lambda: (), clock=host_clock, environment={},
     )  # fmt: skip
     for _ in range(2):
         facts = (await source.once()).facts

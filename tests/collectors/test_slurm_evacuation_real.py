@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.departing import listpids, read_job, read_jobs, read_steps, signals_whole_trees
 from gpuwarden_collectors.slurm.errors import SlurmError, UnknownNode
 from support.slurm import CONTROLLER, SLURM, Slurm
@@ -19,9 +19,9 @@ COMMENT = "gpuwarden:signal=USR1 | \x1f\n7|running"
 
 @pytest.fixture
 async def commands(slurm: Slurm) -> AsyncIterator[Commands]:
-    commands = Commands(conf=slurm.conf, timeout=60.0)
+    commands = SlurmClient(conf=slurm.conf, timeout=60.0).routine
     yield commands
-    await commands.close()
+    await commands.client.close()
 
 
 async def test_each_node_is_told_its_jobs_and_their_processes_by_one_call_each(
@@ -32,9 +32,9 @@ async def test_each_node_is_told_its_jobs_and_their_processes_by_one_call_each(
     number = ranks.start("-N2", "-w", "n[1-2]", f"--comment={COMMENT}", "--job-name=a|b\nc")
     slurm.scontrol("update", f"JobId={number}", "AdminComment=ticket 4711")
     slurm.wait(lambda: slurm.command("squeue", "-h", "--states=R").count("gpu") == 3, "all jobs")
-    before = commands.calls
+    before = commands.client.calls
     job = (await read_jobs(commands, "n1"))[number]
-    assert commands.calls == before + 1
+    assert commands.client.calls == before + 1
     assert (job.id, job.called, job.uid, job.state) == (number, str(number), 65534, "running")
     assert (job.nodes, job.node_count, job.batch, job.batch_host) == ("n[1-2]", 2, True, "n1")
     assert (job.requeue, job.restarts, job.pinned) == (True, 0, "n[1-2]")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.policy.model import Settings
-from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.errors import Refused, UnknownNode, Unreachable
 from gpuwarden_collectors.slurm.jobs_controller import HOUR, Controller
 from gpuwarden_collectors.slurm.nodes import find_name, partition_sizes, read_node, read_partitions
@@ -19,7 +19,7 @@ pytestmark = SLURM
 
 @pytest.fixture
 def commands(slurm: Slurm) -> Commands:
-    return Commands(conf=slurm.conf, timeout=60.0)
+    return SlurmClient(conf=slurm.conf, timeout=60.0).routine
 
 
 async def test_a_drain_is_read_with_its_whole_reason_and_its_time(slurm: Slurm, commands: Commands) -> None:
@@ -65,7 +65,7 @@ async def test_without_munge_or_configuration_slurm_is_unreachable(slurm: Slurm,
     slurm.stop(MUNGE)
     with pytest.raises(Unreachable, match="systemctl status munge"):
         await read_node(commands, "n1")
-    nowhere = Commands(conf=Path("/nonexistent/slurm.conf"), timeout=1.0)
+    nowhere = SlurmClient(conf=Path("/nonexistent/slurm.conf"), timeout=1.0).routine
     with pytest.raises(Unreachable):
         await read_node(nowhere, "n1")
 
@@ -75,7 +75,7 @@ async def test_who_may_not_drain_is_refused(slurm: Slurm) -> None:
     script = slurm.folder / "as-nobody/scontrol"
     script.write_text('#!/bin/sh\nexec runuser -u nobody -- /usr/bin/scontrol "$@"\n')
     script.chmod(0o755)
-    commands = Commands(conf=slurm.conf, folder=script.parent, timeout=60.0)
+    commands = SlurmClient(conf=slurm.conf, folder=script.parent, timeout=60.0).routine
     with pytest.raises(Refused, match="AdminLevel=Administrator"):
         await commands.change("cannot drain n1", "scontrol", "update", "NodeName=n1", "State=DRAIN", "Reason=x")
     assert slurm.state("n1") == {"IDLE"}

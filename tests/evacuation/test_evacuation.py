@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.evacuation.acknowledgements import Acknowledgements
 from gpuwarden.evacuation.active_notices import ActiveNotices
 from gpuwarden.evacuation.driver import Evacuation
@@ -29,6 +28,7 @@ from gpuwarden.publish.sockets.jobs import Acknowledged
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.facts import CallError, GpuAnswer, GpuFacts, GpuProcess
 from gpuwarden_collectors.receivers.reader import ReceiversReader
+from gpuwarden_collectors.slurm.client import SlurmClient
 from support.evacuations import announced
 from support.ranks import Rank, rank
 
@@ -153,15 +153,16 @@ async def test_containers_are_told_while_slurm_takes_its_time_and_others_once_it
     for name in ("squeue", "scontrol"):
         (tmp_path / name).write_text(f"#!/bin/sh\nread line <{never}\n")
         (tmp_path / name).chmod(0o755)
-    slurm = SlurmJobScan(SlurmOptions(enabled=True, node="n1", folder=tmp_path, timeout=PATIENCE))
+    client = SlurmClient(node="n1", folder=tmp_path, timeout=PATIENCE)
     with rank() as other:
-        rig = Rig(tmp_path, one, slurm=slurm)
+        rig = Rig(tmp_path, one, slurm=SlurmJobScan(client))
         rig.contains(other)
         rig.committed.set()
         async with running(rig):
             rig.acts(ending())
             await rig.wait(lambda: rig.kinds().count(EventKind.SIGNALLED) == 2, "both")
             assert (other.heard(), one.heard()) == ("TERM", "TERM")
+    await client.close()
     told = [(str(e.kind), str(e.data["job"]).partition("/")[0]) for e in rig.written if e.kind in SIGNALS]
     assert told == [
         ("signalling", "container"), ("signalled", "container"), ("signalling", "process"), ("signalled", "process"),

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.evacuation.job_scan import JobScan, Scanned
 from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
 from gpuwarden.policy.evacuation.plan import Seen
 from gpuwarden_collectors.receivers.reader import ReceiversReader
+from gpuwarden_collectors.slurm.client import SlurmClient
 from support.ranks import Rank, rank
 
 PATIENCE = 60.0
@@ -44,8 +44,8 @@ class Host:
             (folder / name).chmod(0o755)
         self.lists()
         self.gpus: set[int] = set()
-        slurm = SlurmJobScan(SlurmOptions(enabled=True, node="n1", folder=folder, timeout=PATIENCE))
-        self.looks = JobScan(ReceiversReader(folder / "proc"), slurm, lambda: self.gpus)
+        self.client = SlurmClient(node="n1", folder=folder, timeout=PATIENCE)
+        self.looks = JobScan(ReceiversReader(folder / "proc"), SlurmJobScan(self.client), lambda: self.gpus)
 
     def sees(self, one: Rank) -> tuple[int, int]:
         (self.folder / "proc" / str(one.pid)).symlink_to(f"/proc/{one.pid}")
@@ -102,6 +102,7 @@ async def on(folder: Path) -> AsyncIterator[Host]:
         yield host
     finally:
         await host.looks.close()
+        await host.client.close()
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from gpuwarden.actuators.base import ActuatorRefused
 from gpuwarden.actuators.slurm.final_node_state import FinalState, FinalStateResult, set_final_state
 from gpuwarden.actuators.slurm.requeue import Requeueing, requeue
-from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from support.slurm import SLURM, Slurm, processes_with, require_slurm, running
 from support.slurm_ranks import Ranks, the_job
 
@@ -38,9 +38,9 @@ def slurm() -> Iterator[Slurm]:
 
 @pytest.fixture
 async def commands(slurm: Slurm) -> AsyncIterator[Commands]:
-    commands = Commands(conf=slurm.conf, timeout=60.0)
+    commands = SlurmClient(conf=slurm.conf, timeout=60.0).routine
     yield commands
-    await commands.close()
+    await commands.client.close()
 
 
 async def test_a_node_that_is_out_for_another_reason_is_left_alone(slurm: Slurm, commands: Commands) -> None:

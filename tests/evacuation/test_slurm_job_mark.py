@@ -10,13 +10,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gpuwarden.actuators.slurm.job_mark import Marking, MarkOutcome, mark, unmark
-from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.evacuation.signalling import signal_through_slurm
 from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
 from gpuwarden.policy.evacuation.delivery import MARK_STANDS, Delivery, Way
 from gpuwarden.policy.evacuation.model import Sent
 from gpuwarden.policy.evacuation.plan import SignalJob
-from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.departing import read_job
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 from support.evacuations import local
@@ -33,9 +32,9 @@ PAUSE = 1.0
 
 @pytest.fixture
 async def commands(slurm: Slurm) -> AsyncIterator[Commands]:
-    commands = Commands(conf=slurm.conf, timeout=60.0)
+    commands = SlurmClient(conf=slurm.conf, timeout=60.0).routine
     yield commands
-    await commands.close()
+    await commands.client.close()
 
 
 def comment(slurm: Slurm, job: SlurmJob, text: str) -> None:
@@ -50,7 +49,7 @@ async def comment_of(commands: Commands, job: SlurmJob) -> str:
 
 async def notice(slurm: Slurm, job: SlurmJob, node: str) -> MarkOutcome:
     """What the daemon of a node does that hears of its end within 100 ms of another one."""
-    commands = Commands(conf=slurm.conf, timeout=60.0)
+    commands = SlurmClient(conf=slurm.conf, timeout=60.0).routine
     try:
         await asyncio.sleep(random.uniform(0.0, 0.1))
         found = await the_job(commands, job.id, node)
@@ -59,7 +58,7 @@ async def notice(slurm: Slurm, job: SlurmJob, node: str) -> MarkOutcome:
             await signal_job(commands, found, "USR1")
         return outcome
     finally:
-        await commands.close()
+        await commands.client.close()
 
 
 @pytest.mark.timeout(300)
@@ -118,7 +117,7 @@ async def test_a_job_that_is_not_told_as_a_whole_after_all_keeps_no_mark_and_oth
         ranks.start("-N2", "-w", "n[1-2]") if withdrawn else ranks.start("-N2", "-w", "n[1-2]", ranks=1, batch="{rank}")
     )
     job = await the_job(commands, number)
-    looks = SlurmJobScan(SlurmOptions(enabled=True, node="n1", conf=slurm.conf, timeout=60.0))
+    looks = SlurmJobScan(SlurmClient(node="n1", conf=slurm.conf, timeout=60.0))
 
     async def sending() -> bool:
         return not withdrawn

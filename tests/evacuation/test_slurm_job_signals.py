@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.actuators.slurm.job_signals import Signalling, signal_batch, signal_steps
-from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.departing import listpids
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 from support.slurm import SLURM, Slurm, require_slurm, running
@@ -36,9 +36,9 @@ def slurm(contained: Slurm) -> Slurm:
 
 @pytest.fixture
 async def commands(slurm: Slurm) -> AsyncIterator[Commands]:
-    commands = Commands(conf=slurm.conf, timeout=60.0)
+    commands = SlurmClient(conf=slurm.conf, timeout=60.0).routine
     yield commands
-    await commands.close()
+    await commands.client.close()
 
 
 async def others(commands: Commands, job: int) -> set[tuple[int, str]]:
@@ -119,10 +119,10 @@ async def test_what_cannot_be_reached_is_said_and_nothing_is_sent(slurm: Slurm, 
 
 @pytest.mark.parametrize("signal", ["KILL", "INT", "STOP", "9", "usr1", ""])
 async def test_no_other_signal_is_ever_sent(signal: str) -> None:
-    commands = Commands(folder=Path("/nonexistent"))
+    commands = SlurmClient(folder=Path("/nonexistent")).routine
     job = SlurmJob(id=1, uid=1, state="running", nodes="n1", node_count=1, called="1")
     with pytest.raises(ValueError, match="never"):
         await signal_steps(commands, job, ("1.0",), signal)
     with pytest.raises(ValueError, match="never"):
         await signal_batch(commands, job, signal)
-    assert commands.calls == 0
+    assert commands.client.calls == 0

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gpuwarden.actuators.slurm.requeue import Requeueing, RequeueOutcome, requeue
-from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 from support.slurm import SLURM, Slurm
 from support.slurm_ranks import Ranks, the_job
@@ -20,9 +20,9 @@ OURS = "gpuwarden: termination boot=1b4e28ba instance=i-0af01c23"
 
 @pytest.fixture
 async def commands(slurm: Slurm) -> AsyncIterator[Commands]:
-    commands = Commands(conf=slurm.conf, timeout=60.0)
+    commands = SlurmClient(conf=slurm.conf, timeout=60.0).routine
     yield commands
-    await commands.close()
+    await commands.client.close()
 
 
 async def until_it_waits_no_more(commands: Commands, job: SlurmJob, node: str = "n1") -> RequeueOutcome:

@@ -12,13 +12,15 @@ from pathlib import Path
 from gpuwarden.actuators.slurm.actuator import SlurmActuator
 from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden_collectors.base import host_clock
+from gpuwarden_collectors.slurm.client import SlurmClient
 from support.slurm_reconciler import a_reconciler, exclude
 
 
 async def fail(conf: Path, node: str) -> str:
     """One attempt, and no chance to draw another moment than the others have."""
     options = SlurmOptions(enabled=True, node=node, conf=conf, timeout=120.0)
-    actuator = SlurmActuator(options, clock=host_clock, hostname="localhost")
+    client = SlurmClient(conf=options.conf, timeout=options.timeout, node=node)
+    actuator = SlurmActuator(options, client, clock=host_clock)
     outcome, _ = await a_reconciler(actuator, recount_after=2.0).attempt(exclude(key=node))
     return f"{node} {outcome.result} {outcome.text}"
 

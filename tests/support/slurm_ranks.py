@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from gpuwarden.actuators.slurm.job_signals import Signalling, SignalOutcome, find_steps, signal_steps
-from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.departing import read_jobs
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 from support.slurm import Slurm

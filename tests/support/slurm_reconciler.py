@@ -12,6 +12,7 @@ from gpuwarden.actuators.slurm.actuator import SlurmActuator
 from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.policy.model import Act, Intent, Outcome, Why
 from gpuwarden_collectors.base import host_clock
+from gpuwarden_collectors.slurm.client import SlurmClient
 from support.slurm import Slurm
 
 FAILURE = "gpuwarden: failure gpu=3 xid=79"
@@ -27,7 +28,9 @@ class AtOnce(random.Random):
 
 def an_actuator(slurm: Slurm, node: str = "n1", *, tell: Callable[[], str] = str, **options: Any) -> SlurmActuator:
     chosen: dict[str, Any] = {"enabled": True, "node": node, "conf": slurm.conf, "timeout": 60.0} | options
-    return SlurmActuator(SlurmOptions(**chosen), clock=host_clock, hostname="localhost", detail=tell)
+    made = SlurmOptions(**chosen)
+    client = SlurmClient(conf=made.conf, folder=made.folder, timeout=made.timeout, node=made.node, hostname="localhost")
+    return SlurmActuator(made, client, clock=host_clock, detail=tell)
 
 
 def a_reconciler(actuator: SlurmActuator, *, chance: random.Random | None = None, **limits: Any) -> Reconciler:

@@ -16,7 +16,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, cast
 
@@ -173,10 +173,12 @@ async def run(
     *,
     kept: int = _KEPT,
     given: bytes = b"",
+    left: Callable[[Process], object] | None = None,
 ) -> Run:
     """The program's exit code and the first `kept` bytes of what it wrote. Takes at most `timeout` and a few seconds.
 
-    Raises nothing for what the program does. If the task is cancelled, the group is killed first.
+    Raises nothing for what the program does. If the task is cancelled, the group is killed first. `left` gets a process that could
+    not be ended, then too.
     """
     try:
         process = Process(command, environment, kept, given)
@@ -192,8 +194,13 @@ async def run(
         process.signal(signal.SIGKILL)
         if not in_time:
             process.kill_session()
-        ended = await process.ended(_KILL_GRACE)
-        code = process.reap()
+        ended = False
+        try:
+            ended = await process.ended(_KILL_GRACE)
+        finally:
+            code = process.reap()
+            if not ended and left is not None:
+                left(process)
     output = process.stdout.kept, process.stderr.kept
     if not ended:
         stuck = f"has not ended within {timeout:g} s and cannot be killed (pid {process.pid}, stuck in the kernel)"

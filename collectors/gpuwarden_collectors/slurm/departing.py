@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpuwarden_collectors.host_files import read_text
 from gpuwarden_collectors.slurm import departing_text
-from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.departing_facts import ListedPid, SlurmJob
 from gpuwarden_collectors.slurm.errors import SlurmError
 

@@ -25,7 +25,7 @@ from gpuwarden_collectors.slurm.parse import (
 )
 
 if TYPE_CHECKING:  # the configuration checks names with this module, before asyncio is loaded
-    from gpuwarden_collectors.slurm.commands import Commands
+    from gpuwarden_collectors.slurm.client import Commands
 
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,253}[A-Za-z0-9_])?", re.ASCII)
 

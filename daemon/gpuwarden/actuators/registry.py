@@ -13,18 +13,13 @@ from gpuwarden.actuators.marker import marker_actuators
 from gpuwarden.actuators.program import exec_actuators
 from gpuwarden.actuators.slurm.actuator import slurm_actuator
 from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.slurm.client import SlurmClient
 
 if TYPE_CHECKING:  # the builders take their own part of it
     from gpuwarden.config.model import Config
 
 Detail = Callable[[], str]
 """Details of an exclusion for which a reason has no room."""
-
-Builder = Callable[["Config", Clock, Detail], Register | HookGate | None]
-"""None if the configuration does not enable this one."""
-
-BUILDERS: tuple[Builder, ...] = (slurm_actuator, kubernetes_actuator)
-"""Those that have a register of all nodes, in the order of preference for counting for the others."""
 
 COUNTED: tuple[Callable[[Config, Clock, Counter], Sequence[Actuator]], ...] = (
     marker_actuators,
@@ -33,8 +28,11 @@ COUNTED: tuple[Callable[[Config, Clock, Counter], Sequence[Actuator]], ...] = (
 """Those that see this node alone."""
 
 
-def actuators(config: Config, clock: Clock, detail: Detail) -> tuple[Actuator, ...]:
-    made = (build(config, clock, detail) for build in BUILDERS)
+def actuators(config: Config, slurm: SlurmClient | None, clock: Clock, detail: Detail) -> tuple[Actuator, ...]:
+    """First those that have a register of all nodes, in the order of preference for counting for the others."""
+    made: tuple[Register | HookGate | None, ...] = (
+        slurm_actuator(config, slurm, clock, detail), kubernetes_actuator(config, clock),
+    )  # fmt: skip
     schedulers = [actuator for actuator in made if actuator is not None]
     counts = counter(config, schedulers, clock)
     return (*schedulers, *(actuator for build in COUNTED for actuator in build(config, clock, counts)))

@@ -29,6 +29,7 @@ from gpuwarden_collectors.nvml.options import NvmlOptions
 from gpuwarden_collectors.pci import PciCollector
 from gpuwarden_collectors.pci_facts import PciFacts
 from gpuwarden_collectors.plugin.options import SiteCheck
+from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.spec import Host
 from gpuwarden_collectors.worker.life import WorkerLimits
 from gpuwarden_collectors.worker.worker import Worker
@@ -50,6 +51,7 @@ class Sources:
     proc: Path = Path("/proc")
     plugins: Mapping[str, SiteCheck] = field(default_factory=dict)
     slurm: SlurmOptions = field(default_factory=SlurmOptions)
+    slurm_client: SlurmClient | None = None
     gpus_alone: bool = False
     run_dir: Path = RUN_DIR
 
@@ -111,9 +113,9 @@ class Readers:
             yield polled(DcgmFacts.collector, dcgm.interval, dcgm.deadline, self._dcgm.observe)
         yield from host_sources(sources.collectors, Host(proc=sources.proc, sysfs=sources.sysfs, clock=self._clock))
         yield site_checks(sources.collectors.plugin, sources.plugins, self._clock)
-        if sources.slurm.enabled and sources.slurm.jobs:
+        if sources.slurm_client is not None and sources.slurm.jobs:
             yield jobs_source(
-                sources.slurm, run_dir=sources.run_dir, proc=sources.proc, users=lambda: self._gpu_users,
+                sources.slurm, sources.slurm_client, run_dir=sources.run_dir, proc=sources.proc, users=lambda: self._gpu_users,
                 clock=self._clock, wake=self._read_jobs,
             )  # fmt: skip
 

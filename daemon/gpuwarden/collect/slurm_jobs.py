@@ -13,11 +13,10 @@ from gpuwarden.collect.schedule import Deliver, Source, ThreadCollector, every
 from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden_collectors.base import Clock, CollectorError, Observation
 from gpuwarden_collectors.facts import NvmlFacts
-from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.errors import SlurmError
 from gpuwarden_collectors.slurm.jobs import JobsReader
 from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
-from gpuwarden_collectors.slurm.nodes import find_name
 
 DEADLINE = 20.0
 _CONFS = (Path("/etc/slurm/slurm.conf"), Path("/run/slurm/conf/slurm.conf"), Path("/etc/slurm-llnl/slurm.conf"))
@@ -31,6 +30,7 @@ def gpu_users(facts: NvmlFacts | None) -> Collection[int]:
 
 def jobs_source(
     options: SlurmOptions,
+    client: SlurmClient,
     *,
     run_dir: Path,
     proc: Path,
@@ -38,43 +38,36 @@ def jobs_source(
     clock: Clock,
     wake: asyncio.Event | None = None,
     environment: Mapping[str, str] = os.environ,
-    hostname: str = "",
 ) -> Source:
-    """Reads in a thread of its own. `hostname` of this machine, for finding its name in Slurm. Where the folder of the prolog's
-    notes cannot be made there are none, that is all.
-    """
-    commands = Commands(conf=options.conf, folder=options.folder, timeout=options.timeout, inherited=environment)
-    calls = _Calls(commands)
+    """Reads in a thread of its own. Where the folder of the prolog's notes cannot be made there are none, that is all."""
+    calls = _Calls(client.routine)
     notes = job_notes(run_dir)
     conf = conf_path(options, environment)
-    node = options.node or environment.get("SLURMD_NODENAME", "")
-    reader = JobsReader(proc, notes, conf, node=node, pids=users, ask=calls, clock=clock)
+    reader = JobsReader(proc, notes, conf, node=client.node.known, pids=users, ask=calls, clock=clock)
     collector = ThreadCollector("jobs", reader.read, DEADLINE, clock)
+    assumed = ""
 
     async def once() -> Observation[JobsFacts]:
-        nonlocal node
+        nonlocal assumed
         calls.loop = asyncio.get_running_loop()
-        if not node and conf.exists():
-            node = await _name_in_slurm(commands, hostname or os.uname().nodename)
-            reader.is_called(node)
+        if not client.node.known and not assumed and conf.exists():
+            assumed = await _name_or_hostname(client)
+        reader.is_called(client.node.known or assumed)
         return await collector.observe()
 
     async def run(deliver: Deliver) -> None:
         _make(notes)
-        try:
-            await every(options.jobs_interval, once, deliver, wake)
-        finally:
-            await commands.close()
+        await every(options.jobs_interval, once, deliver, wake)
 
     return Source("jobs", run, once, options.jobs_interval + options.timeout + DEADLINE)
 
 
-async def _name_in_slurm(commands: Commands, hostname: str) -> str:
-    """Slurm's command reads it in slurm.conf and does not contact the controller; most nodes have their short name."""
+async def _name_or_hostname(client: SlurmClient) -> str:
+    """Where it is not found, the short name of this machine, as of most nodes, until another part of the daemon finds it."""
     try:
-        return await find_name(commands, hostname)
+        return await client.routine.node_name()
     except SlurmError:
-        return hostname.partition(".")[0]
+        return client.node.hostname.partition(".")[0]
 
 
 def _make(notes: Path) -> None:

@@ -15,7 +15,7 @@ from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden.doctor.slurm_scripts import scripts
 from gpuwarden.doctor.slurm_settings import parse_config, settings
 from gpuwarden_collectors.slurm import nodes
-from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.slurm.errors import SlurmError, UnknownNode
 
 RESPONSE_WITHIN = 12.0
@@ -40,17 +40,18 @@ class SlurmDoctor:
         self._options = options
         self._run_dir = run_dir
         self._state_dir = state_dir
-        self._hostname = hostname
         self._environment = environment
-        self._commands = Commands(
-            conf=options.conf, folder=options.folder, timeout=RESPONSE_WITHIN, inherited=environment
-        )
+        self._client = SlurmClient(
+            conf=options.conf, folder=options.folder, timeout=RESPONSE_WITHIN, node=options.node, hostname=hostname,
+            inherited=environment,
+        )  # fmt: skip
+        self._commands = self._client.routine
 
     async def rows(self) -> list[Row]:
         try:
             return await self._rows()
         finally:
-            await self._commands.close()
+            await self._client.close()
 
     async def _rows(self) -> list[Row]:
         path = conf_path(self._options, self._environment)
@@ -112,7 +113,7 @@ class SlurmDoctor:
 
     async def _node(self, keys: Mapping[str, str]) -> list[Row]:
         try:
-            name = self._options.node or await nodes.find_name(self._commands, self._hostname)
+            name = await self._commands.node_name()
             node = await nodes.read_node(self._commands, name)
             shown = await self._read("scontrol", "show", "node", name)
         except UnknownNode as error:

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from pathlib import Path
 
-from gpuwarden.collect.slurm_jobs import conf_path
-from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.evacuation.slurm_pids import SlurmPids
 from gpuwarden_collectors.slurm import departing
-from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 from gpuwarden_collectors.slurm.errors import SlurmError
-from gpuwarden_collectors.slurm.nodes import find_name, is_node_name
 
 CONTROLLER_WITHIN = 1.0
 """Seconds that signalling waits for the controller; an idle one answers within 20 ms. Without it a job is signalled on this host only."""
 KEPT_FOR = 5.0
 """Seconds for which an answer of the controller does: a cloud may take back a hundred nodes at once, and each looks every second."""
-NAME_VARIABLE = "SLURMD_NODENAME"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,26 +34,17 @@ class SlurmJobs:
 
 
 class SlurmJobScan:
-    """`hostname`: of this machine, for finding its name in Slurm. What is not answered in time is waited for in the next scan.
+    """`conf`: slurm.conf on this host, if there is one. What is not answered in time is waited for in the next scan.
 
-    `pids`: what slurmd lists. `sending`: for signals, which wait behind no question.
+    `pids`: what slurmd lists. `sending`: for signals, which wait behind no question. Who made `client` closes it.
     """
 
-    def __init__(
-        self,
-        options: SlurmOptions,
-        *,
-        inherited: Mapping[str, str] = os.environ,
-        hostname: str = "",
-    ) -> None:
-        make = partial(Commands, conf=options.conf, folder=options.folder, timeout=options.timeout, inherited=inherited)
-        self.commands = make()
-        self.sending = make()
-        self.pids = SlurmPids(make(), self._name)
-        inherited_name = inherited.get(NAME_VARIABLE, "")
-        self.node = options.node or (inherited_name if is_node_name(inherited_name) else "")
-        self._hostname = hostname or os.uname().nodename
-        self._conf = conf_path(options, inherited)
+    def __init__(self, client: SlurmClient, conf: Path | None = None) -> None:
+        self.commands = client.evacuation
+        self.sending = client.signals
+        self.pids = SlurmPids(client.listing)
+        self._name = client.node
+        self._conf = conf
         self._trees: bool | None = None
         self._trees_known = False
         self._asked: asyncio.Task[dict[int, SlurmJob]] | None = None
@@ -66,12 +52,17 @@ class SlurmJobScan:
         self._kept_until = 0.0
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
 
+    @property
+    def node(self) -> str:
+        """Slurm's name of this host; empty until it is found."""
+        return self._name.known
+
     async def close(self) -> None:
+        """Nothing is waited for any more."""
         if self._asked is not None:
             self._asked.cancel()
+            await asyncio.gather(self._asked, return_exceptions=True)
         await self.pids.close()
-        await self.commands.close()
-        await self.sending.close()
 
     async def read(self) -> SlurmJobs:
         """Takes CONTROLLER_WITHIN at most, and raises nothing."""
@@ -98,7 +89,7 @@ class SlurmJobScan:
 
     async def _ask(self) -> dict[int, SlurmJob]:
         """Raises SlurmError."""
-        node = await self._name()
+        node = await self.commands.node_name()
         jobs, trees = await asyncio.gather(
             departing.read_jobs(self.commands, node), self._whole_trees(), return_exceptions=True
         )
@@ -110,8 +101,3 @@ class SlurmJobScan:
 
     async def _whole_trees(self) -> bool | None:
         return self._trees if self._trees_known else await departing.signals_whole_trees(self.commands, self._conf)
-
-    async def _name(self) -> str:
-        if not self.node:
-            self.node = await find_name(self.commands, self._hostname)
-        return self.node

@@ -7,12 +7,12 @@ ranks are merely not listed it would look as if they had ended, and it would be 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpuwarden.base.threads import detached
 from gpuwarden_collectors.process_stat import process_stat
-from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.departing import listpids
 from gpuwarden_collectors.slurm.departing_facts import ListedPid
 from gpuwarden_collectors.slurm.errors import SlurmError
@@ -46,14 +46,10 @@ class Listed:
 
 
 class SlurmPids:
-    """`node` gives the name of this one in Slurm; it may raise SlurmError. `last`: what is known without asking.
+    """`last`: what is known without asking. `commands` wait for none that wait for the controller: slurmd's folder answers always."""
 
-    With `commands` of its own: those that wait for the controller must not take its turn, for slurmd's folder answers always.
-    """
-
-    def __init__(self, commands: Commands, node: Callable[[], Awaitable[str]]) -> None:
+    def __init__(self, commands: Commands) -> None:
         self._commands = commands
-        self._node = node
         self.last = Listed()
         self._error = ""
         self._listing: asyncio.Task[None] | None = None
@@ -61,7 +57,7 @@ class SlurmPids:
     async def close(self) -> None:
         if self._listing is not None:
             self._listing.cancel()
-        await self._commands.close()
+            await asyncio.gather(self._listing, return_exceptions=True)
 
     async def listed(self) -> Listed:
         """As of now, or what is known since before. Takes LISTED_WITHIN at most, and raises nothing."""
@@ -79,7 +75,7 @@ class SlurmPids:
     async def _list(self) -> None:
         asked = asyncio.get_running_loop().time()
         try:
-            pids = await listpids(self._commands, await self._node())
+            pids = await listpids(self._commands, await self._commands.node_name())
             started = await detached("listed", lambda: {pid: at for pid in pids if (at := _started(pid)) is not None})
             self.last, self._error = Listed(pids=pids, started=started, as_of=asked), ""
         except SlurmError as error:

@@ -65,6 +65,7 @@ async def _check(site: Site) -> dict[str, Any]:
         engine.kept_out = readers.disbelieved
     finally:
         await readers.close()
+        await site.close()
     now = host_clock()
     return status(engine.snapshot(site.service(now), now, verdict=step.verdict, dropped={}), now)
 

@@ -82,6 +82,7 @@ async def _record(site: Site, recorder: Recorder, seconds: float | None, clock: 
                 await _until(stop, readers, recorder, clock)
     finally:
         await readers.close()
+        await site.close()
 
 
 async def _until(stop: asyncio.Event, readers: Readers, recorder: Recorder, clock: Clock) -> None:

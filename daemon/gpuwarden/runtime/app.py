@@ -184,6 +184,7 @@ class Daemon:
         await self.enforcement.stop(ENFORCEMENT_STOPS_WITHIN)
         await self._web.stop()
         await self._readers.close()
+        await self._site.close()
         if self._step_timer is not None:
             self._step_timer.cancel()
             self._step()

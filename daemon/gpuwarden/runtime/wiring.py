@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,10 +15,12 @@ from gpuwarden.actuators.registry import Detail, actuators
 from gpuwarden.base.paths import LEDGER
 from gpuwarden.collect.collectors import Sources
 from gpuwarden.collect.simulation import Simulation
+from gpuwarden.collect.slurm_jobs import conf_path
 from gpuwarden.collect.termination_sources import chosen
 from gpuwarden.config.jobs import evacuation_settings
 from gpuwarden.config.model import Config
 from gpuwarden.config.notify import NotifyOptions
+from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.engine.enforcement import FIRST_READ, EnforcementOptions
 from gpuwarden.evacuation.job_scan import JobScan
 from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
@@ -37,13 +40,17 @@ from gpuwarden_collectors.host import MachineIdentity, boot_id, identify
 from gpuwarden_collectors.receivers.labels import Labels
 from gpuwarden_collectors.receivers.reader import ReceiversReader
 from gpuwarden_collectors.registry import HOST_COLLECTORS
+from gpuwarden_collectors.slurm.client import SlurmClient
 
 ETC = Path("/etc")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """`simulation` is there only with `--simulate`; then nothing here points to a real GPU or to its kernel log."""
+    """`simulation` is there only with `--simulate`; then nothing here points to a real GPU or to its kernel log.
+
+    `slurm` None: there is none here, or the GPUs are simulated. It is the only client of a process; who made the site closes it.
+    """
 
     config: Config
     boot_id: str
@@ -51,6 +58,7 @@ class Site:
     sources: Sources
     rules: Rules
     simulation: Simulation | None = None
+    slurm: SlurmClient | None = None
 
     @classmethod
     def of(cls, config: Config) -> Site:
@@ -66,10 +74,11 @@ class Site:
                 simulation.kmsg,
                 MachineIdentity(machine_id=f"simulated-{nvml.simulate}"),
             )
+        slurm = None if simulation else _slurm_client(config.slurm)
         sources = Sources(
             collectors=replace(config.collectors, nvml=nvml), sysfs=sysfs, proc=config.paths.proc,
             kmsg=kmsg if config.collectors.kernel_log.enabled else None, plugins=config.plugins, slurm=config.slurm,
-            gpus_alone=simulation is not None, run_dir=config.run.dir,
+            slurm_client=slurm, gpus_alone=simulation is not None, run_dir=config.run.dir,
         )  # fmt: skip
         dcgm = config.collectors.dcgm
         rules = Rules(
@@ -87,7 +96,7 @@ class Site:
         )
         return cls(
             config=config, boot_id=boot_id(config.paths.proc), machine=machine, sources=sources, rules=rules,
-            simulation=simulation,
+            simulation=simulation, slurm=slurm,
         )  # fmt: skip
 
     @property
@@ -96,7 +105,7 @@ class Site:
 
     def actuators(self, clock: Clock, detail: Detail = str) -> tuple[Actuator, ...]:
         """None with simulated GPUs: no simulated fault reaches a scheduler."""
-        return () if self.simulation is not None else actuators(self.config, clock, detail)
+        return () if self.simulation is not None else actuators(self.config, self.slurm, clock, detail)
 
     def notifying(self) -> Notifications:
         """Without receivers with simulated GPUs: no notification reports what did not happen."""
@@ -112,9 +121,14 @@ class Site:
 
     def job_scan(self, gpu_pids: Callable[[], Collection[int]], clock: Clock) -> JobScan:
         """At the jobs of this host, once its end is near."""
-        slurm, proc = self.config.slurm, self.config.paths.proc
-        reader = ReceiversReader(proc, containers=Labels(self.config.jobs.docker), clock=clock)
-        return JobScan(reader, SlurmJobScan(slurm) if slurm.enabled else None, gpu_pids)
+        reader = ReceiversReader(self.config.paths.proc, containers=Labels(self.config.jobs.docker), clock=clock)
+        conf = conf_path(self.config.slurm, os.environ)
+        return JobScan(reader, None if self.slurm is None else SlurmJobScan(self.slurm, conf), gpu_pids)
+
+    async def close(self) -> None:
+        """End what is under way with Slurm."""
+        if self.slurm is not None:
+            await self.slurm.close()
 
     @property
     def evacuation(self) -> EvacuationSettings:
@@ -164,6 +178,12 @@ class Site:
         return {
             "node": self.config.node, "mode": self.config.mode, "simulated": simulated, "version": __version__,
         }  # fmt: skip
+
+
+def _slurm_client(options: SlurmOptions) -> SlurmClient | None:
+    if not options.enabled:
+        return None
+    return SlurmClient(conf=options.conf, folder=options.folder, timeout=options.timeout, node=options.node)
 
 
 def fresh_for(interval: float, deadline: float) -> float:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gpuwarden.actuators.base import ActuatorError, ActuatorUnavailable
@@ -135,11 +135,7 @@ def _meant(intent: Intent, state: NodeState) -> bool:
     return not intent.reason or same(intent.reason, intent.since, state)
 
 
-def kubernetes_actuator(
-    config: Config,
-    clock: Clock,
-    detail: Callable[[], str],  # noqa: ARG001 - as each
-) -> KubernetesActuator | None:
+def kubernetes_actuator(config: Config, clock: Clock) -> KubernetesActuator | None:
     """For the registry."""
     if not config.kubernetes.enabled:
         return None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gpuwarden.actuators.hook_gate import HookGate
@@ -14,39 +13,34 @@ from gpuwarden.policy.model import Act, Flag, FleetCount, Intent, NodeState
 from gpuwarden.policy.reasons import PREFIX, line
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.slurm import errors, nodes
-from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.slurm.facts import NodeFacts
 
 if TYPE_CHECKING:  # `[slurm]` is its part of it
     from gpuwarden.config.model import Config
 
-NAME_VARIABLE = "SLURMD_NODENAME"
 _POOL_AGE = 86_400.0  # seconds after which the size of the partition is read again
 _DETAIL = {"comment": "Comment", "extra": "Extra"}
 _LONGEST_DETAIL = 1000  # characters
 
 
 class SlurmActuator:
-    """`detail` gives the text for the node's Comment or Extra, if the site wants one. `hostname`: of this machine."""
+    """`detail` gives the text for the node's Comment or Extra, if the site wants one. Who made `client` closes it."""
 
     name = "slurm"
 
     def __init__(
         self,
         options: SlurmOptions,
+        client: SlurmClient,
         *,
         clock: Clock,
-        hostname: str,
         detail: Callable[[], str] = str,
-        inherited: Mapping[str, str] = os.environ,
     ) -> None:
         self._options = options
         self._clock = clock
-        self._hostname = hostname
         self._detail = detail
-        self.commands = Commands(conf=options.conf, folder=options.folder, timeout=options.timeout, inherited=inherited)
-        given = inherited.get(NAME_VARIABLE, "")
-        self._node = options.node or (given if nodes.is_node_name(given) else "")
+        self.commands = client.routine
         self._pool: int | None = None
         self._pool_at = 0.0
         self._last: NodeFacts | None = None
@@ -65,19 +59,10 @@ class SlurmActuator:
         await as_actuator_errors(self._apply(intent, state))
 
     async def close(self) -> None:
-        await self.commands.close()
-
-    async def node(self) -> str:
-        """What Slurm calls this host. Raises ActuatorError."""
-        return await as_actuator_errors(self._name())
-
-    async def _name(self) -> str:
-        if not self._node:
-            self._node = await nodes.find_name(self.commands, self._hostname)
-        return self._node
+        """It has nothing of its own."""
 
     async def _read(self) -> NodeState:
-        self._last = await nodes.read_node(self.commands, await self._name())
+        self._last = await nodes.read_node(self.commands, await self.commands.node_name())
         now = self._clock()
         if self._pool is None or now.boottime - self._pool_at >= _POOL_AGE:
             self._pool, self._pool_at = await self._pool_size(self._last), now.boottime
@@ -94,7 +79,7 @@ class SlurmActuator:
         return max((sizes.get(name, 0) for name in node.partitions), default=1)
 
     async def _fleet_count(self) -> FleetCount:
-        node = self._last or await nodes.read_node(self.commands, await self._name())
+        node = self._last or await nodes.read_node(self.commands, await self.commands.node_name())
         names = self._options.partitions or node.partitions
         if not names:  # nothing is scheduled on it, and no node shares its budget
             return FleetCount(node=node.name, pool=1, now=self._clock().wall)
@@ -109,7 +94,7 @@ class SlurmActuator:
         return fleet_count
 
     async def _apply(self, intent: Intent, state: NodeState) -> None:
-        name = await self._name()
+        name = await self.commands.node_name()
         if intent.act is Act.EXCLUDE:
             settings = ["State=DRAIN", f"Reason={intent.reason}", *self._detail_set()]
             await self._update(f"cannot drain {name}", name, settings)
@@ -139,9 +124,11 @@ class SlurmActuator:
         return fields.get(self._options.detail, "")
 
 
-def slurm_actuator(config: Config, clock: Clock, detail: Callable[[], str]) -> SlurmActuator | HookGate | None:
-    """For the registry."""
-    if not config.slurm.enabled:
+def slurm_actuator(
+    config: Config, client: SlurmClient | None, clock: Clock, detail: Callable[[], str]
+) -> SlurmActuator | HookGate | None:
+    """For the registry. `client` None: there is no Slurm here."""
+    if client is None:
         return None
-    actuator = SlurmActuator(config.slurm, clock=clock, hostname=os.uname().nodename, detail=detail)
+    actuator = SlurmActuator(config.slurm, client, clock=clock, detail=detail)
     return HookGate(actuator, clock) if config.slurm.drain_by == "hook" else actuator

@@ -14,7 +14,7 @@ from gpuwarden.actuators.slurm.errors import as_actuator_errors
 from gpuwarden.actuators.slurm.node_state import is_out
 from gpuwarden.policy.model import Why
 from gpuwarden.policy.reasons import parse
-from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.errors import OddAnswer
 from gpuwarden_collectors.slurm.facts import NodeFacts
 from gpuwarden_collectors.slurm.nodes import read_node

@@ -19,7 +19,7 @@ from enum import StrEnum
 from gpuwarden.actuators.slurm.errors import as_actuator_errors
 from gpuwarden.policy.evacuation.delivery import MARK_STANDS, RUNNING, parse_mark, standing_mark
 from gpuwarden.policy.evacuation.delivery import mark as written
-from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.departing import read_job
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from gpuwarden.actuators.slurm.errors import as_actuator_errors
 from gpuwarden_collectors.receivers.facts import SIGNALS
-from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 from gpuwarden_collectors.slurm.errors import SlurmError
 

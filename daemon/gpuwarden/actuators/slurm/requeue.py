@@ -17,7 +17,7 @@ from enum import StrEnum
 
 from gpuwarden.actuators.slurm.errors import as_actuator_errors
 from gpuwarden.actuators.slurm.node_state import is_out
-from gpuwarden_collectors.slurm.commands import Commands
+from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.departing import read_job
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 from gpuwarden_collectors.slurm.errors import Refused, SlurmError

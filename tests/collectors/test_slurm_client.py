@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden_collectors.slurm.commands import Commands, slurm_environment
+from gpuwarden_collectors.slurm.client import Commands, SlurmClient, slurm_environment
 from gpuwarden_collectors.slurm.errors import OddAnswer, Refused, SlurmError, Unreachable
 from gpuwarden_collectors.slurm.nodes import find_name, is_node_name, is_partition_name, read_node
 from support.daemons import PATIENCE
@@ -26,7 +26,7 @@ def programs(tmp_path: Path) -> Programs:
             path = tmp_path / name
             path.write_text(f"#!/bin/sh\ncd {tmp_path}\n{script}\n")
             path.chmod(0o755)
-        return Commands(folder=tmp_path, conf=tmp_path / "slurm.conf", timeout=timeout, inherited=inherited)
+        return SlurmClient(folder=tmp_path, conf=tmp_path / "slurm.conf", timeout=timeout, inherited=inherited).routine
 
     return make
 
@@ -66,7 +66,7 @@ async def test_a_program_that_hangs_is_ended_and_called_unreachable(programs: Pr
 
 async def test_what_is_asked_twice_at_once_is_asked_once(programs: Programs) -> None:
     commands = programs(sinfo="echo called >> calls; until [ -e go ]; do sleep 0.01; done; cat calls")
-    folder = Path(str(commands._folder))
+    folder = Path(str(commands.client._folder))
     asked = [asyncio.create_task(commands.ask("cannot ask", "sinfo", "-N")) for _ in range(5)]
     async with asyncio.timeout(PATIENCE):
         while not (folder / "calls").exists():
@@ -75,7 +75,7 @@ async def test_what_is_asked_twice_at_once_is_asked_once(programs: Programs) -> 
     (folder / "go").touch()
     assert await asyncio.gather(*asked[1:]) == ["called\n"] * 4
     assert await commands.ask("cannot ask", "sinfo", "-N") == "called\ncalled\n"
-    assert commands.calls == 2
+    assert commands.client.calls == 2
 
 
 async def test_what_is_asked_after_a_change_does_not_get_an_answer_from_before_it(programs: Programs) -> None:
@@ -83,7 +83,7 @@ async def test_what_is_asked_after_a_change_does_not_get_an_answer_from_before_i
         sinfo="state=$(cat state); echo x >> asked; until [ -e go ]; do sleep 0.01; done; echo $state",
         scontrol="echo new > state",
     )
-    folder = Path(str(commands._folder))
+    folder = Path(str(commands.client._folder))
     (folder / "state").write_text("old")
     before = asyncio.create_task(commands.ask("cannot ask", "sinfo"))
     async with asyncio.timeout(PATIENCE):
@@ -98,13 +98,13 @@ async def test_what_is_asked_after_a_change_does_not_get_an_answer_from_before_i
 async def test_two_programs_run_at_once_at_most(programs: Programs) -> None:
     commands = programs(sinfo="mkdir run.$1; ls -d run.* | wc -l >> most; sleep 0.05; rmdir run.$1")
     await asyncio.gather(*(commands.ask("cannot ask", "sinfo", str(n)) for n in range(8)))
-    counts = [int(line) for line in (Path(str(commands._folder)) / "most").read_text().split()]
+    counts = [int(line) for line in (Path(str(commands.client._folder)) / "most").read_text().split()]
     assert len(counts) == 8
     assert max(counts) <= 2
 
 
 async def test_a_flood_is_cut_and_refused(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuwarden_collectors.slurm.commands._MOST_OUTPUT", 1 << 16)
+    monkeypatch.setattr("gpuwarden_collectors.slurm.client._MOST_OUTPUT", 1 << 16)
     with pytest.raises(SlurmError, match="more than"):
         await programs(sinfo="head -c 1000000 /dev/zero | tr '\\0' x").ask("cannot ask", "sinfo")
 
@@ -126,11 +126,11 @@ async def test_a_refusal_is_told_from_a_controller_that_is_away(programs: Progra
 async def test_closing_ends_what_runs(programs: Programs) -> None:
     commands = programs(sinfo="echo $$ > pid.tmp; mv pid.tmp pid; exec sleep 1000")
     asked = asyncio.create_task(commands.ask("cannot ask", "sinfo"))
-    pid = Path(str(commands._folder)) / "pid"
+    pid = Path(str(commands.client._folder)) / "pid"
     async with asyncio.timeout(PATIENCE):
         while not pid.exists():
             await asyncio.sleep(0.01)
-    await commands.close()
+    await commands.client.close()
     with pytest.raises(asyncio.CancelledError):
         await asked
     assert not Path(f"/proc/{pid.read_text().strip()}").exists()

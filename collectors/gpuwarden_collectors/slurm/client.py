@@ -1,0 +1,171 @@
+"""Calls of Slurm's commands: bounded in time, number and size, in an environment in which they always say the same.
+
+A command that finds no controller takes 9 s to say so, one whose controller hangs 10 s or what MessageTimeout is. What
+was cut short may still be done later by the controller: read the state before repeating a change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuwarden_collectors.plugin.run import Process, Run, run
+from gpuwarden_collectors.slurm.errors import TIMEOUT, Unreachable, failure
+from gpuwarden_collectors.slurm.node_name import NodeName
+from gpuwarden_collectors.slurm.turns import AT_ONCE, Precedence, Turn, Turns
+
+_MOST_OUTPUT = 16 << 20  # bytes: a line for each node of a partition is about 100
+_VARIABLES = ("SLURM_", "SLURMD_", "SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_", "SBATCH_", "SALLOC_", "SRUN_")
+_KEPT_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_SACK_KEY", "SLURM_SACK_JWKS")
+_PATH = (
+    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # a unit of systemd has it, a hook of Slurm's not
+)
+
+
+def slurm_environment(inherited: Mapping[str, str], conf: Path | None = None) -> dict[str, str]:
+    """Without the variables that change what a command asks or how it answers; with those by which it finds Slurm."""
+    kept = {k: v for k, v in inherited.items() if not k.startswith(_VARIABLES) or k in _KEPT_VARIABLES}
+    if conf is not None:
+        kept["SLURM_CONF"] = str(conf)
+    return {"PATH": _PATH, **kept, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """Slurm's commands, called with one precedence."""
+
+    client: SlurmClient
+    precedence: Precedence
+
+    async def ask(self, undone: str, *command: str) -> str:
+        """Its output. Callers that ask the same meanwhile share one call and its output.
+
+        Raises SlurmError, which begins with `undone`, such as "cannot read node n1".
+        """
+        return await self.client.ask(self.precedence, undone, command)
+
+    async def change(self, undone: str, *command: str) -> None:
+        """Change something; what is asked after it is asked anew. Raises SlurmError; after Unreachable it may yet be done."""
+        await self.client.change(self.precedence, undone, command)
+
+    async def node_name(self) -> str:
+        """Slurm's name of this host. Raises SlurmError."""
+        return await self.client.node.find(self)
+
+
+class SlurmClient:
+    """The one of a daemon: it bounds the calls of all its parts together, each of which has its `Commands` of it.
+
+    `conf` None: where Slurm searches for it. `folder`: of the programs, None for PATH. `timeout`: seconds for a call. `node`: Slurm's
+    name of this host, empty for finding it by `hostname`, this machine's.
+    """
+
+    def __init__(
+        self,
+        *,
+        conf: Path | None = None,
+        folder: Path | None = None,
+        timeout: float = TIMEOUT,
+        node: str = "",
+        hostname: str = "",
+        inherited: Mapping[str, str] = os.environ,
+    ) -> None:
+        self.node = NodeName(node, inherited=inherited, hostname=hostname)
+        self.signals, self.listing, self.evacuation, self.routine = (Commands(self, one) for one in Precedence)
+        self.calls = 0
+        """Programs started."""
+        self._environment = slurm_environment(inherited, conf)
+        self._folder = folder
+        self._timeout = timeout
+        self._turns = Turns()
+        self._in_flight: dict[tuple[Precedence, tuple[str, ...]], asyncio.Task[str]] = {}
+        self._tasks: set[asyncio.Task[str]] = set()
+        self._left: list[Process] = []
+
+    async def ask(self, precedence: Precedence, undone: str, command: tuple[str, ...]) -> str:
+        """See `Commands.ask`."""
+        key = precedence, command  # none shares a call that waits behind others, or gives way
+        task = self._in_flight.get(key)
+        if task is None:
+            task = asyncio.create_task(self._call(precedence, undone, command, question=True))
+            self._in_flight[key] = task
+            self._tasks.add(task)
+            task.add_done_callback(lambda done: self._answered(key, done))
+        return await asyncio.shield(task)
+
+    async def change(self, precedence: Precedence, undone: str, command: tuple[str, ...]) -> None:
+        """See `Commands.change`."""
+        try:
+            await self._call(precedence, undone, command, question=False)
+        finally:
+            self._in_flight.clear()
+
+    async def close(self) -> None:
+        """End what is under way. A command that cannot be ended is left."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _answered(self, key: tuple[Precedence, tuple[str, ...]], task: asyncio.Task[str]) -> None:
+        self._tasks.discard(task)
+        if self._in_flight.get(key) is task:
+            del self._in_flight[key]
+        if not task.cancelled():
+            task.exception()  # no caller may be waiting for it any more
+
+    async def _call(self, precedence: Precedence, undone: str, command: tuple[str, ...], *, question: bool) -> str:
+        done = None
+        while done is None:
+            async with self._turns.turn(precedence) as turn:
+                self._refuse_beside_left(undone, most=AT_ONCE + turn.reserved)
+                self.calls += 1
+                gives_way = question and precedence is not Precedence.EVACUATION
+                done = await self._run(command, turn, gives_way=gives_way)
+        return _answer(undone, " ".join(command[:2]), done)
+
+    async def _run(self, command: tuple[str, ...], turn: Turn, *, gives_way: bool) -> Run | None:
+        """None if it was ended for another call."""
+        program = (self._program(command[0]), *command[1:])
+        running = asyncio.create_task(
+            run(program, self._environment, self._timeout, kept=_MOST_OUTPUT, left=self._left.append)
+        )
+        turn.end = running.cancel if gives_way else None
+        try:
+            return await running
+        except asyncio.CancelledError:
+            mine = asyncio.current_task()
+            if turn.gave_way and mine is not None and not mine.cancelling():
+                return None
+            raise
+
+    def _refuse_beside_left(self, undone: str, most: int) -> None:
+        """Raises Unreachable where `most` programs cannot be ended: another one would most likely not end either."""
+        self._left = [process for process in self._left if not process.gone()]
+        if len(self._left) >= most:
+            raise Unreachable(
+                f"{undone}: {len(self._left)} earlier commands of Slurm's hang in the kernel and cannot be ended "
+                f"(pid {', '.join(str(process.pid) for process in self._left)}); is their file system dead?"
+            )
+
+    def _program(self, name: str) -> str:
+        return name if self._folder is None else str(self._folder / name)
+
+
+def _answer(undone: str, command: str, done: Run) -> str:
+    answer, complaint = (stream.decode("utf-8", "surrogateescape") for stream in (done.stdout, done.stderr))
+    if done.exit_code is None:
+        raise Unreachable(f"{undone}: {command} {done.error}; see 'scontrol ping'; it is tried again")
+    if done.exit_code == _NOT_STARTED:
+        raise Unreachable(f"{undone}: {command} cannot be started; set slurm.folder to where Slurm's commands are")
+    if done.exit_code:
+        raise failure(undone, command, complaint.strip() or answer)
+    if len(done.stdout) >= _MOST_OUTPUT:
+        raise failure(undone, command, f"more than {_MOST_OUTPUT >> 20} MiB")
+    return answer
+
+
+_NOT_STARTED = 127  # of the shell: there is no such program
