@@ -121,7 +121,7 @@ class SlurmClient:
         done = None
         while done is None:
             async with self._turns.turn(precedence) as turn:
-                self._refuse_beside_left(undone, most=AT_ONCE + turn.reserved)
+                self._refuse_beside_left(undone, most=AT_ONCE + (precedence is Precedence.SIGNAL))
                 self.calls += 1
                 gives_way = question and precedence is not Precedence.EVACUATION
                 done = await self._run(command, turn, gives_way=gives_way)
