@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -18,8 +19,10 @@ from gpuwarden.policy.evacuation.plan import SignalJob
 from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.departing import read_job
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
+from gpuwarden_collectors.slurm.nodes import read_node
 from support.evacuations import local
 from support.slurm import SLURM, Slurm
+from support.slurm_hanging import HangingCommands
 from support.slurm_ranks import Ranks, signal_job, the_job
 
 pytestmark = SLURM
@@ -128,6 +131,37 @@ async def test_a_job_that_is_not_told_as_a_whole_after_all_keeps_no_mark_and_oth
     assert told.result is Sent.UNSENT
     assert "gpuwarden" not in await comment_of(commands, job)
     assert sum(count["USR1"] for count in ranks.heard(job.id).values()) == 0
+
+
+async def test_a_job_is_signalled_as_a_whole_while_a_drain_and_a_read_of_the_node_hang(
+    slurm: Slurm, commands: Commands, tmp_path: Path
+) -> None:
+    """Both hold a turn for longer than the machine has; the controller answers the others."""
+    ranks = Ranks(slurm)
+    job = await the_job(commands, ranks.start("-N2", "-w", "n[1-2]"))
+    programs = HangingCommands(tmp_path / "commands")
+    programs.hang("^sinfo|^scontrol update NodeName")
+    client = SlurmClient(node="n1", conf=slurm.conf, folder=programs.folder, timeout=600.0)
+    routine = [
+        asyncio.create_task(client.routine.change("cannot drain", "scontrol", "update", "NodeName=n3", "State=DRAIN")),
+        asyncio.create_task(read_node(client.routine, "n1")),
+    ]
+    async with asyncio.timeout(60.0):
+        while len(programs.hanging) < 2:
+            await asyncio.sleep(0.01)
+        step = SignalJob(local(job.id), Delivery(way=Way.JOB_WIDE, signal="USR1", text=""), job)
+        delivered = await signal_through_slurm(SlurmJobScan(client), step, _goes_on, time.time())
+    assert (delivered.result, delivered.text) == (Sent.SENT, f"SIGUSR1 to step {job.called}.0")
+    ranks.hear(job.id, "USR1")
+    assert not any(task.done() for task in routine)
+    for task in routine:
+        task.cancel()
+    await asyncio.gather(*routine, return_exceptions=True)
+    await client.close()
+
+
+async def _goes_on() -> bool:
+    return True
 
 
 async def test_a_mark_counts_for_ten_minutes_and_for_one_run_of_the_job(slurm: Slurm, commands: Commands) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from support.daemons import RunningDaemon
 from support.slurm import CONTROLLER, SLURM_BESIDE, Slurm
+from support.slurm_hanging import HangingCommands
 from support.slurm_hosts import SlurmHost
 from support.slurm_trainings import Training
 
@@ -239,6 +240,25 @@ def test_while_the_controller_hangs_ranks_are_told_here_and_the_job_is_requeued_
         daemon.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued")
     assert {said["node"] for said in training.reported("signal") if said["signals"] == 1} >= {doomed.node}
     assert training.cut_off() == []
+
+
+def test_hanging_calls_of_slurms_commands_delay_no_signal_30_seconds_before_the_end(
+    slurm: Slurm, hosts: dict[str, SlurmHost]
+) -> None:
+    """All that asks the controller hangs longer than the machine has. The rank here is found by what slurmd lists."""
+    training = Training(slurm, agrees=True, after="stay")
+    doomed = hosts[min(training.nodes())]
+    commands = HangingCommands(doomed.folder / "commands")
+    doomed.configure_slurm(more=f'folder = "{commands.folder}"\ntimeout = "120s"')
+    with doomed.acting() as daemon:
+        daemon.wait_status("healthy")
+        commands.hang("^sinfo|^squeue|^scancel|^scontrol (update|show (node|config|partition|job))")
+        ends(doomed, "30s")
+        daemon.wait(lambda: training.reported("signal"), "the rank of this node to be signalled")
+        daemon.wait(lambda: evacuation(daemon, training)["result"] == "sent", "to say so")
+        assert evacuation(daemon, training)["way"] == "local"
+        assert len(commands.hanging) >= 2
+    assert {said["node"] for said in training.reported("signal") if said["signals"] == 1} >= {doomed.node}
 
 
 def test_a_node_that_an_administrator_drained_keeps_the_reason_and_its_job_is_told_and_requeued(

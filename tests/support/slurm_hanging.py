@@ -1,0 +1,38 @@
+"""Slurm's own commands, some of which hang for good: as with a controller that hangs, but for longer than any test."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+_SCRIPT = """#!/bin/sh
+cd {folder}
+if [ -e hangs ] && echo "${{0##*/}} $*" | grep -Eqf hangs; then
+    echo "${{0##*/}} $*" >>hanging
+    exec sleep 1000
+fi
+exec {program} "$@"
+"""
+
+
+class HangingCommands:
+    """`folder` is for `slurm.folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        for name in ("scontrol", "sinfo", "squeue", "scancel"):
+            program = shutil.which(name, path="/usr/bin:/usr/sbin:/usr/local/bin")
+            (folder / name).write_text(_SCRIPT.format(folder=folder, program=program))
+            (folder / name).chmod(0o755)
+
+    def hang(self, pattern: str) -> None:
+        """From now on those do whose name and arguments, as `sinfo --all`, have a match of this extended regular expression."""
+        (self.folder / "hangs.new").write_text(f"{pattern}\n")
+        (self.folder / "hangs.new").replace(self.folder / "hangs")
+
+    @property
+    def hanging(self) -> list[str]:
+        """Those that hung, with their arguments."""
+        path = self.folder / "hanging"
+        return path.read_text().splitlines() if path.exists() else []
