@@ -76,30 +76,32 @@ async def finishes(call: Callable[..., object], name: str) -> None:
         await call("cannot call", "scontrol", name)  # type: ignore[misc]
 
 
-async def test_behind_two_hanging_calls_a_signal_and_slurmds_list_have_a_turn_and_nothing_else_has(
+async def test_behind_two_hanging_calls_an_evacuation_has_a_turn_of_its_own_and_the_routine_has_none(
     programs: Programs,
 ) -> None:
     client = programs.client
-    programs.hang("drain", "mark")
-    await programs.begin(client.routine.change, "drain")
-    await programs.begin(client.evacuation.change, "mark")
-    later = [asyncio.create_task(client.routine.ask("x", "scontrol", "read")),
-             asyncio.create_task(client.evacuation.ask("x", "scontrol", "jobs"))]  # fmt: skip
+    programs.hang("drain", "undrain")
+    for name in ("drain", "undrain"):
+        await programs.begin(client.routine.change, name)
+    later = asyncio.create_task(client.routine.ask("x", "scontrol", "read"))
+    programs.tasks.append(later)
     for _ in range(2):
+        await finishes(client.evacuation.ask, "squeue")
+        await finishes(client.evacuation.change, "mark")
         await finishes(client.signals.change, "signal")
         await finishes(client.listing.ask, "listpids")
-    assert programs.asked == ["drain", "mark", "signal", "listpids", "signal", "listpids"]
-    for task in later:
-        task.cancel()
+    assert programs.asked == ["drain", "undrain", *["squeue", "mark", "signal", "listpids"] * 2]
+    assert not later.done()
 
 
 async def test_a_question_of_the_routine_gives_way_to_an_evacuation_and_is_asked_again(programs: Programs) -> None:
     client = programs.client
-    programs.hang("node", "jobs")
+    programs.hang("node", "jobs", "mark")
     waiting = [await programs.begin(client.routine.ask, name) for name in ("node", "jobs")]
+    await programs.begin(client.evacuation.change, "mark")
     programs.answer("node", "jobs")
     await finishes(client.evacuation.ask, "squeue")
-    await finishes(client.evacuation.change, "mark")
+    await finishes(client.evacuation.ask, "steps")
     async with asyncio.timeout(PATIENCE / 2):
         assert await waiting[0] == "node\n"
     assert programs.asked.count("node") == 2
@@ -108,22 +110,43 @@ async def test_a_question_of_the_routine_gives_way_to_an_evacuation_and_is_asked
 
 async def test_a_change_is_never_ended_for_another_call(programs: Programs) -> None:
     client = programs.client
-    programs.hang("drain", "undrain")
-    changes = [await programs.begin(client.routine.change, name) for name in ("drain", "undrain")]
-    asked = asyncio.create_task(client.evacuation.ask("x", "scontrol", "squeue"))
-    programs.tasks.append(asked)
-    await finishes(client.signals.change, "signal")
-    assert not any(task.done() for task in (*changes, asked))
-    assert programs.asked == ["drain", "undrain", "signal"]
+    programs.hang("drain", "undrain", "mark")
+    changes = [
+        await programs.begin(commands.change, name)
+        for commands, name in ((client.routine, "drain"), (client.routine, "undrain"), (client.evacuation, "mark"))
+    ]
+    signal = asyncio.create_task(client.signals.change("x", "scontrol", "signal"))
+    programs.tasks.append(signal)
+    await asyncio.sleep(0.2)
+    assert not any(task.done() for task in (*changes, signal))
+    assert programs.asked == ["drain", "undrain", "mark"]
 
 
-async def test_a_signal_waits_behind_no_question_neither_to_the_controller_nor_to_slurmd(programs: Programs) -> None:
+@pytest.mark.parametrize("third", ["listpids", "steps"])
+async def test_a_signal_waits_behind_no_question_neither_to_slurmd_nor_to_the_controller(
+    programs: Programs, third: str
+) -> None:
     client = programs.client
-    programs.hang("squeue", "config", "listpids")
-    for commands, name in ((client.evacuation, "squeue"), (client.evacuation, "config"), (client.listing, "listpids")):
-        await programs.begin(commands.ask, name)
+    asks = {
+        "squeue": client.evacuation,
+        "config": client.evacuation,
+        "listpids": client.listing,
+        "steps": client.evacuation,
+    }
+    programs.hang(*asks)
+    for name in ("squeue", "config", third):
+        await programs.begin(asks[name].ask, name)
     await finishes(client.signals.change, "signal")
-    await programs.until(lambda: programs.asked.count("listpids") == 2)
+    await programs.until(lambda: programs.asked.count(third) == 2)
+    assert programs.asked == ["squeue", "config", third, "signal", third]
+
+
+async def test_slurmds_list_waits_behind_no_question_to_the_controller(programs: Programs) -> None:
+    client = programs.client
+    programs.hang("squeue", "config", "steps")
+    for name in ("squeue", "config", "steps"):
+        await programs.begin(client.evacuation.ask, name)
+    await finishes(client.listing.ask, "listpids")
 
 
 async def test_an_evacuations_question_is_another_call_than_the_same_one_of_the_routine(programs: Programs) -> None:
@@ -180,15 +203,16 @@ class Call:
         self.precedence = precedence
         self.turn: Turn | None = None
         self.ends = asyncio.Event()
-        self._question = question and precedence is not Precedence.EVACUATION
+        self._question = question
         self.task = asyncio.create_task(self._go(turns))
 
     async def _go(self, turns: Turns) -> None:
         while not self.ends.is_set():
             ended = asyncio.Event()
-            async with turns.turn(self.precedence) as turn:
-                self.turn = turn
-                turn.end = ended.set if self._question else None
+            async with turns.turn(self.precedence, question=self._question) as turn:
+                self.turn, turn.end = turn, ended.set
+                if turn.gave_way:
+                    ended.set()
                 both = [asyncio.create_task(self.ends.wait()), asyncio.create_task(ended.wait())]
                 try:
                     await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -232,18 +256,18 @@ def check(calls: list[Call]) -> None:
     reserved = [call for call, turn in running if turn.reserved]
     common = len(running) - len(reserved)
     assert common <= AT_ONCE
-    assert all(call.precedence <= Precedence.LISTING for call in reserved)
+    assert all(call.precedence < Precedence.ROUTINE for call in reserved)
     assert len(reserved) <= 1
     waiting = [call.precedence for call in calls if call.turn is None]
     if waiting:
         assert common == AT_ONCE
-    if waiting and min(waiting) <= Precedence.LISTING:
+    if waiting and min(waiting) < Precedence.ROUTINE:
         assert reserved
 
 
 async def test_a_call_that_is_cancelled_in_the_moment_in_which_it_gets_its_turn_gives_it_back() -> None:
     turns = Turns()
-    held = [turns.turn(Precedence.ROUTINE) for _ in range(AT_ONCE)]
+    held = [turns.turn(Precedence.ROUTINE, question=False) for _ in range(AT_ONCE)]
     for one in held:
         await one.__aenter__()
     waiting = Call(turns, Precedence.ROUTINE, question=True)
@@ -252,7 +276,7 @@ async def test_a_call_that_is_cancelled_in_the_moment_in_which_it_gets_its_turn_
     waiting.task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting.task
-    async with asyncio.timeout(PATIENCE), turns.turn(Precedence.ROUTINE):
+    async with asyncio.timeout(PATIENCE), turns.turn(Precedence.ROUTINE, question=False):
         pass
 
 

@@ -245,20 +245,25 @@ def test_while_the_controller_hangs_ranks_are_told_here_and_the_job_is_requeued_
 def test_hanging_calls_of_slurms_commands_delay_no_signal_30_seconds_before_the_end(
     slurm: Slurm, hosts: dict[str, SlurmHost]
 ) -> None:
-    """All that asks the controller hangs longer than the machine has. The rank here is found by what slurmd lists."""
-    training = Training(slurm, agrees=True, after="stay")
-    doomed = hosts[min(training.nodes())]
+    """The drain hangs, and the mark of a job, both for longer than the machine has; of another job the controller answers all."""
+    first = Training(slurm, declares=OURS, after="stay")
+    second = Training(slurm, declares=OURS, after="stay", name="second", waits=True)
+    doomed = hosts[min(first.nodes())]
     commands = HangingCommands(doomed.folder / "commands")
     doomed.configure_slurm(more=f'folder = "{commands.folder}"\ntimeout = "120s"')
     with doomed.acting() as daemon:
         daemon.wait_status("healthy")
-        commands.hang("^sinfo|^squeue|^scancel|^scontrol (update|show (node|config|partition|job))")
+        commands.hang(f"^scontrol update (NodeName|JobId={first.job})")
         ends(doomed, "30s")
-        daemon.wait(lambda: training.reported("signal"), "the rank of this node to be signalled")
-        daemon.wait(lambda: evacuation(daemon, training)["result"] == "sent", "to say so")
-        assert evacuation(daemon, training)["way"] == "local"
-        assert len(commands.hanging) >= 2
-    assert {said["node"] for said in training.reported("signal") if said["signals"] == 1} >= {doomed.node}
+        daemon.wait(lambda: len(commands.hanging) == 2, "both calls to hang")
+        second.begins()
+        assert second.nodes() >= {doomed.node}
+        daemon.wait(lambda: len(second.reported("signal")) == 2, "both ranks of the second job to be signalled")
+        daemon.wait(lambda: evacuation(daemon, second)["result"] == "sent", "to say so")
+        assert evacuation(daemon, second)["way"] == "job_wide"
+        assert len(commands.hanging) == 2, "neither was given up by then"
+        assert daemon.stop() == 0
+    assert first.reported("signal") == []
 
 
 def test_a_node_that_an_administrator_drained_keeps_the_reason_and_its_job_is_told_and_requeued(

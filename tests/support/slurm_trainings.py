@@ -20,7 +20,7 @@ class Training:
 
     `declares`: the signal that it asks for, which with another one than TERM tells the daemon's from Slurm's. `agrees`: the ranks answer for each other, else each
     for itself. `takes`: seconds that the save of each takes; `after`: what each does then; `then`: what the batch script does
-    once they have ended.
+    once they have ended. `waits`: the ranks begin only with `begins`.
     """
 
     def __init__(
@@ -33,9 +33,11 @@ class Training:
         takes: tuple[float, float] = (0.0, 0.0),
         after: str = "",
         then: str = "",
+        name: str = "training",
+        waits: bool = False,
     ) -> None:
         self.slurm = slurm
-        self.folder = slurm.folder / "jobs" / "training"
+        self.folder = slurm.folder / "jobs" / name
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(mode=0o777)
         self.folder.chmod(0o777)
@@ -47,9 +49,20 @@ class Training:
             "GPUWARDEN_SIGNAL": declares, "AGREE": str(self.folder / "agree") if agrees else "", "AFTER": after,
         }  # fmt: skip
         exported = " ".join(f"{name}={value}" for name, value in variables.items() if value)
-        script = f"export {exported}; {step}" + (f"; {then}" if then else "")
+        before = f"until [ -e {self.folder}/go ]; do sleep 0.1; done; " if waits else ""
+        script = f"export {exported}; {before}{step}" + (f"; {then}" if then else "")
         self.job = slurm.submit(script, "--nodes=2", "--ntasks-per-node=1", user="")
-        slurm.wait(lambda: len(self.reported("begins")) == 2, f"both ranks to begin: {slurm.output(self.job)}")
+        if waits:
+            slurm.wait(lambda: slurm.job_state(self.job) == "RUNNING", "its batch script to begin")
+        else:
+            self.begins()
+
+    def begins(self) -> None:
+        """Both ranks do, the first time."""
+        (self.folder / "go").touch()
+        self.slurm.wait(
+            lambda: len(self.reported("begins")) == 2, f"both ranks to begin: {self.slurm.output(self.job)}"
+        )
 
     def reported(self, what: str, *ranks: int) -> list[dict[str, Any]]:
         logs = [log.read_text() for n in ranks or (0, 1) if (log := self.folder / f"log.{n}").exists()]

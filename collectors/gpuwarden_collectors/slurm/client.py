@@ -120,20 +120,19 @@ class SlurmClient:
     async def _call(self, precedence: Precedence, undone: str, command: tuple[str, ...], *, question: bool) -> str:
         done = None
         while done is None:
-            async with self._turns.turn(precedence) as turn:
+            async with self._turns.turn(precedence, question=question) as turn:
                 self._refuse_beside_left(undone, most=AT_ONCE + (precedence is Precedence.SIGNAL))
-                self.calls += 1
-                gives_way = question and precedence is not Precedence.EVACUATION
-                done = await self._run(command, turn, gives_way=gives_way)
+                done = None if turn.gave_way else await self._run(command, turn)
         return _answer(undone, " ".join(command[:2]), done)
 
-    async def _run(self, command: tuple[str, ...], turn: Turn, *, gives_way: bool) -> Run | None:
-        """None if it was ended for another call."""
+    async def _run(self, command: tuple[str, ...], turn: Turn) -> Run | None:
+        """None if it gave way to another call."""
+        self.calls += 1
         program = (self._program(command[0]), *command[1:])
         running = asyncio.create_task(
             run(program, self._environment, self._timeout, kept=_MOST_OUTPUT, left=self._left.append)
         )
-        turn.end = running.cancel if gives_way else None
+        turn.end = running.cancel
         try:
             return await running
         except asyncio.CancelledError:

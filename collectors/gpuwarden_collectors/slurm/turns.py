@@ -1,8 +1,8 @@
-"""Whose turn it is to run one of Slurm's commands: two at once, and one more for what an evacuation may not wait for.
+"""Whose turn it is to run one of Slurm's commands: two at once, and one more that only an evacuation gets.
 
-A hung controller holds each question for its whole timeout. So no question to the controller gets the third turn; and where a call
-finds no turn, a question of lower precedence is ended and asked again later, unless an evacuation asks it. A change is never ended: it
-may be half done.
+A hung controller holds each call for its whole timeout. Where a call finds no turn, a question of lower precedence is therefore ended,
+and asked again later: one of the routine for an evacuation, and one in an evacuation's own turn for a signal. A change is never ended:
+it may be half done.
 """
 
 from __future__ import annotations
@@ -33,14 +33,26 @@ class Precedence(IntEnum):
 
 @dataclass(eq=False, slots=True)
 class Turn:
-    """A call that runs. `reserved`: in the turn that signals and slurmd's list have beside AT_ONCE."""
+    """Of one call."""
 
     precedence: Precedence
-    reserved: bool
-    end: Callable[[], object] | None = None
-    """Ends the call, if it may be ended for another one."""
+    question: bool
+    """It changes nothing, and may be asked again."""
+    reserved: bool = False
+    """It runs in the turn that an evacuation has beside AT_ONCE."""
     gave_way: bool = False
-    """It was ended for a call of higher precedence."""
+    """It is to end for a call of higher precedence; `end` is called for that, if it is set by then."""
+    end: Callable[[], object] | None = None
+
+    @property
+    def may_give_way(self) -> bool:
+        own = self.precedence is Precedence.EVACUATION and not self.reserved
+        return self.question and not own and not self.gave_way
+
+    def give_way(self) -> None:
+        self.gave_way = True
+        if self.end is not None:
+            self.end()
 
 
 class Turns:
@@ -48,55 +60,56 @@ class Turns:
 
     def __init__(self) -> None:
         self._running: list[Turn] = []
-        self._waiting: list[tuple[Precedence, int, asyncio.Future[Turn]]] = []
+        self._waiting: list[tuple[Precedence, int, Turn, asyncio.Future[None]]] = []
         self._numbers = itertools.count()
 
     @contextlib.asynccontextmanager
-    async def turn(self, precedence: Precedence) -> AsyncIterator[Turn]:
+    async def turn(self, precedence: Precedence, *, question: bool) -> AsyncIterator[Turn]:
         """Waits for a turn, and gives it back."""
-        turn = await self._wait(precedence)
+        turn = Turn(precedence, question)
+        await self._wait(turn)
         try:
             yield turn
         finally:
             self._give_back(turn)
 
-    async def _wait(self, precedence: Precedence) -> Turn:
-        mine: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (precedence, next(self._numbers), mine))
+    async def _wait(self, turn: Turn) -> None:
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (turn.precedence, next(self._numbers), turn, granted))
         self._hand_out()
-        if not mine.done():
-            self._make_room(precedence)
+        if not granted.done():
+            self._make_room(turn.precedence)
         try:
-            return await mine
+            await granted
         except asyncio.CancelledError:
-            if not mine.cancelled():  # it got its turn in the moment in which it was cancelled
-                self._give_back(mine.result())
+            if not granted.cancelled():  # it got its turn in the moment in which it was cancelled
+                self._give_back(turn)
             raise
 
     def _hand_out(self) -> None:
         """Where the first in the queue gets no turn, none behind it does: each may take what those behind it may."""
         while self._waiting:
-            precedence, _, waiting = self._waiting[0]
-            if not waiting.done():
-                if (turn := self._free(precedence)) is None:
+            _, _, turn, granted = self._waiting[0]
+            if not granted.done():
+                if not self._grant(turn):
                     return
-                self._running.append(turn)
-                waiting.set_result(turn)
+                granted.set_result(None)
             heapq.heappop(self._waiting)
 
-    def _free(self, precedence: Precedence) -> Turn | None:
-        reserved = sum(turn.reserved for turn in self._running)
-        if len(self._running) - reserved < AT_ONCE:
-            return Turn(precedence, reserved=False)
-        return Turn(precedence, reserved=True) if precedence <= Precedence.LISTING and not reserved else None
+    def _grant(self, turn: Turn) -> bool:
+        reserved = sum(one.reserved for one in self._running)
+        if len(self._running) - reserved == AT_ONCE:
+            if reserved or turn.precedence is Precedence.ROUTINE:
+                return False
+            turn.reserved = True
+        self._running.append(turn)
+        return True
 
     def _make_room(self, precedence: Precedence) -> None:
-        lower = [t for t in self._running if t.precedence > precedence and t.end is not None and not t.gave_way]
+        """The question of the lowest precedence is ended."""
+        lower = [turn for turn in self._running if turn.precedence > precedence and turn.may_give_way]
         if lower:
-            last = max(lower, key=lambda turn: turn.precedence)
-            last.gave_way = True
-            if last.end is not None:
-                last.end()
+            max(lower, key=lambda turn: turn.precedence).give_way()
 
     def _give_back(self, turn: Turn) -> None:
         self._running.remove(turn)
