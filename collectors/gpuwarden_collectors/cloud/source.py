@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from gpuwarden_collectors.backoff import Backoff
 from gpuwarden_collectors.cloud.facts import Answer, AnswerKind, Kind, unknown
 
 RETRY_FIRST, RETRY_MOST = 0.25, 1.0
@@ -54,13 +55,12 @@ OnAnswer = Callable[[Question, Answer], None]
 
 async def follow(source: CloudSource, on_answer: OnAnswer, chance: random.Random) -> None:
     """For ever. `on_answer` is called with every answer; while the service cannot be found, with unknown for every main question."""
-    pause = RETRY_FIRST
+    backoff = Backoff(RETRY_FIRST, CONFIRM_MOST, spread=(0.8, 1.2), chance=chance)
     while error := await source.confirm():
         for question in source.questions:
             if question.main:
                 on_answer(question, unknown(error))
-        await asyncio.sleep(pause * chance.uniform(0.8, 1.2))
-        pause = min(2.0 * pause, CONFIRM_MOST)
+        await asyncio.sleep(backoff.failed())
     async with asyncio.TaskGroup() as group:
         for question in source.questions:
             group.create_task(_poll(question, on_answer, chance))
@@ -69,15 +69,13 @@ async def follow(source: CloudSource, on_answer: OnAnswer, chance: random.Random
 async def _poll(question: Question, on_answer: OnAnswer, chance: random.Random) -> None:
     loop = asyncio.get_running_loop()
     await asyncio.sleep(min(question.interval, 1.0) * chance.random() * 0.5)  # a fleet is started in one go
-    retry = RETRY_FIRST
-    most = RETRY_MOST if question.main else max(RETRY_MOST, question.interval)
+    backoff = Backoff(RETRY_FIRST, RETRY_MOST if question.main else max(RETRY_MOST, question.interval))
     while True:
         begun = loop.time()
         found = await question.ask()
         on_answer(question, found)
         if found.kind is AnswerKind.UNKNOWN:
-            await asyncio.sleep(retry)
-            retry = min(2.0 * retry, most)
+            await asyncio.sleep(backoff.failed())
         else:
-            retry = RETRY_FIRST
+            backoff.succeeded()
             await asyncio.sleep(max(0.0, begun + question.interval - loop.time()))

@@ -17,6 +17,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Sequence
 
+from gpuwarden_collectors.backoff import Backoff
 from gpuwarden_collectors.base import Clock, CollectorError, host_clock
 from gpuwarden_collectors.event_facts import HostEvent, LogGap, LogOrigin, LogPosition
 from gpuwarden_collectors.facts import Stamp
@@ -70,7 +71,7 @@ class KernelLog:
         self._caught_up = False
         self._source: RecordSource | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._pause = FIRST_PAUSE
+        self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
 
     @property
     def position(self) -> LogPosition | None:
@@ -126,7 +127,7 @@ class KernelLog:
             self._try_again(f"cannot read the kernel log {self._path}: {error.strerror}; opening it again")
             return
         self.error = ""
-        self._pause = FIRST_PAUSE
+        self._backoff.succeeded()
         if not source.wakes:
             self._timer = asyncio.get_running_loop().call_later(POLL if turn.drained else 0, self._turn, source)
         self._deliver(turn)
@@ -135,8 +136,7 @@ class KernelLog:
         self.close()
         self.errors += 1
         self.error = why
-        self._timer = asyncio.get_running_loop().call_later(self._pause, self._reopen)
-        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        self._timer = asyncio.get_running_loop().call_later(self._backoff.failed(), self._reopen)
 
     def _reopen(self) -> None:
         self._timer = None

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuwarden_collectors.backoff import Backoff
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.event_facts import Source, XidEvent
 from gpuwarden_collectors.facts import Stamp, slot_of
@@ -58,7 +59,7 @@ class XidEvents:
 
     def follow(self, stop: threading.Event) -> None:
         """Blocks until `stop`, and never raises."""
-        pause = _FIRST_PAUSE / 2
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while not stop.is_set():
             current = self._session()
             if current is None or not current.devices:
@@ -68,9 +69,9 @@ class XidEvents:
             try:
                 self._follow_session(current, stop)
             except Exception:  # noqa: BLE001 - the kernel log is the other source; this one must never end
-                lasted = time.monotonic() - began > _LONGEST_PAUSE
-                pause = _FIRST_PAUSE if lasted else min(2 * pause, _LONGEST_PAUSE)
-                stop.wait(pause)
+                if time.monotonic() - began > _LONGEST_PAUSE:
+                    backoff.succeeded()
+                stop.wait(backoff.failed())
 
     def _follow_session(self, mine: Session, stop: threading.Event) -> None:
         """Returns when the session is no longer the current one. Raises NVMLError."""

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, cast
 
+from gpuwarden_collectors.backoff import Backoff
 from gpuwarden_collectors.host_files import read_bytes
 
 _START = ("/bin/sh", "-c", 'exec "$0" "$@"')
@@ -135,13 +136,12 @@ class Process:
     async def _polled(self, within: float) -> bool:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
-        pause, longest = _POLL
+        poll = Backoff(*_POLL, factor=1.5)
         while not self.gone():
             left = deadline - loop.time()
             if left <= 0:
                 return False
-            await asyncio.sleep(min(pause, left))
-            pause = min(pause * 1.5, longest)
+            await asyncio.sleep(min(poll.failed(), left))
         return True
 
     def gone(self) -> bool:

@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gpuwarden_collectors.backoff import Backoff
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.facts import Stamp
 
@@ -45,7 +46,8 @@ class WorkerLife:
     def __init__(self, limits: WorkerLimits) -> None:
         self._limits = limits
         self._kill_times: deque[float] = deque()
-        self._failures = 0  # in a row
+        self._failed = False  # since the last answer
+        self._backoff = Backoff(limits.backoff_first, limits.backoff_max)
         self._start_after = float("-inf")
         self._silent = False
         self._last_answer: Stamp | None = None
@@ -68,7 +70,9 @@ class WorkerLife:
         self._last_answer = at
         self._unanswered_from = None
         self.ever_answered = True
-        self._failures = self.missed = 0
+        self.missed = 0
+        self._failed = False
+        self._backoff.succeeded()
 
     def unanswered(self, now: float) -> None:
         """A pass timed out at `now`. It counts as a missed deadline once a whole one went by since the last that counted."""
@@ -82,10 +86,9 @@ class WorkerLife:
         self.failure = how, error
         self.last_error = error
         self.crashes += how is PassOutcome.FAILED
-        self._failures += 1
-        if self._failures > 1:
-            pause = self._limits.backoff_first * 2.0 ** min(self._failures - 2, 30)
-            self._start_after = now + min(pause, self._limits.backoff_max)
+        if self._failed:
+            self._start_after = now + self._backoff.failed()
+        self._failed = True
 
     def pause(self, now: float) -> float:
         """Seconds until a worker may be started again."""

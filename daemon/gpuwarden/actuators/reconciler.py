@@ -18,6 +18,7 @@ from gpuwarden.actuators.base import Actuator, ActuatorError, ActuatorUnavailabl
 from gpuwarden.policy import breaker
 from gpuwarden.policy.model import Act, Budget, FleetCount, Intent, NodeState, Outcome, Owner, Result, Why
 from gpuwarden.policy.preconditions import answer
+from gpuwarden_collectors.backoff import Backoff
 from gpuwarden_collectors.base import Clock
 
 T = TypeVar("T")
@@ -78,7 +79,7 @@ class Reconciler:
         self.limits = limits
         self._clock = clock
         self._chance = chance or random.Random()  # noqa: S311 - spreads load, guards nothing
-        self._failed = 0  # failed attempts so far
+        self._backoff = Backoff(limits.first, limits.most, spread=_SPREAD, chance=self._chance)
         self._was_away = False  # in the attempt before
         self._pool: int | None = None  # nodes, as last known
 
@@ -91,7 +92,8 @@ class Reconciler:
         """One attempt, and in how many seconds the next is due if the outcome leaves something to do."""
         first = intent.key != self.key
         if first:
-            self.key, self._failed, self.held_back = intent.key, 0, ""
+            self.key, self.held_back = intent.key, ""
+            self._backoff.succeeded()
         soon = False
         try:
             outcome = await self._attempt(intent, first=first)
@@ -208,14 +210,14 @@ class Reconciler:
         limits, away = self.limits, self._away()
         returned, self._was_away = self._was_away and not away, away
         if outcome.result is Result.REFUSED:
-            return self._about(limits.refused)
+            return limits.refused * self._chance.uniform(*_SPREAD)
         if outcome.result is not Result.RETRY:
             return 0.0
         if returned:  # within this attempt: its failures do not predict the next one
-            self._failed = 0
-        first, most = (limits.first, limits.most) if soon else (limits.breaker_first, limits.breaker_most)
-        delay = self._about(min(most, first * 2.0 ** min(self._failed, 16)))
-        self._failed += 1
+            self._backoff.succeeded()
+        bounds = (limits.first, limits.most) if soon else (limits.breaker_first, limits.breaker_most)
+        self._backoff.first, self._backoff.most = bounds
+        delay = self._backoff.failed()
         if returned and soon:
             return self._until_return()
         if not away:
@@ -227,8 +229,6 @@ class Reconciler:
         spread = breaker.spread_of_return(breaker.LARGEST_POOL if self._pool is None else self._pool)
         return self.limits.away * self._chance.uniform(0.5, 1.0) + self._chance.uniform(0.0, spread)
 
-    def _about(self, seconds: float) -> float:
-        return seconds * self._chance.uniform(1.0, 1.5)
 
-
+_SPREAD = (1.0, 1.5)
 SUPERSEDED = Outcome(result=Result.RETRY, text="superseded by another intent")

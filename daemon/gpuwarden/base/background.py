@@ -15,6 +15,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from gpuwarden_collectors.backoff import Backoff
+
 Job = Callable[[], None]
 _POLL = (0.001, 0.005)  # seconds between two checks of the thread: soon at first, then less often
 
@@ -84,12 +86,11 @@ class BackgroundWriter:
     ) -> bool:
         """Wait until everything submitted so far is done, or as much of it as is `enough`; False if `timeout` seconds were not."""
         target, deadline = self._submitted, time.monotonic() + timeout
-        pause, longest = _POLL
+        poll = Backoff(*_POLL, factor=1.5)
         while self._settled < target and not enough():
             if time.monotonic() >= deadline:
                 return False
-            await asyncio.sleep(pause)
-            pause = min(1.5 * pause, longest)
+            await asyncio.sleep(poll.failed())
         return True
 
     def close(self, timeout: float) -> bool:

@@ -16,6 +16,7 @@ from gpuwarden.base.log import get_logger
 from gpuwarden.notify.delivery import Delivery, Receiver, Result
 from gpuwarden.notify.queue import Waiting
 from gpuwarden.notify.store import QueueStore
+from gpuwarden_collectors.backoff import Backoff
 
 log = get_logger("gpuwarden")
 
@@ -48,9 +49,9 @@ class DeliveryWorker:
         self.wake = asyncio.Event()
         self._receiver = receiver
         self._store = store
-        self._first, self._most, self._recheck = first, most, recheck
-        self._failed = 0
+        self._recheck = recheck
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
+        self._backoff = Backoff(first, most, spread=(0.5, 1.0), chance=self._chance)
 
     async def run(self) -> None:
         """For ever, until cancelled."""
@@ -79,7 +80,7 @@ class DeliveryWorker:
             delivery = await self._receiver.deliver(one.message, again=again)
             self._count(delivery)
             if delivery.settled:
-                self._failed = 0
+                self._backoff.succeeded()
                 self._store.done(self.target, one)
                 return True
             self._receiver.release()
@@ -101,6 +102,4 @@ class DeliveryWorker:
 
     def _pause(self, delivery: Delivery) -> float:
         """Seconds."""
-        self._failed += 1
-        longest = min(self._most, self._first * 2.0 ** min(self._failed - 1, 16))
-        return max(longest * self._chance.uniform(0.5, 1.0), delivery.after * self._chance.uniform(1.0, 1.25))
+        return max(self._backoff.failed(), delivery.after * self._chance.uniform(1.0, 1.25))

@@ -18,6 +18,7 @@ from gpuwarden.base.log import get_logger
 from gpuwarden.health.model import Health
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden.publish.status import detail
+from gpuwarden_collectors.backoff import Backoff
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Stamp
 
@@ -101,23 +102,24 @@ class ConditionWriter:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _keep(self) -> None:
-        failed = 0
+        backoff = Backoff(RETRY_FIRST, RETRY_MOST)
         while True:
             self._wake.clear()
             pause = self._heartbeat
             if self._snapshot is not None and self._snapshot.ready:
                 try:
                     await self._write(condition_of(self._snapshot, self._clock()))
-                    failed = 0
+                    backoff.succeeded()
                 except ActuatorError as error:
-                    if not failed:
+                    if not backoff.failures:
                         log.warning("node condition not written", reason=str(error))
-                    pause, failed = min(RETRY_MOST, RETRY_FIRST * 2.0 ** min(failed, 8)), failed + 1
-                    self.error = str(error) if _for_a_person(error, failed) else ""
+                    pause = backoff.failed()
+                    self.error = str(error) if _for_a_person(error, backoff.failures) else ""
                 except Exception:  # a bug in writing must not end it
                     log.exception("writing the node condition failed unexpectedly")
-                    pause, failed = RETRY_MOST, failed + 1
-            await self._pause(pause * self._chance.uniform(1 - SPREAD, 1 + SPREAD), hurried=not failed)
+                    backoff.failed()
+                    pause = RETRY_MOST
+            await self._pause(pause * self._chance.uniform(1 - SPREAD, 1 + SPREAD), hurried=not backoff.failures)
 
     async def _pause(self, seconds: float, *, hurried: bool) -> None:
         """Until the condition changes, but for all of the time where the server has just failed."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 from gpuwarden.policy.evacuation.budget import MARGIN, Budget
 from gpuwarden.policy.evacuation.model import Approved, Evacuation, EvacuationState
 from gpuwarden.policy.model import Result
+from gpuwarden_collectors.backoff import grown
 from gpuwarden_collectors.cloud.facts import Approval
 from gpuwarden_collectors.facts import Stamp
 
 TRIES_MOST = 5
 """Times that an end is approved whose service does not take it; each pause is twice the one before."""
-PAUSE_FIRST = 2.0  # seconds
+PAUSE_FIRST, PAUSE_MOST = 2.0, 32.0  # seconds
 RESTS = MARGIN
 """Seconds for which nothing must have happened here: file systems are flushed, and what has just begun becomes visible."""
 TAKES = 5.0
@@ -45,7 +46,7 @@ def pauses(approved: Approved | None, now: Stamp) -> bool:
     """An attempt has failed, and the next one is not due."""
     if approved is None or approved.tries == 0:
         return False
-    return now.boottime - approved.at.boottime < PAUSE_FIRST * 2.0 ** (min(approved.tries, TRIES_MOST) - 1)
+    return now.boottime - approved.at.boottime < grown(PAUSE_FIRST, PAUSE_MOST, approved.tries - 1)
 
 
 def rests_until(evacuation: Evacuation) -> float:

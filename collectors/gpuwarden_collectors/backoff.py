@@ -1,0 +1,52 @@
+"""Pauses that grow with each failure in a row: the one implementation for retries, and for polls that may become slower."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from random import Random
+
+_EXPONENT_MOST = 64  # beyond it any factor of 1.5 or more has long passed `most`, and a float could overflow
+
+
+def grown(first: float, most: float, failures: int, factor: float = 2.0) -> float:
+    """The pause after one more failure than `failures` in a row: `first`, each further one `factor` times the one before, `most` at most.
+
+    `factor` is 1.5 at least. Pure.
+    """
+    return min(most, first * factor ** min(failures, _EXPONENT_MOST))
+
+
+class Backoff:
+    """`first` and `most` in seconds; they may be changed at any time, and hold from the next pause on.
+
+    `chance` draws how long a pause is in truth, within `spread` times its length, so that a fleet does not retry in step; None: no spread.
+    """
+
+    def __init__(
+        self,
+        first: float,
+        most: float,
+        *,
+        factor: float = 2.0,
+        spread: tuple[float, float] = (1.0, 1.0),
+        chance: Random | None = None,
+    ) -> None:
+        self.first = first
+        self.most = most
+        self.failures = 0
+        """In a row."""
+        self._factor = factor
+        self._spread = spread
+        self._chance = chance
+
+    def failed(self) -> float:
+        """One more failure: seconds to pause before the next attempt."""
+        seconds = grown(self.first, self.most, self.failures, self._factor)
+        self.failures += 1
+        return seconds if self._chance is None else seconds * self._chance.uniform(*self._spread)
+
+    def succeeded(self) -> None:
+        """The next pause is the first one again."""
+        self.failures = 0
